@@ -1,0 +1,243 @@
+"""Define every error that wsmux raises.
+
+::
+
+    WsmuxError                                .side  .retry_safe
+    ├── ProtocolError                         .code
+    │   ├── LocalProtocolError                this side asked for something illegal
+    │   └── RemoteProtocolError               the peer broke the rules; the connection ends
+    │       ├── FrameError                    a message that cannot be read
+    │       ├── FlowControlError              more bytes, or more credit, than allowed
+    │       └── StreamIdError                 a stream id that cannot stand there
+    ├── HandshakeError                        upgrade, origin or subprotocol refused   .status
+    ├── ConnectionClosed (ConnectionError)    .code  .reason
+    │   ├── ConnectionClosedOK                closed with 1000 or 1001
+    │   └── ConnectionClosedError             closed with anything else, or lost
+    ├── StreamError                           .stream_id
+    │   ├── StreamReset (ConnectionResetError)     .code
+    │   ├── StreamWriteClosed (BrokenPipeError)    the peer reads no further
+    │   └── StreamRefused                          .code; the peer handled nothing of it
+    ├── WriteTimeout (TimeoutError)           .bytes_written
+    ├── ConcurrencyError                      a second reader or writer on one stream
+    └── ForkedError                           the object belongs to the parent process
+
+Timeouts are the builtin ``TimeoutError``; a write that runs out of time raises its subclass
+``WriteTimeout``, which tells how many bytes the stream took. Using an object after its own
+``close()`` raises ``ValueError``, as for every file. A dead connection is never an end of file.
+
+``side`` is ``"local"`` when this process caused the error, ``"remote"`` when the peer did and
+``None`` when nobody can tell. ``retry_safe`` is true only when the peer is known to have handled
+nothing of the work. Every error can be pickled, with its fields and notes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+__all__ = [
+    "ConcurrencyError",
+    "ConnectionClosed",
+    "ConnectionClosedError",
+    "ConnectionClosedOK",
+    "FlowControlError",
+    "ForkedError",
+    "FrameError",
+    "HandshakeError",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "StreamError",
+    "StreamIdError",
+    "StreamRefused",
+    "StreamReset",
+    "StreamWriteClosed",
+    "WriteTimeout",
+    "WsmuxError",
+    "closed_error",
+]
+
+Side = Literal["local", "remote"]
+
+# RFC 6455 section 7.4.1, and the IANA registry of close codes.
+CLOSE_MEANINGS = {
+    1000: "normal closure",
+    1001: "going away",
+    1002: "protocol error",
+    1003: "unsupported data",
+    1005: "no code given",
+    1006: "connection lost without a closing message",
+    1007: "invalid data",
+    1008: "policy violation",
+    1009: "message too big",
+    1010: "extension required",
+    1011: "internal error",
+    1012: "service restart",
+    1013: "try again later",
+}
+
+# RFC 6455 section 7.4.1: a peer that is done or going away; everything else is a failure.
+CLEAN_CODES = frozenset({1000, 1001})
+
+
+def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class WsmuxError(Exception):
+    """Be the base of every error of this package."""
+
+    side: Side | None = None
+    retry_safe: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ProtocolError(WsmuxError):
+    """Report a broken rule of a protocol.
+
+    Args:
+        message: one sentence that names the rule.
+        code: the WebSocket close code that goes with it.
+    """
+
+    def __init__(self, message: str, code: int = 1002) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LocalProtocolError(ProtocolError):
+    """Report that this side asked for something the protocol does not allow."""
+
+    side: Side | None = "local"
+
+
+class RemoteProtocolError(ProtocolError):
+    """Report that the peer broke the rules; the connection ends with ``code``."""
+
+    side: Side | None = "remote"
+
+
+class FrameError(RemoteProtocolError):
+    """Report a message or frame that cannot be read."""
+
+
+class FlowControlError(RemoteProtocolError):
+    """Report bytes beyond the credit given, or credit beyond what the wire can count."""
+
+
+class StreamIdError(RemoteProtocolError):
+    """Report a stream id that the peer may not use there."""
+
+
+class HandshakeError(WsmuxError):
+    """Report that no connection came about: refused upgrade, origin or subprotocol.
+
+    ``status`` is the HTTP status that refused, or ``None`` when there was none. Nothing was sent
+    over a stream, so a retry is safe.
+    """
+
+    retry_safe = True
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ConnectionClosed(WsmuxError, ConnectionError):
+    """Report that the whole connection has ended, with the close code and reason."""
+
+    def __init__(self, code: int, reason: str = "", side: Side | None = None) -> None:
+        who = {"local": " by this side", "remote": " by the peer", None: ""}[side]
+        meaning = CLOSE_MEANINGS.get(code, "private use" if code >= 3000 else "unknown")
+        text = f"connection closed{who} with code {code} ({meaning})"
+        super().__init__(f"{text}: {reason}" if reason else text)
+        self.code = code
+        self.reason = reason
+        self.side = side
+
+
+class ConnectionClosedOK(ConnectionClosed):
+    """Report a connection that ended cleanly, with code 1000 or 1001."""
+
+
+class ConnectionClosedError(ConnectionClosed):
+    """Report a connection that was lost or closed for a failure."""
+
+
+def closed_error(code: int, reason: str = "", side: Side | None = None) -> ConnectionClosed:
+    """Return the error of the class that belongs to a close code."""
+    cls = ConnectionClosedOK if code in CLEAN_CODES else ConnectionClosedError
+    return cls(code, reason, side)
+
+
+class StreamError(WsmuxError):
+    """Be the base of the errors that concern one stream; the connection goes on."""
+
+    def __init__(self, message: str, stream_id: int) -> None:
+        super().__init__(message)
+        self.stream_id = stream_id
+
+
+class StreamReset(StreamError, ConnectionResetError):
+    """Report a stream aborted with a code: unread bytes are gone, no more can be sent."""
+
+    def __init__(self, stream_id: int, code: int, side: Side | None, detail: str = "") -> None:
+        who = {"local": "this side", "remote": "the peer", None: "the connection"}[side]
+        text = f"stream {stream_id} was reset by {who} with code {code}"
+        super().__init__(f"{text}: {detail}" if detail else text, stream_id)
+        self.code = code
+        self.side = side
+
+
+class StreamWriteClosed(StreamError, BrokenPipeError):
+    """Report a write to a stream whose peer has said, without an error, that it reads no more."""
+
+    side: Side | None = "remote"
+
+    def __init__(self, stream_id: int) -> None:
+        super().__init__(f"the peer reads no further from stream {stream_id}", stream_id)
+
+
+class StreamRefused(StreamError):
+    """Report a stream that the peer did not take; opening another one later is safe."""
+
+    side: Side | None = "remote"
+    retry_safe = True
+
+    def __init__(self, stream_id: int, code: int, detail: str = "") -> None:
+        text = f"stream {stream_id} was refused by the peer with code {code}"
+        super().__init__(f"{text}: {detail}" if detail else text, stream_id)
+        self.code = code
+
+
+class WriteTimeout(WsmuxError, TimeoutError):
+    """Report a write that ran out of time after the stream took ``bytes_written`` bytes.
+
+    The stream stays exact: writing the rest, from ``bytes_written`` on, continues it.
+    """
+
+    side: Side | None = "local"
+
+    def __init__(self, stream_id: int, bytes_written: int, size: int) -> None:
+        super().__init__(
+            f"write to stream {stream_id} timed out after {bytes_written} of {size} bytes; "
+            f"write the rest to go on, or reset the stream"
+        )
+        self.stream_id = stream_id
+        self.bytes_written = bytes_written
+
+
+class ConcurrencyError(WsmuxError):
+    """Report a second thread that reads, or writes, a stream while another one does."""
+
+    side: Side | None = "local"
+
+
+class ForkedError(WsmuxError):
+    """Report an object used in a forked child; it lives on in the parent process only."""
+
+    side: Side | None = "local"

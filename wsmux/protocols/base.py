@@ -1,0 +1,145 @@
+"""Say what every pure multiplexing machine offers.
+
+A machine is fed messages and calls, and yields events and messages; it knows no sockets, threads
+or clocks. The owner holds one lock around every call. After a call that raises
+``RemoteProtocolError`` the machine must only be asked for what it still has to send.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from typing import NamedTuple
+
+from ..config import Config
+from .events import Event
+
+__all__ = ["Buffer", "Message", "MuxProtocol", "Role"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Role(StrEnum):
+    """Tell the two ends apart: it decides the parity of stream ids, and who masks."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Message(NamedTuple):
+    """One message to send: a head and the payload that follows it, kept apart to spare a copy."""
+
+    head: bytes
+    body: Buffer
+
+
+class MuxProtocol(ABC):
+    """Be the base of the pure machines.
+
+    Attributes:
+        name: what ``connect(protocol=)`` calls it.
+        subprotocol: what is offered in the handshake, or ``None``.
+        first_application_code: error codes below it belong to the protocol.
+        refused_code: the code that a stream nobody takes is ended with.
+    """
+
+    name: str
+    subprotocol: str | None
+    first_application_code: int
+    refused_code: int
+
+    def __init__(self, role: Role, config: Config) -> None:
+        self.role = role
+        self.config = config
+        self._events: list[Event] = []
+        self._control: list[Message] = []
+        self._data: list[Message] = []
+
+    def events(self) -> list[Event]:
+        """Return what happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def control_to_send(self) -> list[Message]:
+        """Return the messages that may overtake data, in order."""
+        messages, self._control = self._control, []
+        return messages
+
+    def data_to_send(self) -> list[Message]:
+        """Return data, and what must not overtake it, in order."""
+        messages, self._data = self._data, []
+        return messages
+
+    @abstractmethod
+    def receive_data(self, data: Buffer) -> None:
+        """Take one message from the carrier, which keeps boundaries, or any bytes of a stream.
+
+        ``data`` is not kept: what events carry is copied out of it.
+
+        Raises:
+            RemoteProtocolError: the peer broke a rule; the connection must end with its code.
+        """
+
+    @abstractmethod
+    def open_stream(self) -> int:
+        """Open a stream and return its id; bytes may be sent as soon as credit comes."""
+
+    @abstractmethod
+    def may_open(self) -> bool:
+        """Tell whether a stream may be opened now; if not, an event will say when."""
+
+    @abstractmethod
+    def accept(self, stream_id: int, window: int) -> None:
+        """Take a stream that the peer opened and announce ``window`` bytes of room."""
+
+    @abstractmethod
+    def refuse(self, stream_id: int, code: int) -> None:
+        """End both halves of a stream that the peer opened, without having handled it."""
+
+    @abstractmethod
+    def credit(self, stream_id: int) -> int:
+        """Return how many bytes the stream may send now."""
+
+    @abstractmethod
+    def send_data(self, stream_id: int, data: Buffer) -> int:
+        """Send a frame of the start of ``data``, at most the credit; return its size."""
+
+    @abstractmethod
+    def consumed(self, stream_id: int, count: int) -> None:
+        """Note that the application has read ``count`` bytes, which may return credit."""
+
+    @abstractmethod
+    def close_write(self, stream_id: int, now: float) -> None:
+        """End the writing half after everything sent so far."""
+
+    @abstractmethod
+    def close_read(self, stream_id: int) -> None:
+        """Tell the peer that nothing further will be read, without an error."""
+
+    @abstractmethod
+    def reset_write(self, stream_id: int, code: int) -> None:
+        """Abort the writing half: what the peer has not read of it is void."""
+
+    @abstractmethod
+    def reset_read(self, stream_id: int, code: int) -> None:
+        """Tell the peer that its bytes are refused from now on."""
+
+    @abstractmethod
+    def go_away(self, code: int) -> None:
+        """Take no further streams from the peer; running ones go on."""
+
+    @abstractmethod
+    def next_timer(self) -> float | None:
+        """Return when ``handle_timer`` wants to be called, on the clock of ``now``."""
+
+    @abstractmethod
+    def handle_timer(self, now: float) -> None:
+        """Do what was due by ``now``."""
+
+    @abstractmethod
+    def pending_closes(self) -> int:
+        """Return how many streams are closed here but not yet on the wire."""
+
+    @abstractmethod
+    def open_streams(self) -> int:
+        """Return how many streams are in the table."""

@@ -1,0 +1,202 @@
+"""Turn the bytes of a socket into messages, pings and closes, and back.
+
+A ``Framing`` is pure: the owner of the socket receives into ``get_buffer()``, reports how much
+came with ``received()`` and sends what the ``encode`` calls return. Two exist: RFC 6455 in
+``wsmux.websocket.framing``, and ``ByteFraming`` here, which carries native messages over a plain
+byte stream.
+
+``ByteFraming`` writes a message as ``varint id | type | varint length | body``. What a WebSocket
+says with control frames is said by three further types on id 0, numbered as RFC 6455's opcodes:
+8 close (uint16 code, UTF-8 reason), 9 ping, 10 pong. The founding text only says that a length
+would follow the type on a carrier without messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import NamedTuple
+
+from ..exceptions import FrameError, RemoteProtocolError
+from .base import Buffer, Message
+from .varint import decode_varint, encode_varint
+
+__all__ = ["ByteFraming", "Framing", "Kind", "Received", "decode_close", "encode_close"]
+
+KIB = 1024
+
+# An idle connection costs this much; a read that fills the buffer doubles it, up to the largest.
+SMALLEST_BUFFER = 16 * KIB
+LARGEST_BUFFER = 256 * KIB
+
+# RFC 6455 section 5.5: the payload of a control frame, less the two bytes of a close code.
+MAX_CONTROL = 125
+MAX_REASON = MAX_CONTROL - 2
+
+_UINT16 = struct.Struct(">H")
+
+
+class Kind(IntEnum):
+    """Say what was received, by RFC 6455's opcodes."""
+
+    TEXT = 1
+    BINARY = 2
+    CLOSE = 8
+    PING = 9
+    PONG = 10
+
+
+class Received(NamedTuple):
+    """One message or control frame; ``data`` is valid until the next ``get_buffer()``."""
+
+    kind: Kind
+    data: Buffer
+
+
+class Framing(ABC):
+    """Be the base of the framings; holds the receive buffer.
+
+    Attributes:
+        failure: the rule the peer broke. What came before it was returned; nothing follows.
+    """
+
+    def __init__(self, max_message_size: int) -> None:
+        self.max_message_size = max_message_size
+        self.failure: RemoteProtocolError | None = None
+        self.filled = False  # the last read left no room, so more is likely to be waiting
+        self._buffer = bytearray(SMALLEST_BUFFER)
+        self._start = 0  # first byte not yet parsed
+        self._end = 0  # first free byte
+        self._wanted = 0  # bytes from _start that the next frame is known to need
+
+    def get_buffer(self) -> memoryview:
+        """Return the free part of the receive buffer, never empty."""
+        size = len(self._buffer)
+        unread = self._end - self._start
+        if self.filled and size < LARGEST_BUFFER:
+            size *= 2
+        if self._wanted > size:
+            size = self._wanted
+        if size > len(self._buffer):
+            # Views of the old buffer may still be around, so it cannot be resized in place.
+            larger = bytearray(size)
+            larger[:unread] = memoryview(self._buffer)[self._start : self._end]
+            self._buffer, self._start, self._end = larger, 0, unread
+        elif self._start:
+            with memoryview(self._buffer) as view:
+                view[:unread] = view[self._start : self._end]
+            self._start, self._end = 0, unread
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, count: int) -> list[Received]:
+        """Parse ``count`` further bytes; return what is whole. Sets ``failure`` on bad input."""
+        self._end += count
+        self.filled = self._end == len(self._buffer)
+        frames: list[Received] = []
+        try:
+            while self.failure is None and self._parse(frames):
+                pass
+        except RemoteProtocolError as error:
+            self.failure = error
+        return frames
+
+    def shrink(self) -> None:
+        """Give an empty buffer that had grown back to the system."""
+        if self._start == self._end and len(self._buffer) > SMALLEST_BUFFER:
+            self._buffer = bytearray(SMALLEST_BUFFER)
+            self._start = self._end = self._wanted = 0
+            self.filled = False
+
+    def between_messages(self) -> bool:
+        """Tell whether the end of the bytes here would cut nothing off."""
+        return self._start == self._end
+
+    def _take(self, start: int, end: int) -> memoryview:
+        """Return the payload from ``start`` to ``end`` and go on behind it."""
+        self._start, self._wanted = end, 0
+        return memoryview(self._buffer)[start:end]
+
+    @abstractmethod
+    def _parse(self, frames: list[Received]) -> bool:
+        """Parse one frame; return whether there was a whole one."""
+
+    @abstractmethod
+    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+        """Return the bytes of a message, in pieces."""
+
+    @abstractmethod
+    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        """Return the bytes of a ping, pong or close."""
+
+
+def encode_close(code: int, reason: str) -> bytes:
+    """Return the payload of a close; a reason too long for it is cut between characters."""
+    if code == 1005:  # RFC 6455 section 7.4.1: stands for "no code", never sent
+        return b""
+    return _UINT16.pack(code) + reason.encode()[:MAX_REASON].decode(errors="ignore").encode()
+
+
+def decode_close(payload: Buffer) -> tuple[int, str]:
+    """Return the code and reason of a close (RFC 6455 sections 5.5.1 and 7.4).
+
+    Raises:
+        FrameError: a cut code, a code that must not be sent, or a reason that is not UTF-8.
+    """
+    if not payload:
+        return 1005, ""
+    if len(payload) == 1:
+        raise FrameError("close with half a code")
+    (code,) = _UINT16.unpack_from(payload)
+    if not (1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999):
+        raise FrameError(f"close with the code {code}, which must not be sent")
+    try:
+        return code, str(payload[2:], "utf-8")
+    except UnicodeDecodeError:
+        raise FrameError("close with a reason that is not UTF-8", 1007) from None
+
+
+class ByteFraming(Framing):
+    """Carry native messages over a byte stream."""
+
+    def __init__(self, max_message_size: int, type_width: int = 1) -> None:
+        super().__init__(max_message_size)
+        self._width = type_width
+        self._controls = {
+            kind.to_bytes(type_width, "big"): kind for kind in (Kind.CLOSE, Kind.PING, Kind.PONG)
+        }
+
+    def _parse(self, frames: list[Received]) -> bool:
+        view = memoryview(self._buffer)[: self._end]
+        parsed = decode_varint(view, self._start)
+        if parsed is None:
+            return False
+        head_end = parsed[1] + self._width
+        length = decode_varint(view, head_end)
+        if length is None:
+            return False
+        size, body = length
+        if size + head_end - self._start > self.max_message_size:
+            raise FrameError(
+                f"message of {size} bytes is above the limit of {self.max_message_size}", 1009
+            )
+        if body + size > self._end:
+            self._wanted = body + size - self._start
+            return False
+        start = self._start
+        kind = self._controls.get(bytes(view[parsed[1] : head_end])) if not parsed[0] else None
+        payload = self._take(body, body + size)
+        if kind is None:
+            frames.append(Received(Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
+        elif size > MAX_CONTROL:
+            raise FrameError(f"control message of {size} bytes is above the limit of 125")
+        else:
+            frames.append(Received(kind, bytes(payload)))
+        return True
+
+    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+        return [message.head + encode_varint(len(message.body)), message.body]
+
+    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        head = b"\x00" + kind.to_bytes(self._width, "big")
+        return head + encode_varint(len(payload)) + payload

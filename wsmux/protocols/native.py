@@ -1,0 +1,493 @@
+"""Speak the native wire, ``wsmux.v1``, and the dialect of it that npm ``@matrixai/ws`` ships.
+
+One message is ``QUIC varint id | type | body``::
+
+    0 DATA      bytes
+    1 ACK       uint32, big-endian: bytes of credit
+    2 ERROR     direction byte, varint code
+    3 CLOSE     direction byte
+    4 GO_AWAY   varint code; the id is the first one not handled          (wsmux.v1 only)
+
+Direction is named from the receiver: 0 Read ("your readable ends"), 1 Write ("stop writing").
+
+Departures from the founding text (js-ws, "Support stream multiplexing for websockets"), each where
+it is silent or contradicts itself:
+
+- Client streams are 0, 2, 4..., server streams 1, 3, 5..., all bidirectional. Ids only rise.
+- The ACK that opens a stream, and the one that answers it, carry the receive window; every later
+  one the bytes that the *application* has read, half a window at a time. The text calls the same
+  number the remaining space in one place and the bytes read in another.
+- The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything
+  is buffered. An ACK that lifts unspent credit above 2^32-1 ends the connection.
+- A malformed message ends the connection with 1002 and a sentence; code 1 (parse) is understood
+  when it comes, and never sent.
+- CLOSE Write that is not an echo says "I read no further" without an error.
+- Code 3 (refused) ends a stream that nobody took; applications use codes from 64 up.
+- GO_AWAY is not in the text.
+
+The js-ws dialect differs where the shipped package does (types of two bytes, no subprotocol, no
+GO_AWAY, codes all the application's) and works around it: CLOSE waits until every byte is
+acknowledged or five seconds have passed, since the package can lose data that arrives together
+with CLOSE; reading stops with ERROR 0, since an unasked CLOSE Write is an error there; an unasked
+CLOSE Write is answered as the package answers it; bytes behind a complete body are ignored; an ACK
+on a lower id that was never seen counts as late.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import Config
+from ..exceptions import FrameError, LocalProtocolError, StreamIdError
+from .base import Buffer, Message, MuxProtocol, Role
+from .credit import ReceiveWindow, SendCredit
+from .events import (
+    CreditGranted,
+    DataReceived,
+    GoAwayReceived,
+    OpenPermitted,
+    StreamAborted,
+    StreamEnded,
+    StreamFinished,
+    StreamOpened,
+    StreamRejected,
+    WriteStopped,
+)
+from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
+from .varint import MAX_VARINT, decode_varint, encode_varint
+
+__all__ = ["JS_WS", "WSMUX_V1", "Dialect", "NativeProtocol"]
+
+DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
+READ, WRITE = 0, 1
+
+CODE_UNKNOWN = 0
+CODE_OVERFLOW = 2
+CODE_REFUSED = 3
+REFUSED_DETAIL = "nobody took it there"
+
+# Long enough for a busy peer to drain its queue, short enough not to look like a lost end.
+JS_WS_CLOSE_DELAY = 5.0
+
+# Ranges of ids remembered as left out by the peer; no peer that counts up leaves out any.
+MAX_GAPS = 64
+
+_UINT32 = struct.Struct(">I")
+_DIRECTION = (b"\x00", b"\x01")
+_WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Tell the two forms of the wire apart."""
+
+    name: str
+    subprotocol: str | None
+    type_width: int
+    first_application_code: int
+    refused_code: int
+    shipped: bool  # behave as, and towards, the shipped js-ws package
+
+
+WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, shipped=False)
+JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, shipped=True)
+
+
+class _Stream:
+    __slots__ = ("answered", "credit", "head", "id", "local", "read", "window", "write")
+
+    def __init__(self, stream_id: int, head: bytes, window: ReceiveWindow, local: bool) -> None:
+        self.id = stream_id
+        self.head = head  # the encoded id
+        self.write = WriteState.OPEN
+        self.read = ReadState.OPEN
+        self.credit = SendCredit()
+        self.window = window
+        self.local = local
+        self.answered = not local  # the peer has sent something on it
+
+
+class NativeProtocol(MuxProtocol):
+    """Be one end of a native connection. See ``MuxProtocol`` for the calls."""
+
+    def __init__(self, role: Role, config: Config, dialect: Dialect = WSMUX_V1) -> None:
+        super().__init__(role, config)
+        self.dialect = dialect
+        self.name = dialect.name
+        self.subprotocol = dialect.subprotocol
+        self.first_application_code = dialect.first_application_code
+        self.refused_code = dialect.refused_code
+        self.empty_messages = 0
+        parity = 0 if role is Role.CLIENT else 1
+        self._next_id = parity
+        self._peer_next_id = 1 - parity  # the high-water mark: lower ids have been opened...
+        self._skipped: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)  # ...except these ranges
+        self._streams: dict[int, _Stream] = {}
+        self._stopped: dict[int, None] = {}  # finished here, the peer may still be writing
+        self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
+        self._pending_opens = 0
+        self._ignore_from: int | None = None  # own GO_AWAY
+        self._peer_refuses = False
+        self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
+        self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
+            DATA: self._receive_data,
+            ACK: self._receive_ack,
+            ERROR: self._receive_error,
+            CLOSE: self._receive_close,
+        }
+        if not dialect.shipped:
+            self._handlers[GO_AWAY] = self._receive_go_away
+
+    # Messages in
+
+    def receive_data(self, data: Buffer) -> None:
+        parsed = decode_varint(data)
+        if parsed is None:
+            raise FrameError("message without a whole stream id" if data else "empty message")
+        stream_id, offset = parsed
+        end = offset + self.dialect.type_width
+        if end > len(data):
+            raise FrameError(f"message for stream {stream_id} ends before its type")
+        kind = data[offset] if end - offset == 1 else int.from_bytes(data[offset:end], "big")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise FrameError(f"message for stream {stream_id} has the unknown type {kind}")
+        handler(stream_id, data, end)
+
+    def _receive_data(self, stream_id: int, data: Buffer, offset: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id not in self._stopped and not self._ignored(stream_id):
+                self._check_seen(stream_id, "DATA")
+                raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
+            return
+        if stream.read is not ReadState.OPEN:
+            try:
+                stream.read = advance_read(stream.read, ReadInput.DATA)
+            except KeyError:
+                raise StreamIdError(
+                    f"DATA on stream {stream_id} after the peer ended its writing half"
+                ) from None
+            return  # sent before the peer heard that nothing further is read
+        size = len(data) - offset
+        if not size:
+            self.empty_messages += 1
+            return
+        if not stream.window.receive(size):
+            self._overflowed(stream, size)
+            return
+        self._events.append(DataReceived(stream_id, bytes(data[offset:])))
+
+    def _overflowed(self, stream: _Stream, size: int) -> None:
+        detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
+        self._events.append(StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
+        self.reset_read(stream.id, CODE_OVERFLOW)
+
+    def _receive_ack(self, stream_id: int, data: Buffer, offset: int) -> None:
+        self._check_body("ACK", stream_id, len(data) - offset, 4)
+        (count,) = _UINT32.unpack_from(data, offset)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if self._ignored(stream_id) or self._seen(stream_id):
+                return
+            stream = self._opened_by_peer(stream_id)
+        usable = stream.credit.available
+        stream.credit.grant(count)
+        self._answered(stream)
+        if not usable and count and stream.write is WriteState.OPEN:
+            self._events.append(CreditGranted(stream_id))
+        if stream.write is WriteState.CLOSING and not stream.credit.unacknowledged:
+            self._send_close(stream)
+            self._forget_if_done(stream)
+
+    def _receive_error(self, stream_id: int, data: Buffer, offset: int) -> None:
+        direction = self._direction("ERROR", stream_id, data, offset)
+        parsed = decode_varint(data, offset + 1)
+        if parsed is None:
+            raise FrameError(f"ERROR on stream {stream_id} without a whole code")
+        code, end = parsed
+        self._check_body("ERROR", stream_id, len(data) - end, 0)
+        stream = self._find(stream_id, "ERROR", direction)
+        if stream is None:
+            return
+        self._answered(stream)
+        refused = code == self.refused_code and stream.local and not self.dialect.shipped
+        if direction == READ:
+            if self._peer_ended(stream, ReadInput.PEER_RESET):
+                self._send_error(stream, WRITE, code)
+                self._events.append(
+                    StreamRejected(stream_id, code, REFUSED_DETAIL)
+                    if refused
+                    else StreamAborted(stream_id, code, False, "")
+                )
+        elif self._peer_stopped(stream):
+            self._send_error(stream, READ, code)
+            self._events.append(
+                StreamRejected(stream_id, code, REFUSED_DETAIL)
+                if refused
+                else WriteStopped(stream_id, code)
+            )
+        self._forget_if_done(stream)
+
+    def _receive_close(self, stream_id: int, data: Buffer, offset: int) -> None:
+        direction = self._direction("CLOSE", stream_id, data, offset)
+        self._check_body("CLOSE", stream_id, len(data) - offset, 1)
+        stream = self._find(stream_id, "CLOSE", direction)
+        if stream is None:
+            return
+        self._answered(stream)
+        if direction == READ:
+            if self._peer_ended(stream, ReadInput.PEER_CLOSE):
+                self._control_message(stream.head, CLOSE, _DIRECTION[WRITE])
+                self._events.append(StreamEnded(stream_id))
+        elif self._peer_stopped(stream):
+            if self.dialect.shipped:
+                self._send_error(stream, READ, CODE_UNKNOWN)
+            else:
+                self._data_message(stream.head, CLOSE, _DIRECTION[READ])
+            code = CODE_UNKNOWN if self.dialect.shipped else None
+            self._events.append(WriteStopped(stream_id, code))
+        self._forget_if_done(stream)
+
+    def _receive_go_away(self, stream_id: int, data: Buffer, offset: int) -> None:
+        parsed = decode_varint(data, offset)
+        if parsed is None or parsed[1] != len(data):
+            raise FrameError("GO_AWAY without exactly one code")
+        if (stream_id - self._next_id) % 2 or stream_id > self._next_id:
+            raise StreamIdError(
+                f"GO_AWAY names stream {stream_id}; the next one here would be {self._next_id}"
+            )
+        code = parsed[0]
+        self._peer_refuses = True
+        self._events.append(GoAwayReceived(stream_id, code))
+        unhandled = [s for s in self._streams.values() if s.local and s.id >= stream_id]
+        for stream in unhandled:
+            self._answered(stream)
+            self._peer_stopped(stream)
+            self._peer_ended(stream, ReadInput.PEER_RESET)
+            self._events.append(StreamRejected(stream.id, code, "the peer is going away"))
+            self._forget_if_done(stream)
+
+    # Which stream a message means
+
+    def _seen(self, stream_id: int) -> bool:
+        """Tell whether an id was opened before; one that never can be any more is illegal."""
+        if (stream_id - self._next_id) % 2 == 0:
+            if stream_id < self._next_id:
+                return True
+            raise StreamIdError(
+                f"stream {stream_id} has the parity of this side, which has not opened it"
+            )
+        if stream_id >= self._peer_next_id:
+            return False
+        if not self.dialect.shipped and any(a <= stream_id <= b for a, b in self._skipped):
+            raise StreamIdError(
+                f"stream {stream_id} is new, but not above {self._peer_next_id - 2}, opened before"
+            )
+        return True
+
+    def _ignored(self, stream_id: int) -> bool:
+        return (
+            self._ignore_from is not None
+            and stream_id >= self._ignore_from
+            and (stream_id - self._ignore_from) % 2 == 0
+        )
+
+    def _check_seen(self, stream_id: int, kind: str) -> None:
+        if not self._seen(stream_id):
+            raise StreamIdError(f"the first message on stream {stream_id} is {kind}, not ACK")
+
+    def _find(self, stream_id: int, kind: str, direction: int) -> _Stream | None:
+        stream = self._streams.get(stream_id)
+        if stream is None and not self._ignored(stream_id):
+            self._check_seen(stream_id, kind)
+            if direction == READ:
+                self._stopped.pop(stream_id, None)
+        return stream
+
+    def _opened_by_peer(self, stream_id: int) -> _Stream:
+        if stream_id > self._peer_next_id:
+            self._skipped.append((self._peer_next_id, stream_id - 2))
+        self._peer_next_id = stream_id + 2
+        window = ReceiveWindow(0)  # until accept() announces one
+        stream = _Stream(stream_id, encode_varint(stream_id), window, local=False)
+        self._streams[stream_id] = stream
+        self._events.append(StreamOpened(stream_id))
+        return stream
+
+    def _direction(self, kind: str, stream_id: int, data: Buffer, offset: int) -> int:
+        if offset >= len(data):
+            raise FrameError(f"{kind} on stream {stream_id} without a direction")
+        direction = data[offset]
+        if direction > WRITE:
+            raise FrameError(f"{kind} on stream {stream_id} with the direction {direction}")
+        return direction
+
+    def _check_body(self, kind: str, stream_id: int, size: int, wanted: int) -> None:
+        if size != wanted and not (self.dialect.shipped and size > wanted):
+            raise FrameError(f"{kind} on stream {stream_id} has a body of the wrong length")
+
+    # What a message does to a stream
+
+    def _answered(self, stream: _Stream) -> None:
+        if not stream.answered:
+            stream.answered = True
+            self._pending_opens -= 1
+            if self._pending_opens == self.config.max_pending_opens - 1:
+                self._events.append(OpenPermitted())
+
+    def _peer_ended(self, stream: _Stream, how: ReadInput) -> bool:
+        was_open = stream.read is ReadState.OPEN
+        stream.read = advance_read(stream.read, how)
+        return was_open
+
+    def _peer_stopped(self, stream: _Stream) -> bool:
+        was_open = stream.write not in _WRITE_DONE
+        stream.write = advance_write(stream.write, WriteInput.PEER_STOP)
+        self._closing.pop(stream.id, None)
+        return was_open
+
+    def _forget_if_done(self, stream: _Stream) -> None:
+        if stream.read is ReadState.OPEN or stream.write not in _WRITE_DONE:
+            return
+        del self._streams[stream.id]
+        if stream.read is ReadState.STOPPED:
+            self._stopped[stream.id] = None
+            if len(self._stopped) > self.config.max_cancelled:
+                del self._stopped[next(iter(self._stopped))]
+        self._events.append(StreamFinished(stream.id))
+
+    # Messages out
+
+    def _control_message(self, head: bytes, kind: int, body: Buffer) -> None:
+        self._control.append(Message(head + self._types[kind], body))
+
+    def _data_message(self, head: bytes, kind: int, body: Buffer) -> None:
+        self._data.append(Message(head + self._types[kind], body))
+
+    def _send_error(self, stream: _Stream, direction: int, code: int) -> None:
+        body = _DIRECTION[direction] + encode_varint(code)
+        # "Your readable ends" must not overtake the bytes sent before it.
+        send = self._data_message if direction == READ else self._control_message
+        send(stream.head, ERROR, body)
+
+    def _send_close(self, stream: _Stream) -> None:
+        stream.write = advance_write(stream.write, WriteInput.CLOSE)
+        self._closing.pop(stream.id, None)
+        self._data_message(stream.head, CLOSE, _DIRECTION[READ])
+
+    # Calls
+
+    def may_open(self) -> bool:
+        return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
+
+    def open_stream(self) -> int:
+        if self._peer_refuses:
+            raise LocalProtocolError("the peer takes no further streams: it is going away")
+        stream_id = self._next_id
+        if stream_id > MAX_VARINT:
+            raise LocalProtocolError("all 2^61 stream ids of this side are used up")
+        self._next_id += 2
+        size = self.config.receive_window
+        stream = _Stream(stream_id, encode_varint(stream_id), ReceiveWindow(size), local=True)
+        self._streams[stream_id] = stream
+        self._pending_opens += 1
+        self._control_message(stream.head, ACK, _UINT32.pack(size))
+        return stream_id
+
+    def accept(self, stream_id: int, window: int) -> None:
+        stream = self._streams[stream_id]
+        stream.window = ReceiveWindow(window)
+        self._control_message(stream.head, ACK, _UINT32.pack(window))
+
+    def refuse(self, stream_id: int, code: int) -> None:
+        self.reset_write(stream_id, code)
+        self.reset_read(stream_id, code)
+
+    def credit(self, stream_id: int) -> int:
+        stream = self._streams.get(stream_id)
+        return stream.credit.available if stream is not None else 0
+
+    def send_data(self, stream_id: int, data: Buffer) -> int:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.write is not WriteState.OPEN:
+            raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
+        size = min(len(data), stream.credit.available, self.config.max_frame_size)
+        if size:
+            stream.credit.spend(size)
+            body = data if size == len(data) else data[:size]
+            self._data.append(Message(stream.head + self._types[DATA], body))
+        return size
+
+    def consumed(self, stream_id: int, count: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.read is not ReadState.OPEN:
+            return  # the peer sends no more: returning credit would only confuse js-ws
+        returned = stream.window.consume(count)
+        if returned:
+            self._control_message(stream.head, ACK, _UINT32.pack(returned))
+
+    def close_write(self, stream_id: int, now: float) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.write is not WriteState.OPEN:
+            return
+        if self.dialect.shipped and stream.credit.unacknowledged:
+            stream.write = advance_write(stream.write, WriteInput.DEFER)
+            self._closing[stream_id] = now + JS_WS_CLOSE_DELAY
+            return
+        self._send_close(stream)
+        self._forget_if_done(stream)
+
+    def close_read(self, stream_id: int) -> None:
+        self._stop_reading(stream_id, CODE_UNKNOWN if self.dialect.shipped else None)
+
+    def reset_read(self, stream_id: int, code: int) -> None:
+        self._stop_reading(stream_id, code)
+
+    def _stop_reading(self, stream_id: int, code: int | None) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.read is not ReadState.OPEN:
+            return
+        stream.read = advance_read(stream.read, ReadInput.STOP)
+        if code is None:
+            self._control_message(stream.head, CLOSE, _DIRECTION[WRITE])
+        else:
+            self._send_error(stream, WRITE, code)
+        self._forget_if_done(stream)
+
+    def reset_write(self, stream_id: int, code: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.write in _WRITE_DONE:
+            return
+        stream.write = advance_write(stream.write, WriteInput.RESET)
+        self._closing.pop(stream_id, None)
+        self._send_error(stream, READ, code)
+        self._forget_if_done(stream)
+
+    def go_away(self, code: int) -> None:
+        if self._ignore_from is not None:
+            return
+        if self.dialect.shipped:
+            raise LocalProtocolError("js-ws has no message for going away")
+        self._ignore_from = self._peer_next_id
+        self._control_message(encode_varint(self._ignore_from), GO_AWAY, encode_varint(code))
+
+    # Time
+
+    def next_timer(self) -> float | None:
+        return next(iter(self._closing.values()), None)
+
+    def handle_timer(self, now: float) -> None:
+        for stream_id in [i for i, due in self._closing.items() if due <= now]:
+            stream = self._streams[stream_id]
+            self._send_close(stream)
+            self._forget_if_done(stream)
+
+    def pending_closes(self) -> int:
+        return len(self._closing)
+
+    def open_streams(self) -> int:
+        return len(self._streams)

@@ -1,0 +1,161 @@
+"""Frame and parse RFC 6455 on a socket whose handshake is done.
+
+Strict where the RFC says MUST: reserved bits and opcodes, masking by role, shortest lengths,
+unfragmented control frames of at most 125 bytes, UTF-8 in text and close reasons, close codes. No
+extension is ever negotiated, so reserved bits are always wrong. Text is checked when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from ..exceptions import FrameError
+from ..protocols.base import Buffer, Message, Role
+from ..protocols.carrier import MAX_CONTROL, Framing, Kind, Received
+from .masking import mask, rotate
+
+__all__ = ["WebSocketFraming"]
+
+_FIN = 0x80
+_RESERVED = 0x70
+_OPCODE = 0x0F
+_MASKED = 0x80
+_LENGTH = 0x7F
+
+_CONTINUATION = 0
+_SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
+_UINT16 = struct.Struct(">H")
+_UINT64 = struct.Struct(">Q")
+
+# Below it one masking call over head and body together costs less than two.
+_JOIN_BELOW = 1024
+
+
+class WebSocketFraming(Framing):
+    """Be one end of a WebSocket after the handshake. See ``Framing`` for the calls."""
+
+    def __init__(self, role: Role, max_message_size: int, max_fragments: int = 1024) -> None:
+        super().__init__(max_message_size)
+        self.max_fragments = max_fragments
+        self._masks = role is Role.CLIENT
+        self._kind: Kind | None = None  # of the message whose fragments are coming
+        self._fragments: list[bytes] = []
+        self._fragments_size = 0
+
+    def _parse(self, frames: list[Received]) -> bool:
+        buffer, start = self._buffer, self._start
+        available = self._end - start
+        if available < 2:
+            return False
+        first, second = buffer[start], buffer[start + 1]
+        self._check_head(first, second)
+        size = second & _LENGTH
+        payload = start + 2
+        if size > _SHORT:
+            extra = 2 if size == _SHORT + 1 else 8
+            if available < 2 + extra:
+                return False
+            size = self._long_size(payload, extra)
+            payload += extra
+        opcode = first & _OPCODE
+        self._check_size(opcode, size)
+        key = b""
+        if second & _MASKED:
+            key = bytes(buffer[payload : payload + 4])
+            payload += 4
+        if payload + size > self._end:
+            self._wanted = payload + size - start
+            return False
+        view = self._take(payload, payload + size)
+        data = mask(view, key) if key else view
+        if opcode >= Kind.CLOSE:
+            frames.append(Received(Kind(opcode), bytes(data)))
+        elif first & _FIN and opcode:
+            frames.append(_whole(Kind(opcode), data))
+        else:
+            self._fragment(opcode, bool(first & _FIN), bytes(data), frames)
+        return True
+
+    def _check_head(self, first: int, second: int) -> None:
+        opcode = first & _OPCODE
+        if first & _RESERVED:
+            raise FrameError("frame with a reserved bit set")
+        if opcode >= Kind.CLOSE:
+            if opcode > Kind.PONG:
+                raise FrameError(f"frame with the reserved opcode {opcode}")
+            if not first & _FIN:
+                raise FrameError("fragmented control frame")
+            if second & _LENGTH > _SHORT:
+                raise FrameError("control frame of more than 125 bytes")
+        elif opcode > Kind.BINARY:
+            raise FrameError(f"frame with the reserved opcode {opcode}")
+        elif opcode and self._kind is not None:
+            raise FrameError("new message before the last fragment of the one before")
+        elif not opcode and self._kind is None:
+            raise FrameError("continuation frame without a message to continue")
+        if bool(second & _MASKED) is self._masks:
+            raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
+
+    def _long_size(self, offset: int, extra: int) -> int:
+        size = int.from_bytes(self._buffer[offset : offset + extra], "big")
+        if size <= (_SHORT if extra == 2 else _MEDIUM):
+            raise FrameError("frame length not in its shortest form")
+        if size > _LONG:
+            raise FrameError("frame length with the top bit set")
+        return size
+
+    def _check_size(self, opcode: int, size: int) -> None:
+        if opcode < Kind.CLOSE and size + self._fragments_size > self.max_message_size:
+            raise FrameError(
+                f"message of at least {size + self._fragments_size} bytes is above the limit of "
+                f"{self.max_message_size}",
+                1009,
+            )
+
+    def _fragment(self, opcode: int, last: bool, data: bytes, frames: list[Received]) -> None:
+        if opcode:
+            self._kind = Kind(opcode)
+        self._fragments.append(data)
+        self._fragments_size += len(data)
+        if len(self._fragments) > self.max_fragments:
+            raise FrameError(f"message of more than {self.max_fragments} fragments", 1008)
+        if last and self._kind is not None:
+            frames.append(_whole(self._kind, b"".join(self._fragments)))
+            self._kind = None
+            self._fragments = []
+            self._fragments_size = 0
+
+    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+        head, body = message
+        size = len(head) + len(body)
+        if not self._masks:
+            return [_header(kind, size, 0) + head, body]
+        key = os.urandom(4)
+        header = _header(kind, size, _MASKED) + key
+        if size < _JOIN_BELOW:
+            return [header + mask(head + body, key)]
+        return [header + mask(head, key), mask(body, rotate(key, len(head)))]
+
+    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        if len(payload) > MAX_CONTROL:
+            raise ValueError("a control frame carries at most 125 bytes")
+        return b"".join(self.encode(Message(payload, b""), kind))
+
+
+def _whole(kind: Kind, data: Buffer) -> Received:
+    if kind is Kind.TEXT:
+        try:
+            str(data, "utf-8")
+        except UnicodeDecodeError:
+            raise FrameError("text message that is not UTF-8", 1007) from None
+    return Received(kind, data)
+
+
+def _header(kind: Kind, size: int, masked: int) -> bytes:
+    first = _FIN | kind
+    if size <= _SHORT:
+        return bytes((first, masked | size))
+    if size <= _MEDIUM:
+        return bytes((first, masked | _SHORT + 1)) + _UINT16.pack(size)
+    return bytes((first, masked | _SHORT + 2)) + _UINT64.pack(size)
