@@ -57,6 +57,8 @@ class MuxProtocol(ABC):
 
     def events(self) -> list[Event]:
         """Return what happened since the last call, in order."""
+        if not self._events:
+            return []
         events, self._events = self._events, []
         return events
 

@@ -99,6 +99,8 @@ class Framing(ABC):
                 pass
         except RemoteProtocolError as error:
             self.failure = error
+        if self.failure is not None:
+            self._start = self._end = self._wanted = 0  # nothing that follows counts
         return frames
 
     def shrink(self) -> None:

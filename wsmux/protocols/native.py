@@ -468,10 +468,8 @@ class NativeProtocol(MuxProtocol):
         self._forget_if_done(stream)
 
     def go_away(self, code: int) -> None:
-        if self._ignore_from is not None:
+        if self._ignore_from is not None or self.dialect.shipped:
             return
-        if self.dialect.shipped:
-            raise LocalProtocolError("js-ws has no message for going away")
         self._ignore_from = self._peer_next_id
         self._control_message(encode_varint(self._ignore_from), GO_AWAY, encode_varint(code))
 

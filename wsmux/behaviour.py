@@ -1,0 +1,99 @@
+"""Hold what every way to make a connection lets the caller choose, and make connections of it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .channel import Channel
+from .config import Config
+from .connection import Connection, StartOn
+from .exceptions import ConnectionClosed, ForkedError
+from .protocols.base import MuxProtocol, Role
+from .protocols.carrier import Framing
+from .reasons import CodeToReason, ReasonToCode
+from .snapshots import Request
+from .transports.plain import byte_parts, websocket_parts
+from .workers import StreamHandler, StreamWorkers
+
+__all__ = ["DEFAULT_WORKERS", "Behaviour", "ConnectionHandler"]
+
+ConnectionHandler = Callable[[Connection], object]
+
+# Threads that run the stream handlers of one connection.
+DEFAULT_WORKERS = 64
+
+_log = logging.getLogger("wsmux")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """See ``connect`` for what each field means."""
+
+    config: Config = field(default_factory=Config)
+    accept_streams: bool = True
+    stream_handler: StreamHandler | None = None
+    start_on: StartOn = "open"
+    workers: int = DEFAULT_WORKERS
+    code_to_reason: CodeToReason | None = None
+    reason_to_code: ReasonToCode | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_on not in ("open", "data"):
+            raise ValueError(f"start_on must be 'open' or 'data', not {self.start_on!r}")
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, not {self.workers}")
+
+    def over_websocket(
+        self, sock: socket.socket, role: Role, protocol: str, request: Request | None = None
+    ) -> Connection:
+        """Return a connection over a WebSocket whose handshake is done."""
+        return self._connection(sock, role, websocket_parts(protocol, role, self.config), request)
+
+    def over_bytes(self, sock: socket.socket, role: Role, protocol: str) -> Connection:
+        """Return a connection over a plain byte stream."""
+        return self._connection(sock, role, byte_parts(protocol, role, self.config), None)
+
+    def _connection(
+        self,
+        sock: socket.socket,
+        role: Role,
+        parts: tuple[Framing, MuxProtocol],
+        request: Request | None,
+    ) -> Connection:
+        framing, machine = parts
+        return Connection(
+            Channel(sock, framing, role, self.config),
+            machine,
+            accept_streams=self.accept_streams,
+            start_on=self.start_on,
+            code_to_reason=self.code_to_reason,
+            reason_to_code=self.reason_to_code,
+            request=request,
+        )
+
+    def start_workers(self, connection: Connection) -> None:
+        """Start serving incoming streams in the background, if a handler was given."""
+        if self.stream_handler is not None:
+            StreamWorkers(connection, self.stream_handler, self.workers).start()
+
+    def serve(self, connection: Connection, handler: ConnectionHandler | None) -> None:
+        """Serve a connection in this thread until its handler returns, then close it.
+
+        Without a handler for the connection, its streams are served until it ends.
+        """
+        try:
+            if handler is not None:
+                self.start_workers(connection)
+                handler(connection)
+            elif self.stream_handler is not None:
+                StreamWorkers(connection, self.stream_handler, self.workers).run()
+        except (ConnectionClosed, ForkedError) as error:
+            _log.info("the handler of %s ended: %s", connection.name, error)
+        except Exception:
+            _log.exception("the handler of %s failed; the connection is closed", connection.name)
+            connection.close(code=1011, reason="internal error")
+        finally:
+            connection.close()

@@ -1,0 +1,402 @@
+"""Own one socket whose handshake is done: framing, sending, keepalive, the closing.
+
+Threads and locks:
+
+- ``mutex`` guards the send queue and the states here, and whatever the owner puts under it (the
+  mux keeps its protocol and streams there). Nothing is read from or written to the socket under
+  it. How sending works, and the send lock, is told in ``sendqueue.py``.
+- One I/O thread, the one that iterates ``batches()``, reads, answers pings and keeps time. It
+  never waits in a send.
+- Nobody who waits holds anything that another thread needs: callers are parked on the mutex; the
+  thread that sends waits in ``poll``, which a shutdown ends. So two ends that both write bulk and
+  read nothing cannot hang each other's I/O threads.
+
+What ends the channel is stored in ``error``, once; the first cause stays. A fork gives the child
+a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from _thread import LockType
+from collections.abc import Iterator
+
+from .config import Config
+from .deadline import Deadline
+from .exceptions import (
+    ConnectionClosed,
+    ConnectionClosedError,
+    ForkedError,
+    RemoteProtocolError,
+    WsmuxError,
+    closed_error,
+)
+from .keepalive import KeepAlive
+from .protocols.base import Buffer, Message, Role
+from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
+from .sendqueue import SendInterrupted, SendQueue
+from .sockio import Socket, Wakeup, take_over
+from .waiter import wake
+
+__all__ = ["Channel", "protocol_failure"]
+
+# Seconds that a client waits for the server to close the TCP connection first (RFC 6455 section
+# 7.1.1), and that a failed connection is given to get its close code out.
+LINGER = 1.0
+
+_serial = itertools.count(1)
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+
+class Channel:
+    """Carry messages over one socket.
+
+    Attributes:
+        mutex: the connection's one lock; see the module's text.
+        queue: the send queue; its ``_locked`` methods want the mutex.
+        error: what ended the channel, ``None`` while it lives. Only ever set once.
+        owner_timer: when the owner wants a batch, even an empty one; set under the mutex.
+    """
+
+    def __init__(
+        self, sock: socket.socket, framing: Framing, role: Role, config: Config, name: str = ""
+    ) -> None:
+        self.role = role
+        self.config = config
+        self.name = name or f"wsmux-{role.value}-{next(_serial)}"
+        self.mutex = threading.Lock()
+        self.error: WsmuxError | None = None
+        self.owner_timer: float | None = None
+        self.bytes_received = 0
+        self._framing = framing
+        self._socket: Socket = take_over(sock)
+        self.queue = SendQueue(self._socket, framing, config, self.mutex)
+        self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
+        self._wakeup = Wakeup()
+        self._interest = 0
+        self._finished = threading.Event()
+        self._peer_closed = False
+        self._aborted = False
+        self._give_up: float | None = None  # when the closing handshake has taken long enough
+        _channels.add(self)
+
+    def __repr__(self) -> str:
+        state = "open" if self.error is None else f"ended: {self.error}"
+        return f"<Channel {self.name} {state}>"
+
+    # Any thread
+
+    def flush(self, ticket: int = 0, deadline: Deadline | None = None) -> None:
+        """Send what is queued, waiting for the socket at most until ``ticket``'s frame is out.
+
+        Without a deadline it never waits. It does not tell what became of the frames: ``error``
+        does.
+        """
+        try:
+            if not self.queue.flush(ticket, deadline):
+                with self.mutex:
+                    self._wakeup.set()
+        except OSError as error:
+            self._lost(error)
+            if isinstance(error, SendInterrupted) and error.__cause__ is not None:
+                raise error.__cause__ from None
+
+    def wake_locked(self) -> None:
+        """Make the I/O thread look at its timers and queues."""
+        self._wakeup.set()
+
+    def ping(self, deadline: Deadline) -> float:
+        """Send a ping and wait for its pong; return the seconds between.
+
+        Raises:
+            TimeoutError: no pong in time; the connection goes on.
+            ConnectionClosed: the channel ended.
+        """
+        with self.mutex:
+            self.check_locked()
+            ping, message = self.keep_alive.new_ping(time.monotonic())
+            self.queue.add_control_locked([message], Kind.PING)
+        self.flush()
+        with self.mutex:
+            try:
+                while ping.rtt is None:
+                    self.check_locked()
+                    if deadline.expired():
+                        raise TimeoutError(f"no pong on {self.name} in time")
+                    ping.waiter.wait(self.mutex, deadline)
+            finally:
+                self.keep_alive.forget(ping)
+        return ping.rtt
+
+    def check_locked(self) -> None:
+        """Raise what ended the channel, if it has ended."""
+        if self.error is not None:
+            raise self.copy_error() from self.error.__cause__
+
+    def copy_error(self) -> WsmuxError:
+        """Return a fresh copy of ``error``, so that threads do not share one traceback."""
+        error = self.error
+        assert error is not None
+        if isinstance(error, ConnectionClosed):
+            return type(error)(error.code, error.reason, error.side)
+        return type(error)(*error.args)
+
+    def close(self, code: int, reason: str, deadline: Deadline) -> None:
+        """Send what is queued and a Close, and wait for the peer's part; never longer than told.
+
+        The first cause stays: closing again only waits.
+        """
+        with self.mutex:
+            if isinstance(self.error, ForkedError):
+                return
+            ticket = self.close_locked(code, reason)
+        self.flush(ticket, deadline)
+        if not self._finished.wait(deadline.remaining()):
+            self.abort()
+            self._finished.wait(LINGER)
+
+    def close_locked(self, code: int, reason: str) -> int:
+        """Queue a Close behind what is queued; return its ticket for ``flush``."""
+        if self.error is None:
+            self._end_locked(closed_error(code, reason, "local"))
+        return self._queue_close_locked(code, reason, last=True)
+
+    def abort(self, error: WsmuxError | None = None) -> None:
+        """Cut the connection at once, without a Close."""
+        with self.mutex:
+            self._abort_locked(error or ConnectionClosedError(1006, "aborted", "local"))
+
+    def wait_finished(self, timeout: float | None) -> bool:
+        """Wait until the I/O thread has closed the socket."""
+        return self._finished.wait(timeout)
+
+    def fail(self, failure: RemoteProtocolError) -> None:
+        """End the channel because the peer broke ``failure``'s rule."""
+        with self.mutex:
+            self.fail_locked(protocol_failure(failure))
+
+    def fail_locked(self, error: ConnectionClosed) -> None:
+        """End for a failure: queued data is dropped, the close code goes out first."""
+        if self.error is None:
+            self._end_locked(error)
+            self.queue.drop_data_locked()
+            self._queue_close_locked(error.code, error.reason, last=False)
+            self._give_up = time.monotonic() + LINGER
+
+    def collect_locked(self, wakes: list[LockType]) -> None:
+        """Collect every thread that waits here, after ``error`` was set."""
+        self.queue.collect_all_locked(wakes)
+        self.keep_alive.collect(wakes)
+
+    def _end_locked(self, error: WsmuxError) -> None:
+        self.error = error
+        self._wakeup.set()
+
+    def _abort_locked(self, error: WsmuxError) -> None:
+        if self.error is None:
+            self._end_locked(error)
+        self.queue.closed = True
+        self._aborted = True
+        self._socket.shutdown()
+        self._wakeup.set()
+
+    def _lost(self, cause: OSError) -> None:
+        """Note that the socket failed, whoever found out."""
+        error = ConnectionClosedError(1006, cause.strerror or str(cause), None)
+        error.__cause__ = cause
+        with self.mutex:
+            self._abort_locked(error)
+
+    def _queue_close_locked(self, code: int, reason: str, last: bool) -> int:
+        ticket = 0
+        if not self.queue.closed:
+            messages = [Message(encode_close(code, reason), b"")]
+            if last:
+                ticket = self.queue.add_data_locked(messages, Kind.CLOSE)
+            else:
+                self.queue.add_control_locked(messages, Kind.CLOSE)
+            self.queue.closed = True
+            self._give_up = time.monotonic() + self.config.close_timeout
+        return ticket
+
+    # The I/O thread
+
+    def batches(self) -> Iterator[list[Received]]:
+        """Run the I/O loop; yield the messages that the owner must handle, in order.
+
+        An empty batch says that a timer may be due. The iteration ends with the channel; ``error``
+        is set then. Views in a batch are void once the next one is asked for.
+        """
+        try:
+            poller = select.poll()
+            poller.register(self._wakeup.fileno(), select.POLLIN)
+            poller.register(self._socket.fileno(), self._interest)
+            while not self._done():
+                self._poll(poller)
+                yield self._sort(self._read())
+                self._keep_time()
+                self.flush()
+        except OSError as error:
+            self._lost(error)
+        finally:
+            self._shut_down()
+
+    def _done(self) -> bool:
+        """Tell whether there is nothing left to wait for."""
+        if self.error is None or self._aborted:
+            return self._aborted
+        now = time.monotonic()
+        if self._give_up is not None and now >= self._give_up:
+            return True
+        if not self._peer_closed or self.queue.has_output():
+            return False
+        if self.role is Role.SERVER:
+            return True  # RFC 6455 section 7.1.1: the server closes the TCP connection first
+        self._give_up = min(self._give_up or now + LINGER, now + LINGER)
+        return False
+
+    def _poll(self, poller: select.poll) -> None:
+        if self._socket.read_wants_write:
+            interest = select.POLLOUT
+        else:
+            interest = select.POLLIN | (select.POLLOUT if self.queue.wants_io else 0)
+        if self._framing.filled and interest == select.POLLIN and self.error is None:
+            return  # the last read left more behind, most likely
+        if interest != self._interest:
+            poller.modify(self._socket.fileno(), interest)
+            self._interest = interest
+        timeout = 0.0 if self._socket.pending() else self._timeout()
+        for fd, _ in poller.poll(None if timeout is None else timeout * 1000):
+            if fd == self._wakeup.fileno():
+                self._wakeup.clear()
+
+    def _timeout(self) -> float | None:
+        times = [self.owner_timer, self._give_up]
+        if self.error is None:
+            times.append(self.keep_alive.next_timer())
+        due = min((time for time in times if time is not None), default=None)
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    def _keep_time(self) -> None:
+        """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
+        wakes: list[LockType] = []
+        with self.mutex:
+            self.queue.collect_room_locked(wakes)
+            now = time.monotonic()
+            if self.error is None and self.keep_alive.due(now):
+                silence = self.keep_alive.lost(now)
+                if silence is None:
+                    self.queue.add_control_locked([self.keep_alive.ask(now)], Kind.PING)
+                    self._framing.shrink()
+                else:
+                    text = f"no byte from the peer for {silence:.1f} s"
+                    self.fail_locked(closed_error(1011, text, "local"))
+        wake(wakes)
+
+    def _read(self) -> list[Received]:
+        count = self._socket.recv_into(self._framing.get_buffer())
+        if count is None:
+            self._framing.filled = False
+            return []
+        if not count:
+            self._end_of_file()
+            return []
+        self.bytes_received += count
+        self.keep_alive.heard(time.monotonic())
+        return self._framing.received(count)
+
+    def _end_of_file(self) -> None:
+        with self.mutex:
+            if self.error is None:
+                cut = "" if self._framing.between_messages() else " within a message"
+                text = f"the peer ended the connection{cut}"
+                self._end_locked(ConnectionClosedError(1006, text, None))
+            self._aborted = True
+
+    def _sort(self, frames: list[Received]) -> list[Received]:
+        """Handle control frames; return the messages, which count even before a failure."""
+        messages = []
+        for frame in frames:
+            if self._peer_closed:
+                break  # RFC 6455 section 5.5.1: nothing follows a Close
+            if frame.kind < Kind.CLOSE:
+                messages.append(frame)
+            elif frame.kind is Kind.CLOSE:
+                self._close_received(frame.data)
+            else:
+                self._ping_or_pong(frame.kind, bytes(frame.data))
+        if self._framing.failure is not None and not self._peer_closed:
+            self.fail(self._framing.failure)
+        return messages
+
+    def _ping_or_pong(self, kind: Kind, payload: bytes) -> None:
+        wakes: list[LockType] = []
+        with self.mutex:
+            if kind is Kind.PING:
+                self.queue.add_pong_locked(payload)
+            else:
+                self.keep_alive.pong(payload, time.monotonic(), wakes)
+        wake(wakes)
+
+    def _close_received(self, payload: Buffer) -> None:
+        self._peer_closed = True
+        try:
+            code, reason = decode_close(payload)
+        except RemoteProtocolError as failure:
+            self.fail(failure)
+            return
+        with self.mutex:
+            if self.error is None:
+                self._end_locked(closed_error(code, reason, "remote"))
+            if not self.queue.closed:
+                # The peer reads nothing further: what is queued has nowhere to go.
+                self.queue.drop_data_locked()
+                self._queue_close_locked(code, "", last=False)
+            self._give_up = time.monotonic() + LINGER
+
+    def _shut_down(self) -> None:
+        with self.mutex:
+            if isinstance(self.error, ForkedError):
+                return
+            self._abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
+        self.queue.finish()
+        with self.mutex:
+            self._wakeup.close()
+        self._finished.set()
+
+    # Fork
+
+    def forked(self) -> None:
+        """Become useless in a forked child, without writing or waiting."""
+        self.mutex = threading.Lock()
+        self.queue.forked(self.mutex)
+        self._finished = threading.Event()
+        self._finished.set()
+        if not isinstance(self.error, ConnectionClosed):
+            self.error = ForkedError(
+                f"{self.name} belongs to the process that forked this one; connect anew here"
+            )
+        self._aborted = True
+        self._socket.abandon()
+        self._wakeup.close()
+
+
+def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
+    """Return the end of a connection whose peer broke ``failure``'s rule."""
+    error = closed_error(failure.code, str(failure), "local")
+    error.__cause__ = failure
+    return error
+
+
+def _after_fork_in_child() -> None:
+    for channel in list(_channels):
+        channel.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

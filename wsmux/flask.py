@@ -1,0 +1,145 @@
+"""Serve connections from routes of a Flask application.
+
+Works under Werkzeug (threaded), gunicorn with gthread or gevent workers, and gevent's pywsgi with
+monkey patching. The socket is ours after the upgrade; before WSGI gets a chance to write into it
+the connection has been closed and shut down in both directions, and the response ends the request
+in the way that each server takes without writing a word: ``StopIteration`` for gunicorn,
+``ConnectionError`` for Werkzeug, no body for gevent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
+
+try:
+    from flask import Flask, Response, request
+except ImportError as error:
+    raise ImportError("wsmux.flask needs Flask: pip install 'wsmux-streams[flask]'") from error
+
+from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
+from .config import Config
+from .connection import Connection, StartOn
+from .exceptions import HandshakeError
+from .protocols.base import Role
+from .reasons import CodeToReason, ReasonToCode
+from .transports.http_request import refusal_headers
+from .transports.plain import subprotocols
+from .transports.websocket_server import accept, check_request, request_of
+from .workers import StreamHandler
+
+__all__ = ["Mux"]
+
+Handler = TypeVar("Handler", bound=Callable[..., object])
+
+
+class Mux:
+    """Add multiplexed WebSocket routes to a Flask application.
+
+    ::
+
+        app = Flask(__name__)
+        mux = Mux(app)
+
+        @mux.route("/files")
+        def files(connection):
+            for stream in connection:
+                ...
+
+    The handler runs in the thread of the request; the connection is closed when it returns. The
+    keyword arguments are those of ``wsmux.serve``. Without ``app``, call ``init_app`` later.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        protocols: Iterable[str] = ("wsmux",),
+        config: Config | None = None,
+        origins: Collection[str] | None = None,
+        accept_streams: bool = True,
+        start_on: StartOn = "open",
+        workers: int = DEFAULT_WORKERS,
+        code_to_reason: CodeToReason | None = None,
+        reason_to_code: ReasonToCode | None = None,
+    ) -> None:
+        self._protocols = tuple(protocols)
+        subprotocols(self._protocols)  # raises for an unknown name
+        self._origins = origins
+        self._options: dict[str, Any] = {
+            "config": config or Config(),
+            "accept_streams": accept_streams,
+            "start_on": start_on,
+            "workers": workers,
+            "code_to_reason": code_to_reason,
+            "reason_to_code": reason_to_code,
+        }
+        Behaviour(**self._options)  # raises for a bad value
+        self._app: Flask | None = None
+        self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Add the routes, those to come too, to an application."""
+        self._app = app
+        for path, view, options in self._routes:
+            app.add_url_rule(path, view_func=view, websocket=True, **options)
+        self._routes.clear()
+
+    def route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Serve ``handler(connection, **variables)`` at a path; Flask's routing options apply."""
+        return self._decorator(path, options, streams=False)
+
+    def stream_route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Serve ``handler(stream)`` at a path, for each stream that a client opens."""
+        return self._decorator(path, options, streams=True)
+
+    def _decorator(
+        self, path: str, options: dict[str, Any], streams: bool
+    ) -> Callable[[Handler], Handler]:
+        def decorate(handler: Handler) -> Handler:
+            def view(**variables: Any) -> Response:
+                if streams:
+                    return self._serve(None, handler)
+                return self._serve(lambda connection: handler(connection, **variables), None)
+
+            view.__name__ = handler.__name__
+            if self._app is None:
+                self._routes.append((path, view, options))
+            else:
+                self._app.add_url_rule(path, view_func=view, websocket=True, **options)
+            return handler
+
+        return decorate
+
+    def _serve(
+        self, handler: ConnectionHandler | None, stream_handler: StreamHandler | None
+    ) -> Response:
+        environ = request.environ
+        try:
+            accepted = accept(environ, check_request(environ, self._protocols, self._origins))
+        except HandshakeError as error:
+            status = error.status or 400
+            return Response(f"{error}\n", status=status, headers=refusal_headers(status))
+        behaviour = Behaviour(**self._options, stream_handler=stream_handler)
+        connection: Connection = behaviour.over_websocket(
+            accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
+        )
+        behaviour.serve(connection, handler)
+        return _Ended(accepted.mode)
+
+
+class _Ended(Response):
+    """End a request whose socket is shut down already."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if self._mode == "gunicorn":
+            raise StopIteration
+        if self._mode == "werkzeug":
+            raise ConnectionError
+        return []

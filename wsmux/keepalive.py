@@ -1,0 +1,87 @@
+"""Send pings, match pongs, and notice a silent peer. Guarded by the channel's mutex."""
+
+from __future__ import annotations
+
+from _thread import LockType
+
+from .protocols.base import Message
+from .waiter import Waiter
+
+__all__ = ["KeepAlive", "Ping"]
+
+
+class Ping:
+    """Stand for one ping under way; ``rtt`` is set, in seconds, when it is answered."""
+
+    __slots__ = ("rtt", "sent", "waiter")
+
+    def __init__(self, sent: float) -> None:
+        self.sent = sent
+        self.rtt: float | None = None
+        self.waiter = Waiter()
+
+
+class KeepAlive:
+    """Decide when to ping and when the peer counts as lost; every received byte counts."""
+
+    def __init__(self, interval: float | None, timeout: float | None, now: float) -> None:
+        self.rtt: float | None = None
+        self._interval = interval
+        self._timeout = timeout
+        self._heard = now
+        self._asked: float | None = None  # when a ping was sent into the silence
+        self._serial = 0
+        self._pings: dict[int, Ping] = {}
+
+    def heard(self, now: float) -> None:
+        """Note received bytes."""
+        self._heard = now
+        self._asked = None
+
+    def next_timer(self) -> float | None:
+        """Return when to look again."""
+        if self._interval is None:
+            return None
+        if self._asked is None:
+            return self._heard + self._interval
+        return None if self._timeout is None else self._asked + self._timeout
+
+    def due(self, now: float) -> bool:
+        """Tell whether it is time to ping, or to give up."""
+        timer = self.next_timer()
+        return timer is not None and now >= timer
+
+    def lost(self, now: float) -> float | None:
+        """Return the seconds of silence when a ping sent into it was not answered in time."""
+        return now - self._heard if self._asked is not None and self.due(now) else None
+
+    def ask(self, now: float) -> Message:
+        """Return the ping to send into the silence."""
+        self._asked = now
+        return self.new_ping(now)[1]
+
+    def new_ping(self, now: float) -> tuple[Ping, Message]:
+        """Return a ping to wait for and the control frame to send for it."""
+        self._serial += 1
+        ping = self._pings[self._serial] = Ping(now)
+        return ping, Message(self._serial.to_bytes(8, "big"), b"")
+
+    def forget(self, ping: Ping) -> None:
+        """Wait no longer for a ping."""
+        for serial in [n for n, other in self._pings.items() if other is ping]:
+            del self._pings[serial]
+
+    def pong(self, payload: bytes, now: float, wakes: list[LockType]) -> None:
+        """Match a pong; RFC 6455 section 5.5.3 lets it answer only the latest of several pings."""
+        serial = int.from_bytes(payload, "big")
+        if serial not in self._pings:
+            return  # unasked pongs are allowed, as a heartbeat in one direction
+        for answered in [n for n in self._pings if n <= serial]:
+            ping = self._pings.pop(answered)
+            self.rtt = ping.rtt = now - ping.sent
+            ping.waiter.collect(wakes)
+
+    def collect(self, wakes: list[LockType]) -> None:
+        """Collect every thread that waits for a pong."""
+        for ping in self._pings.values():
+            ping.waiter.collect(wakes)

@@ -1,0 +1,273 @@
+"""Queue frames from every thread and send them with one thread at a time, without a sender thread.
+
+- The channel's ``mutex`` guards the queues. Nothing is sent under it.
+- The send lock is held by whoever writes to the socket. It is only ever *tried*: a thread that
+  does not get it leaves its frames to the holder, which looks again after letting go. The order is
+  send lock, then mutex; no thread takes the send lock while it holds the mutex.
+- A writer that meets a full socket waits for it itself, only until its own frame is out. The rest
+  it leaves to the I/O thread, which never waits in a send: ``wants_io`` (set under the send lock)
+  asks it to poll for writability. So each queued frame always has somebody in charge of it.
+- Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
+  the bound wait for room, in the order they came.
+
+A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
+knows what was sent: ``flush`` lets it through after reporting ``SendInterrupted`` as the end of
+the connection. The waits themselves are safe to interrupt.
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import LockType
+from collections import deque
+
+from .config import Config
+from .deadline import Deadline
+from .protocols.base import Buffer, Message
+from .protocols.carrier import Framing, Kind
+from .sockio import Socket, wait_writable
+from .waiter import WaitList, wake
+
+__all__ = ["SendQueue"]
+
+# Pongs kept while the socket is full; RFC 6455 section 5.5.3 lets older ones go. As go-yamux.
+MAX_PONGS = 32
+
+# Data frames handed to the socket in one call, in number and bytes.
+BATCH_FRAMES = 32
+BATCH_BYTES = 64 * 1024
+
+
+class SendQueue:
+    """Hold the frames that wait for one socket.
+
+    Attributes:
+        closed: a Close was queued, or nothing may go out any more; later frames are dropped.
+        wants_io: the I/O thread must call ``flush`` when the socket is writable.
+        bytes_sent: what the socket took.
+    """
+
+    def __init__(
+        self, sock: Socket, framing: Framing, config: Config, mutex: threading.Lock
+    ) -> None:
+        self.closed = False
+        self.wants_io = False
+        self.bytes_sent = 0
+        self._socket = sock
+        self._framing = framing
+        self._config = config
+        self._mutex = mutex
+        self._send_lock = threading.Lock()
+        self._control: deque[tuple[Kind, Message]] = deque()
+        self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
+        self._data: deque[tuple[Kind, Message]] = deque()
+        self._data_bytes = 0
+        self._provoked_frames = 0
+        self._provoked_bytes = 0
+        self._room = WaitList()
+        self._queued = 0  # data frames ever queued: a writer's ticket
+        # Guarded by the send lock:
+        self._out: list[Buffer] = []  # encoded, not yet taken by the socket
+        self._out_frames = 0  # data frames among them
+        self._taken = 0  # data frames ever moved to _out
+
+    # Under the mutex
+
+    def add_control_locked(
+        self, messages: list[Message], kind: Kind = Kind.BINARY, provoked: bool = False
+    ) -> bool:
+        """Queue messages that may overtake data.
+
+        Returns false when ``provoked`` messages, answers that the peer caused, pile up: a peer
+        that causes many and reads none must be cut off.
+        """
+        if self.closed:
+            return True
+        for message in messages:
+            self._control.append((kind, message))
+            if provoked:
+                self._provoked_frames += 1
+                self._provoked_bytes += len(message.head) + len(message.body)
+        return (
+            self._provoked_frames <= self._config.max_control_frames
+            and self._provoked_bytes <= self._config.max_control_bytes
+        )
+
+    def add_data_locked(self, messages: list[Message], kind: Kind = Kind.BINARY) -> int:
+        """Queue messages in order; return the ticket of the last for ``flush``."""
+        if not self.closed:
+            for message in messages:
+                self._data.append((kind, message))
+                self._data_bytes += len(message.head) + len(message.body)
+            self._queued += len(messages)
+        return self._queued
+
+    def add_pong_locked(self, payload: bytes) -> None:
+        """Queue the answer to a ping; of too many, the oldest goes."""
+        if not self.closed:
+            self._pongs.append(payload)
+
+    def drop_data_locked(self) -> None:
+        """Forget data that has nowhere to go any more."""
+        self._data.clear()
+        self._data_bytes = 0
+
+    def has_room_locked(self, waited: bool) -> bool:
+        """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
+        return self._data_bytes < self._config.max_send_queue and (waited or not self._room)
+
+    def wait_room_locked(self, deadline: Deadline) -> None:
+        """Wait, with the mutex held, for a turn; the caller looks again whether there is room.
+
+        A caller that then does not use its turn must wake the I/O thread, which passes it on.
+        """
+        self._room.wait(self._mutex, deadline)
+
+    def collect_room_locked(self, wakes: list[LockType]) -> None:
+        """Collect as many of the waiting writers as there is room for."""
+        if self._room:
+            room = self._config.max_send_queue - self._data_bytes
+            if room > 0 or self.closed:
+                self._room.collect(wakes, 1 + max(room, 0) // self._config.max_frame_size)
+
+    def collect_all_locked(self, wakes: list[LockType]) -> None:
+        """Collect every waiting writer."""
+        self._room.collect(wakes)
+
+    def waiting_locked(self) -> int:
+        """Return how many writers wait for room."""
+        return len(self._room)
+
+    def queued_bytes_locked(self) -> int:
+        """Return the bytes of data frames in the queue."""
+        return self._data_bytes
+
+    # Without the mutex
+
+    def has_output(self) -> bool:
+        """Tell whether anything waits for the socket."""
+        return bool(self._control or self._data or self._pongs or self._out)
+
+    def flush(self, ticket: int, deadline: Deadline | None) -> bool:
+        """Send what is queued; wait for the socket at most until ``ticket``'s frame is out.
+
+        Without a deadline it never waits. Returns false when the I/O thread must be woken to do
+        the rest.
+
+        Raises:
+            OSError: the socket failed; the frames are void.
+        """
+        while self.has_output() and self._send_lock.acquire(blocking=False):
+            self.wants_io = False
+            emptied = False
+            try:
+                emptied = self._drain(ticket, deadline)
+            finally:
+                self.wants_io = not emptied
+                self._send_lock.release()
+            if not emptied:
+                return False
+        return True
+
+    def _drain(self, ticket: int, deadline: Deadline | None) -> bool:
+        """Send until nothing is left; false when the rest is for the I/O thread."""
+        waiting = False
+        try:
+            while True:
+                if not self._out and not self._fill():
+                    return True
+                sent = self._socket.send(self._out)
+                if sent is not None:
+                    self.bytes_sent += sent
+                    _advance(self._out, sent)
+                    continue
+                if deadline is None or deadline.expired():
+                    return False
+                if ticket <= self._taken - self._out_frames:
+                    return False
+                waiting = True
+                wait_writable(self._socket, deadline.remaining())
+                waiting = False
+        except OSError:
+            self._out.clear()
+            raise
+        except BaseException as interrupt:
+            if waiting:
+                raise
+            self._out.clear()
+            raise SendInterrupted from interrupt
+
+    def _fill(self) -> bool:
+        """Move frames from the queues, control first, and encode them; false if there are none."""
+        frames: list[tuple[Kind, Message]] = []
+        wakes: list[LockType] = []
+        with self._mutex:
+            frames.extend(self._control)
+            self._control.clear()
+            self._provoked_frames = self._provoked_bytes = 0
+            frames.extend((Kind.PONG, Message(payload, b"")) for payload in self._pongs)
+            self._pongs.clear()
+            count = taken = 0
+            while self._data and taken < BATCH_BYTES and count < BATCH_FRAMES:
+                frame = self._data.popleft()
+                taken += len(frame[1].head) + len(frame[1].body)
+                count += 1
+                frames.append(frame)
+            self._data_bytes -= taken
+            self._taken += count
+            self._out_frames = count
+            self.collect_room_locked(wakes)
+        wake(wakes)
+        encode, control = self._framing.encode, self._framing.encode_control
+        for kind, message in frames:
+            if kind < Kind.CLOSE:
+                self._out.extend(encode(message, kind))
+            else:
+                self._out.append(control(kind, message.head))
+        return bool(frames)
+
+    def finish(self) -> None:
+        """Close the socket when nobody is sending; what is left in the queues is dropped.
+
+        The socket must have been shut down, so that the holder of the send lock leaves. Holding
+        the lock keeps the descriptor from being reused under a send.
+        """
+        with self._send_lock:
+            self._socket.close()
+            self._out.clear()
+        with self._mutex:
+            self.closed = True
+            self._control.clear()
+            self._pongs.clear()
+            self.drop_data_locked()
+
+    def forked(self, mutex: threading.Lock) -> None:
+        """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
+        self._mutex = mutex
+        self._send_lock = threading.Lock()
+        self._room = WaitList()
+        self.closed = True
+        self._control.clear()
+        self._pongs.clear()
+        self._out.clear()
+        self.drop_data_locked()
+
+
+class SendInterrupted(OSError):
+    """Report that an interrupt left it unknown what the socket took."""
+
+    def __init__(self) -> None:
+        super().__init__("a send was interrupted, so the connection cannot go on")
+
+
+def _advance(pieces: list[Buffer], count: int) -> None:
+    """Drop the first ``count`` bytes of ``pieces``."""
+    done = 0
+    for piece in pieces:
+        if len(piece) > count:
+            break
+        count -= len(piece)
+        done += 1
+    del pieces[:done]
+    if count:
+        pieces[0] = memoryview(pieces[0])[count:]

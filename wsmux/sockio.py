@@ -1,0 +1,206 @@
+"""Read and write one socket without ever blocking in it.
+
+``PlainSocket`` and ``TlsSocket`` offer the same calls. ``recv_into`` is for one thread, ``send``
+for whoever holds the channel's send lock; both return ``None`` when the call would block, and
+``OSError`` means that the connection is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+
+from .protocols.base import Buffer
+
+__all__ = ["PlainSocket", "Socket", "TlsSocket", "Wakeup", "take_over", "wait_writable"]
+
+# Linux takes 1,024 pieces in one call; 64 keep the list short and cost nothing.
+MAX_PIECES = 64
+
+# OpenSSL writes records of 16 KiB; joining more than that only copies.
+TLS_RECORD = 16 * 1024
+
+# A TLS write that must read first waits for the reading thread to do it.
+TLS_READ_WAIT = 0.02
+
+
+class PlainSocket:
+    """Wrap a TCP or Unix socket."""
+
+    read_wants_write = False
+    write_wants_read = False
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+
+    def fileno(self) -> int:
+        """Return the descriptor, -1 when closed."""
+        return self._sock.fileno()
+
+    def recv_into(self, target: memoryview) -> int | None:
+        """Receive into ``target``; 0 is the end of file."""
+        try:
+            return self._sock.recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def pending(self) -> bool:
+        """Tell whether bytes are waiting that ``poll`` does not see."""
+        return False
+
+    def send(self, pieces: Sequence[Buffer]) -> int | None:
+        """Send the start of ``pieces``; return how many bytes went out."""
+        try:
+            if len(pieces) == 1:
+                return self._sock.send(pieces[0])
+            return self._sock.sendmsg(pieces[:MAX_PIECES])
+        except (BlockingIOError, InterruptedError):
+            return None
+
+    def shutdown(self) -> None:
+        """End both directions, which wakes every thread that polls the socket."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # not connected any more, which is what was wanted
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._sock.close()
+
+    def abandon(self) -> None:
+        """Close this process's copy of the descriptor and nothing else (after a fork)."""
+        fd = self._sock.detach()
+        if fd >= 0:
+            os.close(fd)
+
+
+class TlsSocket(PlainSocket):
+    """Wrap a TLS socket: OpenSSL forbids two threads in one object, hence the lock."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+        self._tls = sock
+        self._lock = threading.Lock()
+        self._retry: Buffer | None = None  # OpenSSL must be given the same bytes again
+
+    def recv_into(self, target: memoryview) -> int | None:
+        with self._lock:
+            self.read_wants_write = False
+            try:
+                return self._tls.recv_into(target)
+            except ssl.SSLWantReadError:
+                return None
+            except ssl.SSLWantWriteError:
+                self.read_wants_write = True
+                return None
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return 0
+
+    def pending(self) -> bool:
+        with self._lock:
+            return self._tls.pending() > 0
+
+    def send(self, pieces: Sequence[Buffer]) -> int | None:
+        with self._lock:
+            self.write_wants_read = False
+            data = self._retry if self._retry is not None else _record(pieces)
+            try:
+                sent = self._tls.send(data)
+            except ssl.SSLWantWriteError:
+                self._retry = data
+                return None
+            except ssl.SSLWantReadError:
+                self._retry = data
+                self.write_wants_read = True
+                return None
+            self._retry = None
+            return sent
+
+    def abandon(self) -> None:
+        self._lock = threading.Lock()
+        super().abandon()
+
+
+Socket = PlainSocket | TlsSocket
+
+
+def _record(pieces: Sequence[Buffer]) -> Buffer:
+    """Join leading small pieces, up to a TLS record; a long first piece goes alone."""
+    if len(pieces) == 1 or len(pieces[0]) >= TLS_RECORD:
+        return pieces[0]
+    joined: list[Buffer] = []
+    room = TLS_RECORD
+    for piece in pieces:
+        joined.append(piece[:room])
+        room -= len(joined[-1])
+        if not room:
+            break
+    return b"".join(joined)
+
+
+def take_over(sock: socket.socket) -> Socket:
+    """Wrap a connected socket and set what interactive use needs.
+
+    Without TCP_NODELAY, Nagle's algorithm and delayed acknowledgements make an open, one small
+    exchange and a close take 43 ms. Unix sockets have no such option.
+    """
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return TlsSocket(sock) if isinstance(sock, ssl.SSLSocket) else PlainSocket(sock)
+
+
+def wait_writable(sock: Socket, timeout: float | None) -> None:
+    """Wait until the socket takes bytes, has failed, or the time is up."""
+    poller = select.poll()
+    if sock.write_wants_read:
+        timeout = TLS_READ_WAIT if timeout is None else min(timeout, TLS_READ_WAIT)
+        poller.register(sock.fileno(), select.POLLIN)
+    else:
+        poller.register(sock.fileno(), select.POLLOUT)
+    poller.poll(None if timeout is None else timeout * 1000 + 1)
+
+
+class Wakeup:
+    """Wake a thread out of ``poll``; the owner's mutex guards ``set`` against ``close``."""
+
+    def __init__(self) -> None:
+        self._event = hasattr(os, "eventfd")
+        if self._event:
+            self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for reading."""
+        return self._read
+
+    def set(self) -> None:
+        """Make the descriptor readable; does nothing after ``close``."""
+        if self._write < 0:
+            return
+        try:
+            os.write(self._write, b"\x01\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            return  # full, so it is readable already
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable again."""
+        try:
+            os.read(self._read, 4096)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptors, once."""
+        read, write = self._read, self._write
+        self._read = self._write = -1
+        for fd in {read, write} - {-1}:
+            os.close(fd)

@@ -1,0 +1,381 @@
+"""Offer one logical byte stream as a blocking file.
+
+Lock plan: everything in an ``Entry`` is guarded by the connection's mutex. A reader and a writer
+may wait at once, one each; a second one gets ``ConcurrencyError``. Whoever ends a half collects
+its waiter under the mutex and wakes it afterwards; the waiter looks again and raises.
+"""
+
+from __future__ import annotations
+
+import io
+from _thread import LockType
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .buffer import ByteQueue
+from .deadline import Deadline
+from .exceptions import (
+    ConcurrencyError,
+    StreamReset,
+    WriteTimeout,
+)
+from .waiter import Waiter, wake
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+__all__ = ["Entry", "Stream"]
+
+Failure = Callable[[], BaseException]
+
+# What read() to the end asks for at a time; a chunk is never larger than a message.
+_ALL = 2**62
+
+
+class Entry:
+    """Hold what a connection knows of a stream; lives as long as either of them needs it."""
+
+    __slots__ = (
+        "accepted",
+        "buffer",
+        "closed",
+        "ended",
+        "id",
+        "offered_at",
+        "peer_opened",
+        "read_failure",
+        "reader",
+        "reading",
+        "write_failure",
+        "writer",
+        "writing",
+    )
+
+    def __init__(self, stream_id: int, peer_opened: bool) -> None:
+        self.id = stream_id
+        self.peer_opened = peer_opened
+        self.buffer = ByteQueue()
+        self.reader = Waiter()
+        self.writer = Waiter()
+        self.reading = False  # a thread is in a read
+        self.writing = False
+        self.ended = False  # the peer has ended its half cleanly
+        self.read_failure: Failure | None = None
+        self.write_failure: Failure | None = None
+        self.closed = False
+        self.accepted = not peer_opened
+        self.offered_at: float | None = None  # when it came into the accept queue
+
+    def fail_read(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
+        """End reading with an error; the first one stays, but for what this side does itself."""
+        if own or self.read_failure is None:
+            self.read_failure = failure
+            self.reader.collect(wakes)
+
+    def fail_write(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
+        """End writing with an error; the first one stays, but for what this side does itself."""
+        if own or self.write_failure is None:
+            self.write_failure = failure
+            self.writer.collect(wakes)
+
+
+def _read_closed() -> ValueError:
+    return ValueError("read from a stream whose reading half was closed by this side")
+
+
+def _write_closed() -> ValueError:
+    return ValueError("write to a stream whose writing half was closed by this side")
+
+
+class Stream(io.RawIOBase):
+    """Read and write one stream of a connection; made by ``open_stream`` and ``accept_stream``.
+
+    It works wherever a raw binary file does. Two threads may use it at once, one reading and one
+    writing; closing and resetting are allowed from any thread at any time.
+
+    Attributes:
+        timeout: seconds that each call may block, ``None`` for no limit. A call that runs out of
+            time raises ``TimeoutError`` and leaves the stream as it was, usable.
+
+    Ends: a clean end by the peer is end of file. A reset by the peer raises ``StreamReset`` (or
+    what ``code_to_reason`` makes of its code), a lost or closed connection ``ConnectionClosed``,
+    after what had arrived was read; the use of a half this side has closed raises ``ValueError``.
+    """
+
+    def __init__(self, connection: Connection, entry: Entry) -> None:
+        super().__init__()
+        self._connection = connection
+        self._entry = entry
+        self._dropped = False
+        self.timeout: float | None = connection.config.stream_timeout
+
+    def __repr__(self) -> str:
+        entry = self._entry
+        state = "closed" if entry.closed else "open"
+        return f"<Stream {entry.id} {state} unread={len(entry.buffer)} of {self._connection.name}>"
+
+    @property
+    def id(self) -> int:
+        """The id on the wire; even ones were opened by the client."""
+        return self._entry.id
+
+    @property
+    def connection(self) -> Connection:
+        """The connection that carries the stream."""
+        return self._connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether this side has closed or reset the stream."""
+        return self._entry.closed
+
+    def readable(self) -> bool:
+        """Return true, as a file that can be read does."""
+        return True
+
+    def writable(self) -> bool:
+        """Return true, as a file that can be written does."""
+        return True
+
+    # Reading
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return at most ``size`` bytes as soon as there are any; all to the end without a size.
+
+        Blocks until bytes come, the stream ends, or ``timeout``. ``b""`` means the peer has ended
+        its half cleanly, or ``size`` is 0.
+
+        Raises:
+            TimeoutError: nothing came in time.
+            StreamReset, ConnectionClosed, StreamRefused: the stream did not end cleanly.
+            ConcurrencyError: another thread is reading.
+            ValueError: this side has closed the reading half.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        deadline = Deadline(self.timeout)
+        return self._read(lambda buffer: buffer.take(size), deadline, size) or b""
+
+    def readall(self) -> bytes:
+        """Return everything up to the clean end; ``timeout`` is for the whole call.
+
+        What was read before an error is lost; read in pieces where it matters.
+        """
+        deadline = Deadline(self.timeout)
+        chunks: list[bytes] = []
+        while chunk := self._read(lambda buffer: buffer.take(_ALL), deadline, _ALL):
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def readinto(self, target: Any, /) -> int:
+        """Read into a writable buffer; return how many bytes, 0 at the clean end. See ``read``."""
+        with memoryview(target) as view, view.cast("B") as flat:
+            deadline = Deadline(self.timeout)
+            return self._read(lambda buffer: buffer.take_into(flat), deadline, len(flat)) or 0
+
+    def _read(self, take: Callable[[ByteQueue], Any], deadline: Deadline, wanted: int) -> Any:
+        """Wait for bytes and take them; return ``None`` at the clean end."""
+        entry, connection = self._entry, self._connection
+        with connection.mutex:
+            if entry.reading:
+                raise ConcurrencyError(f"another thread is reading stream {entry.id}")
+            while not entry.buffer or not wanted:
+                if entry.read_failure is not None:
+                    raise entry.read_failure()
+                if entry.ended or not wanted:
+                    return None
+                connection.check_locked()
+                if deadline.expired():
+                    raise TimeoutError(f"read of stream {entry.id} timed out")
+                entry.reading = True
+                try:
+                    entry.reader.wait(connection.mutex, deadline)
+                finally:
+                    entry.reading = False
+            before = len(entry.buffer)
+            taken = take(entry.buffer)
+            owes = connection.consumed_locked(entry, before - len(entry.buffer))
+        if owes:
+            connection.flush()
+        return taken
+
+    # Writing
+
+    def write(self, data: Any, /) -> int:
+        """Send all of ``data``; return its length.
+
+        Blocks while the peer has given no credit or the connection's send queue is full. On
+        return every byte has been handed to the socket or to the queue in front of it; that the
+        peer has read it is known only from what it answers.
+
+        Raises:
+            WriteTimeout: out of time (a ``TimeoutError``); ``bytes_written`` were taken.
+            StreamWriteClosed: the peer reads no further. StreamReset: the stream was aborted.
+            StreamRefused: the peer did not take the stream. ConnectionClosed: it has ended.
+            ConcurrencyError: another thread is writing.
+            ValueError: this side has closed the writing half.
+        """
+        if self._dropped:
+            raise ValueError("a buffered file was dropped with bytes not flushed")
+        if type(data) is bytes:
+            view, copy = memoryview(data), False
+        else:
+            view, copy = memoryview(data).cast("B"), True  # the caller may change it later
+        entry, connection = self._entry, self._connection
+        with connection.mutex:
+            if entry.writing:
+                raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
+            self._check_writable_locked()
+            entry.writing = True
+        deadline = Deadline(self.timeout)
+        written = 0
+        try:
+            while written < len(view):
+                part = view[written:]
+                if copy:
+                    part = memoryview(bytes(part[: connection.config.max_frame_size]))
+                count = self._write_frame(part, deadline)
+                if not count:
+                    raise WriteTimeout(entry.id, written, len(view))
+                written += count
+        finally:
+            with connection.mutex:
+                entry.writing = False
+        return written
+
+    def _write_frame(self, part: memoryview, deadline: Deadline) -> int:
+        """Send one frame of ``part``; return its size, 0 when out of time."""
+        entry, connection = self._entry, self._connection
+        mutex, queue = connection.mutex, connection.queue
+        with mutex:
+            waited, sent, ticket = False, 0, 0
+            try:
+                while not sent:
+                    self._check_writable_locked()
+                    credit = connection.credit_locked(entry)
+                    if credit and queue.has_room_locked(waited):
+                        sent, ticket = connection.send_locked(entry, part)
+                        break
+                    if deadline.expired():
+                        return 0
+                    if not credit:
+                        entry.writer.wait(mutex, deadline)
+                    else:
+                        waited = True
+                        queue.wait_room_locked(deadline)
+            finally:
+                if waited and not sent:
+                    connection.wake_locked()  # the turn in the queue was not used: pass it on
+        connection.flush(ticket, deadline)
+        return sent
+
+    def _check_writable_locked(self) -> None:
+        if self._entry.write_failure is not None:
+            raise self._entry.write_failure()
+        self._connection.check_locked()
+
+    def flush(self) -> None:
+        """Do nothing: a write is sent at once."""
+
+    # Ending
+
+    def close_write(self) -> None:
+        """Tell the peer, after everything written, that nothing more comes. Never blocks."""
+        with self._connection.mutex:
+            wakes: list[LockType] = []
+            self._entry.fail_write(_write_closed, wakes, own=True)
+            self._connection.close_write_locked(self._entry, wakes)
+        self._connection.flush()
+        wake(wakes)
+
+    def close_read(self) -> None:
+        """Tell the peer that nothing further is read; drop what is unread. Never blocks."""
+        with self._connection.mutex:
+            wakes: list[LockType] = []
+            self._entry.fail_read(_read_closed, wakes, own=True)
+            self._connection.close_read_locked(self._entry, wakes)
+        self._connection.flush()
+        wake(wakes)
+
+    def close(self) -> None:
+        """End writing after what was written, stop reading, and return at once.
+
+        Calls of other threads on the stream, blocked or later, raise ``ValueError``.
+        """
+        if self._entry.closed:
+            return
+        if self._dropped:
+            self._connection.abandon(self._entry)
+            return
+        self._entry.closed = True
+        self.close_write()
+        self.close_read()
+
+    def reset(self, code: int | BaseException = 0) -> None:
+        """Abort both halves with an error code; unread bytes on both sides are void. Never blocks.
+
+        Args:
+            code: 0 (unknown) or an application code, from 64 up; or an exception, which
+                ``reason_to_code`` turns into a code.
+
+        Calls of other threads, blocked or later, raise ``StreamReset``.
+
+        Raises:
+            ValueError: the code is reserved for the protocol.
+        """
+        number = self._connection.code_for(code)
+        stream_id = self._entry.id
+        with self._connection.mutex:
+            wakes: list[LockType] = []
+            self._entry.closed = True
+            self._connection.reset_locked(
+                self._entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
+            )
+        self._connection.flush()
+        wake(wakes)
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close; after an exception reset, so that half a file never looks whole."""
+        if exc is None:
+            self.close()
+        elif not self._entry.closed:
+            self.reset(exc)
+
+    def __del__(self) -> None:
+        # No lock: the garbage collector may run this inside any of ours. RawIOBase would close().
+        entry = getattr(self, "_entry", None)
+        if entry is not None and not entry.closed:
+            self._connection.abandon(entry)
+
+    def _dealloc_warn(self, source: object) -> None:
+        # The io module says with this that a buffered file over the stream is being collected
+        # unclosed, and will flush and close in its finalizer, where no lock may be taken.
+        self._dropped = True
+
+    def makefile(self, mode: str = "rwb", buffering: int = -1, **text: Any) -> Any:
+        """Return a buffered file over the stream; closing it closes the stream.
+
+        Args:
+            mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes, else text.
+            buffering: buffer size in bytes, -1 for the default.
+            text: ``encoding``, ``errors``, ``newline`` of ``io.TextIOWrapper``.
+
+        Needed where a read must return exactly what it asks for: csv, pickle, ``readline``.
+        """
+        if set(mode) - set("rwb") or not set(mode) & set("rw"):
+            raise ValueError(f"mode must be made of r, w and b, not {mode!r}")
+        size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
+        buffered: Any
+        if "r" in mode and "w" in mode:
+            buffered = io.BufferedRWPair(self, self, size)
+        elif "r" in mode:
+            buffered = io.BufferedReader(self, size)
+        else:
+            buffered = io.BufferedWriter(self, size)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, **text)

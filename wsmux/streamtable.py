@@ -1,0 +1,263 @@
+"""Keep the streams of one connection and apply to them what the protocol machine reports.
+
+No threads, sockets or clocks: the connection calls it under its mutex, and wakes what it collected
+in ``wakes`` afterwards.
+"""
+
+from __future__ import annotations
+
+from _thread import LockType
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from .config import SMALLEST_WINDOW, Config
+from .exceptions import Side, StreamRefused, StreamWriteClosed
+from .protocols import events as ev
+from .protocols.base import MuxProtocol
+from .reasons import Reasons
+from .stream import Entry
+from .waiter import WaitList
+
+__all__ = ["StreamTable"]
+
+# Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
+CODE_OVERFLOW = 2
+
+
+class StreamTable:
+    """Hold the entries, the accept queue and the counters.
+
+    Attributes:
+        entries: every stream that the protocol knows, by id.
+        offered: streams to be accepted, oldest first.
+        acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
+        unread: bytes received and not read, of all streams.
+        short_of_memory: new streams get the smallest window.
+        peer_refuses_from: first id that a peer which is going away did not handle.
+    """
+
+    def __init__(
+        self,
+        protocol: MuxProtocol,
+        config: Config,
+        reasons: Reasons,
+        accept_streams: bool,
+        start_on_data: bool,
+        now: float,
+    ) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.offered: deque[Entry] = deque()
+        self.acceptors = WaitList()
+        self.openers = WaitList()
+        self.unread = 0
+        self.unaccepted = 0
+        self.opened = self.accepted = self.refused = 0
+        self.accept_streams = accept_streams
+        self.short_of_memory = False
+        self.peer_refuses_from: int | None = None
+        self.idle_since: float | None = now
+        self._protocol = protocol
+        self._config = config
+        self._reasons = reasons
+        self._start_on_data = start_on_data
+        self._peer_streams = 0
+        self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
+        self._now = now
+        self._wakes: list[LockType] = []
+        self._apply: dict[type, Callable[[Any], None]] = {
+            ev.DataReceived: self._data_received,
+            ev.CreditGranted: self._credit_granted,
+            ev.StreamOpened: self._stream_opened,
+            ev.StreamEnded: self._stream_ended,
+            ev.StreamAborted: self._stream_aborted,
+            ev.WriteStopped: self._write_stopped,
+            ev.StreamRejected: self._stream_rejected,
+            ev.StreamFinished: self._stream_finished,
+            ev.OpenPermitted: self._open_permitted,
+            ev.GoAwayReceived: self._go_away_received,
+        }
+
+    # What the application does
+
+    def open(self) -> Entry:
+        """Open a stream; the protocol must permit it."""
+        entry = Entry(self._protocol.open_stream(), peer_opened=False)
+        self.entries[entry.id] = entry
+        self.opened += 1
+        self.idle_since = None
+        return entry
+
+    def take_offered(self) -> Entry:
+        """Accept the stream that was offered first."""
+        entry = self.offered.popleft()
+        entry.accepted = True
+        self.unaccepted -= 1
+        self.accepted += 1
+        return entry
+
+    def drop_unread(self, entry: Entry) -> None:
+        """Forget what a stream received and nobody will read."""
+        self.unread -= entry.buffer.clear()
+        self._draining.pop(entry.id, None)
+
+    def consumed(self, entry: Entry, count: int) -> None:
+        """Note bytes that were read."""
+        self.unread -= count
+        if not entry.buffer:
+            self._draining.pop(entry.id, None)
+        self._protocol.consumed(entry.id, count)
+
+    def reset(self, entry: Entry, code: int) -> None:
+        """Abort both halves on the wire, and drop what is unread."""
+        self.drop_unread(entry)
+        self._protocol.reset_write(entry.id, code)
+        self._protocol.reset_read(entry.id, code)
+
+    # What the protocol reports
+
+    def apply(self, now: float, wakes: list[LockType]) -> None:
+        """Apply every event that the protocol has reported since the last call."""
+        self._now, self._wakes = now, wakes
+        for event in self._protocol.events():
+            self._apply[type(event)](event)
+
+    def _data_received(self, event: ev.DataReceived) -> None:
+        entry = self.entries[event.stream_id]
+        entry.buffer.append(event.data)
+        self.unread += len(event.data)
+        entry.reader.collect(self._wakes)
+        self._offer(entry)
+
+    def _credit_granted(self, event: ev.CreditGranted) -> None:
+        self.entries[event.stream_id].writer.collect(self._wakes)
+
+    def _stream_opened(self, event: ev.StreamOpened) -> None:
+        stream_id = event.stream_id
+        if (
+            not self.accept_streams
+            or self.unaccepted >= self._config.max_unaccepted
+            or self._peer_streams >= self._config.max_streams
+        ):
+            self.refused += 1
+            self._protocol.refuse(stream_id, self._protocol.refused_code)
+            return
+        window = self._config.receive_window
+        self._protocol.accept(
+            stream_id, min(window, SMALLEST_WINDOW) if self.short_of_memory else window
+        )
+        entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True)
+        self._peer_streams += 1
+        self.unaccepted += 1
+        self.idle_since = None
+        if not self._start_on_data:
+            self._offer(entry)
+
+    def _offer(self, entry: Entry) -> None:
+        if not entry.accepted and entry.offered_at is None:
+            entry.offered_at = self._now
+            self.offered.append(entry)
+            self.acceptors.collect(self._wakes, 1)
+
+    def _stream_ended(self, event: ev.StreamEnded) -> None:
+        entry = self.entries[event.stream_id]
+        entry.ended = True
+        entry.reader.collect(self._wakes)
+        self._offer(entry)
+
+    def _stream_aborted(self, event: ev.StreamAborted) -> None:
+        entry = self.entries[event.stream_id]
+        side: Side = "local" if event.local else "remote"
+        self.drop_unread(entry)
+        entry.fail_read(
+            partial(self._reasons.error, entry.id, event.code, side, event.detail), self._wakes
+        )
+        if not entry.accepted:
+            self._withdraw(entry)
+
+    def _write_stopped(self, event: ev.WriteStopped) -> None:
+        entry = self.entries[event.stream_id]
+        entry.fail_write(
+            partial(StreamWriteClosed, entry.id)
+            if event.code is None
+            else partial(self._reasons.error, entry.id, event.code, "remote", ""),
+            self._wakes,
+        )
+
+    def _stream_rejected(self, event: ev.StreamRejected) -> None:
+        entry = self.entries[event.stream_id]
+        failure = partial(StreamRefused, entry.id, event.code, event.detail)
+        self.drop_unread(entry)
+        entry.fail_read(failure, self._wakes)
+        entry.fail_write(failure, self._wakes)
+
+    def _stream_finished(self, event: ev.StreamFinished) -> None:
+        entry = self.entries.pop(event.stream_id, None)
+        if entry is not None:  # a refused stream never had one
+            self._peer_streams -= entry.peer_opened
+            if entry.buffer:
+                self._draining[entry.id] = entry
+        if not self.entries:
+            self.idle_since = self._now
+
+    def _open_permitted(self, event: ev.OpenPermitted) -> None:
+        # One each: a thread that was woken opens one stream, and the next answer wakes the next.
+        self.openers.collect(self._wakes)
+
+    def _go_away_received(self, event: ev.GoAwayReceived) -> None:
+        self.peer_refuses_from = event.first_refused
+        self.openers.collect(self._wakes)
+
+    def _withdraw(self, entry: Entry) -> None:
+        """Take back a stream that nobody has accepted, and refuse what is left of it."""
+        self.unaccepted -= 1
+        self.refused += 1
+        if entry.offered_at is not None:
+            self.offered.remove(entry)
+        self.drop_unread(entry)
+        entry.accepted = True
+        self._protocol.refuse(entry.id, self._protocol.refused_code)
+
+    # Time and memory
+
+    def refuse_late(self, now: float) -> None:
+        """Refuse streams that waited too long to be accepted."""
+        limit = self._config.open_timeout
+        while limit is not None and self.offered and _offered_at(self.offered[0]) + limit <= now:
+            self._withdraw(self.offered[0])
+
+    def next_timer(self) -> float | None:
+        """Return when ``refuse_late`` or the idle timeout is due, or the protocol's timer."""
+        times = [self._protocol.next_timer()]
+        if self.offered and self._config.open_timeout is not None:
+            times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
+        if self.idle_since is not None and self._config.idle_timeout is not None:
+            times.append(self.idle_since + self._config.idle_timeout)
+        return min((time for time in times if time is not None), default=None)
+
+    def shed(self, detail: str, wakes: list[LockType]) -> None:
+        """Reset the stream that holds most unread bytes, naming the limit it fell to."""
+        entry = max(chain(self.entries.values(), self._draining.values()), key=_unread)
+        failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
+        entry.fail_read(failure, wakes)
+        entry.fail_write(failure, wakes)
+        self.reset(entry, CODE_OVERFLOW)
+
+    def collect_all(self, wakes: list[LockType]) -> None:
+        """Collect every waiting thread, because the connection has ended."""
+        for entry in self.entries.values():
+            entry.reader.collect(wakes)
+            entry.writer.collect(wakes)
+        self.acceptors.collect(wakes)
+        self.openers.collect(wakes)
+
+
+def _offered_at(entry: Entry) -> float:
+    assert entry.offered_at is not None
+    return entry.offered_at
+
+
+def _unread(entry: Entry) -> int:
+    return len(entry.buffer)
