@@ -92,5 +92,8 @@ class StreamWorkers:
                 self._handler(stream)
         except WsmuxError as error:
             _log.info("the handler of stream %d ended: %s", stream.id, error)
-        except Exception:
-            _log.exception("the handler of stream %d failed; the stream was reset", stream.id)
+        except Exception as error:
+            if self._connection.code_for(error):  # the application has a word for it
+                _log.info("the handler of stream %d ended with %r", stream.id, error)
+            else:
+                _log.exception("the handler of stream %d failed; the stream was reset", stream.id)

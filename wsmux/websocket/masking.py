@@ -3,11 +3,12 @@
 ``mask`` is the C routine of the ``websockets`` package when that is installed (extra ``fast``) and
 passes a check against ours; else, measured on 64 KiB, the best of what pure Python can do: an XOR
 of two long integers below 512 bytes, a table look-up per fourth byte above. ``native_masker``
-tells which is in use.
+tells which is in use; WSMUX_PURE_PYTHON_MASK in the environment forces ours.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -50,6 +51,8 @@ def _agrees(candidate: Callable[[Buffer, bytes], bytes]) -> bool:
 
 
 def _choose() -> tuple[Callable[[Buffer, bytes], bytes], bool]:
+    if os.environ.get("WSMUX_PURE_PYTHON_MASK"):
+        return python_mask, False
     try:
         from websockets.speedups import apply_mask
     except ImportError:
