@@ -80,6 +80,7 @@ class Channel:
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._wakeup = Wakeup()
         self._interest = 0
+        self._now = time.monotonic()  # of the I/O thread, when its last poll returned
         self._finished = threading.Event()
         self._peer_closed = False
         self._aborted = False
@@ -172,6 +173,10 @@ class Channel:
         with self.mutex:
             self._abort_locked(error or ConnectionClosedError(1006, "aborted", "local"))
 
+    def discard(self) -> None:
+        """Close the socket when there is no I/O thread to do it."""
+        self._shut_down()
+
     def wait_finished(self, timeout: float | None) -> bool:
         """Wait until the I/O thread has closed the socket."""
         return self._finished.wait(timeout)
@@ -240,8 +245,10 @@ class Channel:
             while not self._done():
                 self._poll(poller)
                 yield self._sort(self._read())
-                self._keep_time()
-                self.flush()
+                if self.queue.turns_waiting() or self.keep_alive.due(self._now):
+                    self._keep_time()
+                if self.queue.has_output():
+                    self.flush()
         except OSError as error:
             self._lost(error)
         finally:
@@ -267,6 +274,7 @@ class Channel:
         else:
             interest = select.POLLIN | (select.POLLOUT if self.queue.wants_io else 0)
         if self._framing.filled and interest == select.POLLIN and self.error is None:
+            self._now = time.monotonic()
             return  # the last read left more behind, most likely
         if interest != self._interest:
             poller.modify(self._socket.fileno(), interest)
@@ -275,12 +283,12 @@ class Channel:
         for fd, _ in poller.poll(None if timeout is None else timeout * 1000):
             if fd == self._wakeup.fileno():
                 self._wakeup.clear()
+        self._now = time.monotonic()
 
     def _timeout(self) -> float | None:
-        times = [self.owner_timer, self._give_up]
-        if self.error is None:
-            times.append(self.keep_alive.next_timer())
-        due = min((time for time in times if time is not None), default=None)
+        due = self.keep_alive.next_timer() if self.error is None else self._give_up
+        if self.owner_timer is not None and (due is None or self.owner_timer < due):
+            due = self.owner_timer
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _keep_time(self) -> None:
@@ -288,7 +296,7 @@ class Channel:
         wakes: list[LockType] = []
         with self.mutex:
             self.queue.collect_room_locked(wakes)
-            now = time.monotonic()
+            now = self._now
             if self.error is None and self.keep_alive.due(now):
                 silence = self.keep_alive.lost(now)
                 if silence is None:
@@ -308,7 +316,7 @@ class Channel:
             self._end_of_file()
             return []
         self.bytes_received += count
-        self.keep_alive.heard(time.monotonic())
+        self.keep_alive.heard(self._now)
         return self._framing.received(count)
 
     def _end_of_file(self) -> None:

@@ -58,6 +58,9 @@ SLICE = 64
 # From this share of a memory limit on, new streams get the smallest window.
 PRESSURE = 0.75
 
+# Unread bytes that may change before the process's sum is told: a lock for each message costs.
+REPORT_STEP = 16 * 1024
+
 _log = logging.getLogger("wsmux")
 _memory: ProcessMemory[Connection] = ProcessMemory()
 
@@ -98,9 +101,14 @@ class Connection:
         )
         self._quiet = WaitList()  # waiting until streams have ended, or closes are on the wire
         self._abandoned: deque[Entry] = deque()
+        self._reported = 0  # unread bytes last reported to the process's sum
         self._deaf = False  # the end of the connection was told to everybody
         self._thread = threading.Thread(target=self._run, name=f"{channel.name}-io", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system has no thread to give
+            channel.discard()
+            raise
 
     def __repr__(self) -> str:
         error = self._channel.error
@@ -407,32 +415,52 @@ class Connection:
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[LockType] = []
+        table, now = self._table, time.monotonic()
         for start in range(0, len(messages) or 1, SLICE):
             with self.mutex:
-                self._feed_locked(messages[start : start + SLICE], wakes)
-                if start + SLICE >= len(messages):
-                    self._keep_time_locked(wakes)
-            wake(wakes)
-        self._limit_process_memory()
+                self._feed_locked(messages[start : start + SLICE], now, wakes)
+                last = start + SLICE >= len(messages)
+                if last and (table.changed or self._due(now, len(messages))):
+                    self._keep_time_locked(now, wakes)
+            if wakes:
+                wake(wakes)
+        if not messages or abs(table.unread - self._reported) >= REPORT_STEP:
+            self._limit_process_memory()
 
-    def _feed_locked(self, messages: list[Received], wakes: list[LockType]) -> None:
+    def _due(self, now: float, messages: int) -> bool:
+        """Tell whether there is more to do than what messages of running streams ask for."""
+        timer = self._channel.owner_timer
+        return (
+            not messages
+            or (timer is not None and now >= timer)
+            or self._channel.error is not None
+            or bool(self._abandoned)
+            or self._table.unread > self.config.max_connection_buffer * PRESSURE
+        )
+
+    def _feed_locked(self, messages: list[Received], now: float, wakes: list[LockType]) -> None:
         if self._deaf:
             return
-        now = time.monotonic()
+        table = self._table
+        table.short_of_memory = (
+            table.unread >= self.config.max_connection_buffer * PRESSURE
+            or _memory.total >= self.config.max_process_buffer * PRESSURE
+        )
         try:
             for message in messages:
                 if message.kind is not Kind.BINARY:
                     raise FrameError("text message; this protocol is binary", 1003)
                 self._protocol.receive_data(message.data)
-                self._table.apply(now, wakes)
+                table.apply(now, wakes)
         except RemoteProtocolError as failure:
             _log.info("%s: the peer broke the protocol: %s", self.name, failure)
-            self._table.apply(now, wakes)
+            table.apply(now, wakes)
             self._channel.fail_locked(protocol_failure(failure))
         self._queue_locked(provoked=True)
 
-    def _keep_time_locked(self, wakes: list[LockType]) -> None:
-        now, table = time.monotonic(), self._table
+    def _keep_time_locked(self, now: float, wakes: list[LockType]) -> None:
+        table = self._table
+        table.changed = False
         while self._abandoned:
             entry = self._abandoned.popleft()
             entry.closed = True
@@ -442,10 +470,6 @@ class Connection:
         limit = self.config.max_connection_buffer
         while table.unread > limit:
             table.shed(f"unread bytes exceed Config.max_connection_buffer = {limit}", wakes)
-        process_limit = self.config.max_process_buffer
-        table.short_of_memory = (
-            table.unread >= limit * PRESSURE or _memory.total >= process_limit * PRESSURE
-        )
         table.apply(now, wakes)
         self._queue_locked()
         if not (table.entries and self._protocol.pending_closes()):
@@ -464,7 +488,8 @@ class Connection:
     def _limit_process_memory(self) -> None:
         """Report what is unread; have the connection that holds most reset its largest stream."""
         limit = self.config.max_process_buffer
-        largest = _memory.report(self, self._table.unread, limit)
+        self._reported = self._table.unread
+        largest = _memory.report(self, self._reported, limit)
         while largest is self:
             wakes: list[LockType] = []
             with self.mutex:
@@ -472,7 +497,8 @@ class Connection:
                 self._table.shed(detail, wakes)
                 self._settle_locked(wakes)
             wake(wakes)
-            largest = _memory.report(self, self._table.unread, limit)
+            self._reported = self._table.unread
+            largest = _memory.report(self, self._reported, limit)
         if largest is not None:
             with largest.mutex:  # its own thread reports first, then acts
                 largest.wake_locked()

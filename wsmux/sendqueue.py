@@ -134,6 +134,10 @@ class SendQueue:
         """Collect every waiting writer."""
         self._room.collect(wakes)
 
+    def turns_waiting(self) -> bool:
+        """Tell whether writers wait for room; a glance, without the mutex."""
+        return bool(self._room)
+
     def waiting_locked(self) -> int:
         """Return how many writers wait for room."""
         return len(self._room)
@@ -199,14 +203,18 @@ class SendQueue:
 
     def _fill(self) -> bool:
         """Move frames from the queues, control first, and encode them; false if there are none."""
+        if not (self._data or self._control or self._pongs):
+            return False  # what comes in this moment is seen by flush(), after the lock is free
         frames: list[tuple[Kind, Message]] = []
         wakes: list[LockType] = []
         with self._mutex:
-            frames.extend(self._control)
-            self._control.clear()
-            self._provoked_frames = self._provoked_bytes = 0
-            frames.extend((Kind.PONG, Message(payload, b"")) for payload in self._pongs)
-            self._pongs.clear()
+            if self._control:
+                frames.extend(self._control)
+                self._control.clear()
+                self._provoked_frames = self._provoked_bytes = 0
+            if self._pongs:
+                frames.extend((Kind.PONG, Message(payload, b"")) for payload in self._pongs)
+                self._pongs.clear()
             count = taken = 0
             while self._data and taken < BATCH_BYTES and count < BATCH_FRAMES:
                 frame = self._data.popleft()
@@ -216,8 +224,10 @@ class SendQueue:
             self._data_bytes -= taken
             self._taken += count
             self._out_frames = count
-            self.collect_room_locked(wakes)
-        wake(wakes)
+            if self._room:
+                self.collect_room_locked(wakes)
+        if wakes:
+            wake(wakes)
         encode, control = self._framing.encode, self._framing.encode_control
         for kind, message in frames:
             if kind < Kind.CLOSE:

@@ -8,9 +8,11 @@ then runs the handler.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 import threading
+import weakref
 from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Self
@@ -41,6 +43,7 @@ PAUSE = 0.1
 REFUSAL = 1.0
 
 _log = logging.getLogger("wsmux")
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Server:
@@ -82,6 +85,7 @@ class Server:
             target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
         )
         self._acceptor.start()
+        _servers.add(self)
 
     def __repr__(self) -> str:
         return f"<Server {self.url} connections={len(self.connections)}>"
@@ -142,6 +146,15 @@ class Server:
         except OSError as error:
             _log.debug("%s was not listening any more: %s", self.url, error)
         self._acceptor.join()
+        self._listener.close()
+
+    def forked(self) -> None:
+        """Let go of the port in a forked child; the parent goes on serving."""
+        self._lock = threading.Lock()
+        self._stopping.set()
+        self._stopped.set()
+        self._connections = set()
+        self._threads = set()
         self._listener.close()
 
     def __enter__(self) -> Self:
@@ -242,6 +255,14 @@ class Server:
             _log.debug("a refused client did not hear why: %s", error)
         finally:
             sock.close()
+
+
+def _after_fork_in_child() -> None:
+    for server in list(_servers):
+        server.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def serve(

@@ -222,53 +222,54 @@ class Stream(io.RawIOBase):
             view, copy = memoryview(data), False
         else:
             view, copy = memoryview(data).cast("B"), True  # the caller may change it later
-        entry, connection = self._entry, self._connection
-        with connection.mutex:
-            if entry.writing:
-                raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
-            self._check_writable_locked()
-            entry.writing = True
         deadline = Deadline(self.timeout)
-        written = 0
+        entry, connection = self._entry, self._connection
+        size, written, more = len(view), 0, False
         try:
-            while written < len(view):
-                part = view[written:]
+            while True:
+                part = view[written:] if written else view
                 if copy:
                     part = memoryview(bytes(part[: connection.config.max_frame_size]))
-                count = self._write_frame(part, deadline)
-                if not count:
-                    raise WriteTimeout(entry.id, written, len(view))
-                written += count
+                with connection.mutex:
+                    if entry.writing and not more:
+                        raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
+                    sent, ticket = self._send_frame_locked(part, deadline)
+                    more = entry.writing = written + sent < size
+                if more and not sent:
+                    raise WriteTimeout(entry.id, written, size)
+                written += sent
+                connection.flush(ticket, deadline)
+                if not more:
+                    return written
         finally:
-            with connection.mutex:
-                entry.writing = False
-        return written
+            if more:
+                with connection.mutex:
+                    entry.writing = False
 
-    def _write_frame(self, part: memoryview, deadline: Deadline) -> int:
-        """Send one frame of ``part``; return its size, 0 when out of time."""
+    def _send_frame_locked(self, part: memoryview, deadline: Deadline) -> tuple[int, int]:
+        """Queue one frame of ``part``; return its size, 0 when out of time, and its ticket."""
         entry, connection = self._entry, self._connection
         mutex, queue = connection.mutex, connection.queue
-        with mutex:
-            waited, sent, ticket = False, 0, 0
-            try:
-                while not sent:
-                    self._check_writable_locked()
-                    credit = connection.credit_locked(entry)
-                    if credit and queue.has_room_locked(waited):
-                        sent, ticket = connection.send_locked(entry, part)
-                        break
-                    if deadline.expired():
-                        return 0
-                    if not credit:
-                        entry.writer.wait(mutex, deadline)
-                    else:
-                        waited = True
-                        queue.wait_room_locked(deadline)
-            finally:
-                if waited and not sent:
-                    connection.wake_locked()  # the turn in the queue was not used: pass it on
-        connection.flush(ticket, deadline)
-        return sent
+        waited = used = False
+        try:
+            while True:
+                self._check_writable_locked()
+                credit = connection.credit_locked(entry) or not part
+                if credit and queue.has_room_locked(waited):
+                    used = True
+                    return connection.send_locked(entry, part)
+                if deadline.expired():
+                    return 0, 0
+                entry.writing = True
+                if not credit:
+                    entry.writer.wait(mutex, deadline)
+                else:
+                    waited = True
+                    queue.wait_room_locked(deadline)
+        finally:
+            entry.writing = False
+            if waited and not used:
+                connection.wake_locked()  # the turn in the queue was not used: pass it on
 
     def _check_writable_locked(self) -> None:
         if self._entry.write_failure is not None:

@@ -35,6 +35,7 @@ class StreamTable:
         offered: streams to be accepted, oldest first.
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: bytes received and not read, of all streams.
+        changed: streams came or went since the owner last kept time.
         short_of_memory: new streams get the smallest window.
         peer_refuses_from: first id that a peer which is going away did not handle.
     """
@@ -56,6 +57,7 @@ class StreamTable:
         self.unaccepted = 0
         self.opened = self.accepted = self.refused = 0
         self.accept_streams = accept_streams
+        self.changed = False
         self.short_of_memory = False
         self.peer_refuses_from: int | None = None
         self.idle_since: float | None = now
@@ -87,6 +89,7 @@ class StreamTable:
         entry = Entry(self._protocol.open_stream(), peer_opened=False)
         self.entries[entry.id] = entry
         self.opened += 1
+        self.changed = True
         self.idle_since = None
         return entry
 
@@ -96,6 +99,7 @@ class StreamTable:
         entry.accepted = True
         self.unaccepted -= 1
         self.accepted += 1
+        self.changed = True
         return entry
 
     def drop_unread(self, entry: Entry) -> None:
@@ -136,6 +140,7 @@ class StreamTable:
 
     def _stream_opened(self, event: ev.StreamOpened) -> None:
         stream_id = event.stream_id
+        self.changed = True
         if (
             not self.accept_streams
             or self.unaccepted >= self._config.max_unaccepted
@@ -158,6 +163,7 @@ class StreamTable:
     def _offer(self, entry: Entry) -> None:
         if not entry.accepted and entry.offered_at is None:
             entry.offered_at = self._now
+            self.changed = True
             self.offered.append(entry)
             self.acceptors.collect(self._wakes, 1)
 
@@ -194,6 +200,7 @@ class StreamTable:
         entry.fail_write(failure, self._wakes)
 
     def _stream_finished(self, event: ev.StreamFinished) -> None:
+        self.changed = True
         entry = self.entries.pop(event.stream_id, None)
         if entry is not None:  # a refused stream never had one
             self._peer_streams -= entry.peer_opened

@@ -1,0 +1,94 @@
+"""Parse the command line and run one subcommand.
+
+stdout carries data, stderr carries talk. Exit status: 0 done, 1 failed, 2 wrong usage, 130 after
+Ctrl-C, 143 after SIGTERM. Each subcommand is a module with ``add_arguments`` and ``run``, which
+imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+from .. import __version__
+from ..exceptions import WsmuxError
+from . import cat, demo, serve
+from .bench import command as bench
+from .terminal import CommandError, talk
+
+__all__ = ["main"]
+
+FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+COMMANDS = {"serve": serve, "cat": cat, "demo": demo, "bench": bench}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    root = argparse.ArgumentParser(
+        prog="wsmux", description="Many blocking byte streams over one WebSocket."
+    )
+    root.add_argument("--version", action="version", version=f"wsmux {__version__}")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log more; twice for everything"
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary = (module.__doc__ or "").partition("\n")[0]
+        command = commands.add_parser(
+            name, help=summary, description=summary, parents=[common], epilog=module.EPILOG
+        )
+        module.add_arguments(command)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``argv``, by default the process's own arguments; return the exit status."""
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as error:  # argparse has said what is wrong
+        return error.code if isinstance(error.code, int) else USAGE
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=LEVELS[min(args.verbose, len(LEVELS) - 1)],
+        format="%(levelname)s %(message)s",
+    )
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status: int = COMMANDS[args.command].run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else FAILED
+    except BrokenPipeError as error:
+        if isinstance(error, WsmuxError):
+            return _failed(args.command, error)
+        _silence_stdout()
+        return FAILED
+    except (CommandError, WsmuxError, OSError) as error:
+        return _failed(args.command, error)
+    return status
+
+
+def _failed(command: str, error: Exception) -> int:
+    talk(f"wsmux {command}: {error}")
+    return error.status if isinstance(error, CommandError) else FAILED
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Unwind as Ctrl-C does, so that servers and child processes are ended."""
+    raise SystemExit(TERMINATED)
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter's last flush from complaining when nobody reads stdout any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -64,11 +64,15 @@ class MuxProtocol(ABC):
 
     def control_to_send(self) -> list[Message]:
         """Return the messages that may overtake data, in order."""
+        if not self._control:
+            return []
         messages, self._control = self._control, []
         return messages
 
     def data_to_send(self) -> list[Message]:
         """Return data, and what must not overtake it, in order."""
+        if not self._data:
+            return []
         messages, self._data = self._data, []
         return messages
 

@@ -144,10 +144,13 @@ class NativeProtocol(MuxProtocol):
     # Messages in
 
     def receive_data(self, data: Buffer) -> None:
-        parsed = decode_varint(data)
-        if parsed is None:
-            raise FrameError("message without a whole stream id" if data else "empty message")
-        stream_id, offset = parsed
+        if data and data[0] < 64:
+            stream_id, offset = data[0], 1  # the common case of decode_varint, inlined
+        else:
+            parsed = decode_varint(data)
+            if parsed is None:
+                raise FrameError("message without a whole stream id" if data else "empty message")
+            stream_id, offset = parsed
         end = offset + self.dialect.type_width
         if end > len(data):
             raise FrameError(f"message for stream {stream_id} ends before its type")

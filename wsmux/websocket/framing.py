@@ -23,13 +23,13 @@ _OPCODE = 0x0F
 _MASKED = 0x80
 _LENGTH = 0x7F
 
-_CONTINUATION = 0
+_WHOLE_BINARY = _FIN | Kind.BINARY
 _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
 _UINT16 = struct.Struct(">H")
 _UINT64 = struct.Struct(">Q")
 
 # Below it one masking call over head and body together costs less than two.
-_JOIN_BELOW = 1024
+_JOIN_BELOW = 4096
 
 
 class WebSocketFraming(Framing):
@@ -39,6 +39,7 @@ class WebSocketFraming(Framing):
         super().__init__(max_message_size)
         self.max_fragments = max_fragments
         self._masks = role is Role.CLIENT
+        self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
         self._kind: Kind | None = None  # of the message whose fragments are coming
         self._fragments: list[bytes] = []
         self._fragments_size = 0
@@ -49,7 +50,12 @@ class WebSocketFraming(Framing):
         if available < 2:
             return False
         first, second = buffer[start], buffer[start + 1]
-        self._check_head(first, second)
+        if (
+            first != _WHOLE_BINARY
+            or self._kind is not None
+            or second & _MASKED != self._wanted_mask
+        ):
+            self._check_head(first, second)
         size = second & _LENGTH
         payload = start + 2
         if size > _SHORT:
@@ -59,7 +65,8 @@ class WebSocketFraming(Framing):
             size = self._long_size(payload, extra)
             payload += extra
         opcode = first & _OPCODE
-        self._check_size(opcode, size)
+        if size + self._fragments_size > self.max_message_size and opcode < Kind.CLOSE:
+            self._too_big(size)
         key = b""
         if second & _MASKED:
             key = bytes(buffer[payload : payload + 4])
@@ -69,7 +76,9 @@ class WebSocketFraming(Framing):
             return False
         view = self._take(payload, payload + size)
         data = mask(view, key) if key else view
-        if opcode >= Kind.CLOSE:
+        if first == _WHOLE_BINARY:
+            frames.append(Received(Kind.BINARY, data))
+        elif opcode >= Kind.CLOSE:
             frames.append(Received(Kind(opcode), bytes(data)))
         elif first & _FIN and opcode:
             frames.append(_whole(Kind(opcode), data))
@@ -94,7 +103,7 @@ class WebSocketFraming(Framing):
             raise FrameError("new message before the last fragment of the one before")
         elif not opcode and self._kind is None:
             raise FrameError("continuation frame without a message to continue")
-        if bool(second & _MASKED) is self._masks:
+        if second & _MASKED != self._wanted_mask:
             raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
 
     def _long_size(self, offset: int, extra: int) -> int:
@@ -105,13 +114,12 @@ class WebSocketFraming(Framing):
             raise FrameError("frame length with the top bit set")
         return size
 
-    def _check_size(self, opcode: int, size: int) -> None:
-        if opcode < Kind.CLOSE and size + self._fragments_size > self.max_message_size:
-            raise FrameError(
-                f"message of at least {size + self._fragments_size} bytes is above the limit of "
-                f"{self.max_message_size}",
-                1009,
-            )
+    def _too_big(self, size: int) -> None:
+        raise FrameError(
+            f"message of at least {size + self._fragments_size} bytes is above the limit of "
+            f"{self.max_message_size}",
+            1009,
+        )
 
     def _fragment(self, opcode: int, last: bool, data: bytes, frames: list[Received]) -> None:
         if opcode:

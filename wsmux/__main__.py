@@ -1,0 +1,9 @@
+"""Run ``python -m wsmux``."""
+
+from __future__ import annotations
+
+import sys
+
+from .cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,8 @@
+"""Measure wsmux against what else there is, in one run, on one machine.
+
+- ``peers/``: one module for each library that is measured; a new file is a new column.
+- ``peer.py``: what such a module offers, and what the server's side of a line does.
+- ``measures.py``: what the client's side does, with the clock.
+- ``worker.py``, ``processes.py``: one client and one server process for each variant.
+- ``schedule.py``: which is measured when. ``results.py``: medians, ratios, targets, tables.
+"""

@@ -1,0 +1,140 @@
+"""Measure against the plain WebSocket libraries, in one run on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..terminal import CommandError, emit, show, talk, tqdm_class
+
+if TYPE_CHECKING:
+    from .peer import Peer
+    from .results import Pass
+
+EPILOG = (
+    "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
+    "Exit status 0 whatever the figures, but with --check."
+)
+
+REPETITIONS, SECONDS = 7, 0.4
+QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.15
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``wsmux bench``."""
+    parser.add_argument("--repetitions", type=int, help=f"by default {REPETITIONS}")
+    parser.add_argument("--seconds", type=float, help=f"a measurement takes, by default {SECONDS}")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
+    )
+    parser.add_argument("--peers", type=_names, help="variants to measure, comma-separated")
+    parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
+    parser.add_argument(
+        "--pin",
+        choices=("both", "yes", "no"),
+        default="both",
+        help="one run with each process on a core of its own, one without, or both",
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, print, judge."""
+    from . import environment
+    from .results import judge, pass_as_json, pass_table
+
+    peers, measures = _chosen_peers(args.peers), _chosen_measures(args.measures)
+    described = environment.describe()
+    passes = _measure(args, peers, measures)
+    verdicts = judge(passes)
+    if args.json:
+        result = {
+            "taken_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "environment": described,
+            "passes": [pass_as_json(each) for each in passes],
+            "targets": [verdict.as_json() for verdict in verdicts],
+        }
+        emit(json.dumps(result, indent=2))
+    else:
+        emit("\n".join(environment.lines(described)) + "\n")
+        for each in passes:
+            show(pass_table(each, peers))
+        for verdict in verdicts:
+            emit(str(verdict))
+    return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
+
+
+def _chosen_peers(names: Sequence[str] | None) -> list[Peer]:
+    from .peers import find_peers
+
+    known = find_peers()
+    unknown = [name for name in names or () if name not in known]
+    if unknown:
+        raise CommandError(f"no variant {unknown[0]!r}; there are {', '.join(known)}", status=2)
+    chosen = []
+    for name, peer in known.items():
+        if names and name not in names:
+            continue
+        if module := peer.lacks():
+            if names:
+                raise CommandError(f"{name} needs the module {module}, which is not installed")
+            talk(f"{name} is left out: {module} is not installed")
+        else:
+            chosen.append(peer)
+    return chosen
+
+
+def _chosen_measures(names: Sequence[str] | None) -> list[str]:
+    from .measures import MEASURES
+
+    unknown = [name for name in names or () if name not in MEASURES]
+    if unknown:
+        text = f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}"
+        raise CommandError(text, status=2)
+    return [name for name in MEASURES if not names or name in names]
+
+
+def _measure(
+    args: argparse.Namespace, peers: Sequence[Peer], measures: Sequence[str]
+) -> list[Pass]:
+    from .processes import cores
+    from .schedule import run_pass
+
+    repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
+    seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
+    if repetitions < 1 or seconds <= 0:
+        raise CommandError("--repetitions and --seconds must be above 0", status=2)
+    wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
+    if True in wanted and len(cores()) < 2:
+        talk("the processes cannot be pinned: fewer than two cores, or no such call here")
+        wanted = [False]
+    bar_class = tqdm_class()
+    count = len(wanted) * repetitions * len(measures) * len(peers)
+    bar = bar_class(total=count, unit=" figures") if bar_class else None
+    try:
+        return [
+            run_pass(
+                peers,
+                measures,
+                pinned=pinned,
+                repetitions=repetitions,
+                seconds=seconds,
+                progress=bar.update if bar else _nothing,
+            )
+            for pinned in wanted
+        ]
+    finally:
+        if bar:
+            bar.close()
+
+
+def _nothing(count: int) -> None:
+    """Show no progress."""

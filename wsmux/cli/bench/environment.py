@@ -1,0 +1,59 @@
+"""Describe the machine and the versions that figures belong to."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .processes import cores
+
+__all__ = ["describe", "lines"]
+
+PACKAGES = ("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel")
+
+
+def describe() -> dict[str, Any]:
+    """Return what a reader must know to compare the figures with others."""
+    import wsmux
+
+    return {
+        "cpu": _cpu(),
+        "cores": len(cores()) or os.cpu_count(),
+        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "switch_interval": sys.getswitchinterval(),
+        "wsmux": wsmux.__version__,
+        "packages": {package: _version(package) for package in PACKAGES},
+    }
+
+
+def lines(environment: dict[str, Any]) -> list[str]:
+    """Return the same for people."""
+    packages = (f"{name} {number or '-'}" for name, number in environment["packages"].items())
+    load = ", ".join(f"{value:.2f}" for value in environment["load"] or ())
+    return [
+        f"{environment['cpu']}, {environment['cores']} cores, load {load or 'unknown'}; "
+        f"{environment['system']}",
+        f"{environment['python']}; wsmux {environment['wsmux']}, {', '.join(packages)}",
+    ]
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,108 @@
+"""Run the client and server process of a variant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from ..terminal import CommandError
+from .peer import Peer
+
+__all__ = ["Processes", "cores"]
+
+# Seconds for a process to end after its stdin has.
+PATIENCE = 5.0
+
+
+def cores() -> list[int]:
+    """Return the cores this process may use; none where the system cannot tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+class Processes:
+    """Hold both processes of one variant, each on a core of its own if ``pinned``."""
+
+    def __init__(self, peer: Peer, pinned: bool) -> None:
+        self.peer = peer
+        self._running: list[subprocess.Popen[str]] = []
+        places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
+        try:
+            server = self._start("server", places[0])
+            address = self._answer(server)["address"]
+            self._client = self._start("client", places[1], address)
+            self._answer(self._client)
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self, name: str, seconds: float) -> float:
+        """Return one figure.
+
+        Raises:
+            CommandError: the measurement failed.
+        """
+        assert self._client.stdin is not None
+        self._client.stdin.write(json.dumps({"measure": name, "seconds": seconds}) + "\n")
+        self._client.stdin.flush()
+        answer = self._answer(self._client)
+        if "error" in answer:
+            raise CommandError(f"{self.peer.name}, {name}: {answer['error']}")
+        return float(answer["value"])
+
+    def _start(self, role: str, core: int | None, address: str = "") -> subprocess.Popen[str]:
+        hidden = "".join(f"sys.modules[{module!r}] = None; " for module in self.peer.hides)
+        call = f"{(role, self.peer.name, core, address)}"
+        program = f"import sys; {hidden}from wsmux.cli.bench.worker import main; main(*{call})"
+        environment = dict(os.environ)
+        for variable, value in self.peer.environment.items():
+            environment.pop(variable, None)
+            if value is not None:
+                environment[variable] = value
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        self._running.append(process)
+        return process
+
+    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise CommandError(f"{self.peer.name}: a process ended with status {process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End both processes, the client first."""
+        for process in reversed(self._running):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        self._running.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,39 @@
+"""Decide what is measured when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from .peer import Peer
+from .processes import Processes
+from .results import Figures, Pass
+
+__all__ = ["run_pass"]
+
+
+def run_pass(
+    peers: Sequence[Peer],
+    measures: Sequence[str],
+    *,
+    pinned: bool,
+    repetitions: int,
+    seconds: float,
+    progress: Callable[[int], object],
+) -> Pass:
+    """Measure everything ``repetitions`` times.
+
+    The variants alternate within each measure of each repetition, so that what else the machine
+    does meets them alike; who goes first rotates. The others' processes wait meanwhile.
+    """
+    figures: Figures = {measure: {peer.name: [] for peer in peers} for measure in measures}
+    with ExitStack() as stack:
+        running = [stack.enter_context(Processes(peer, pinned)) for peer in peers]
+        for repetition in range(repetitions):
+            first = repetition % len(running)
+            for measure in measures:
+                for processes in (*running[first:], *running[:first]):
+                    value = processes.measure(measure, seconds)
+                    figures[measure][processes.peer.name].append(value)
+                    progress(1)
+    return Pass(pinned, figures)

@@ -1,0 +1,59 @@
+"""Be the client or the server process of one variant.
+
+``processes.py`` starts it and talks to it in lines of JSON: the server tells its address and then
+only waits for the end of stdin; the client measures what it is told and answers with the figure.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from .measures import MEASURES
+from .peer import Peer
+from .peers import find_peers
+
+__all__ = ["main"]
+
+
+def main(role: str, name: str, core: int | None, address: str = "") -> None:
+    """Run until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # before there are threads: they inherit it
+    peer = find_peers()[name]
+    peer.check()
+    if role == "server":
+        _serve(peer)
+    else:
+        _measure(peer, address)
+
+
+def _serve(peer: Peer) -> None:
+    with peer.serve() as address:
+        _say({"address": address})
+        sys.stdin.read()
+        sys.stdout.flush()
+        os._exit(0)  # whatever is still open is of no interest
+
+
+def _measure(peer: Peer, address: str) -> None:
+    known: dict[str, float] = {}
+    with peer.connect(address) as opener:
+        _say({"ready": True})
+        for line in sys.stdin:
+            order = json.loads(line)
+            try:
+                value = MEASURES[order["measure"]].run(opener, order["seconds"], known)
+            except Exception as error:
+                _say({"error": f"{type(error).__name__}: {error}"})
+            else:
+                _say({"value": value})
+
+
+def _say(what: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()

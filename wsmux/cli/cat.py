@@ -1,0 +1,205 @@
+"""Connect stdin and stdout to one stream, as netcat does to a socket.
+
+The end of stdin ends the writing half only; the end of what the server sends ends stdout. The
+command ends when both have ended, or what the server sends has ended and stdin is a terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import ssl
+import stat
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from .terminal import tqdm_class
+
+if TYPE_CHECKING:
+    from ..connection import Connection
+    from ..stream import Stream
+
+EPILOG = "Example: wsmux cat ws://127.0.0.1:8765/ < file > answer"
+
+CHUNK = 64 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``wsmux cat``."""
+    parser.add_argument("url", type=_url, metavar="URL", help="ws:// or wss:// address")
+    parser.add_argument(
+        "--listen", action="store_true", help="take the first stream that the server opens"
+    )
+    parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, read only")
+    parser.add_argument("--protocol", choices=("wsmux", "js-ws"), default="wsmux")
+    parser.add_argument(
+        "--timeout", type=_seconds, help="seconds to connect, and without a byte either way"
+    )
+    parser.add_argument(
+        "--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'"
+    )
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show a bar; by default when stderr is a terminal and stdin and stdout are not",
+    )
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument("--insecure", action="store_true", help="accept any certificate")
+    trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ws:// or wss:// URL")
+    return text
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _header(text: str) -> str:
+    if ":" not in text or "\n" in text or "\r" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: VALUE'")
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy both ways until both have ended."""
+    import wsmux
+
+    connection = wsmux.connect(
+        args.url,
+        protocol=args.protocol,
+        timeout=args.timeout,
+        headers=args.header,
+        ssl_context=_tls(args),
+        accept_streams=args.listen,
+    )
+    with connection, _stream(connection, args) as stream:
+        _Copy(stream, args).run()
+    return 0
+
+
+def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
+    if urlsplit(args.url).scheme != "wss":
+        return None
+    context = ssl.create_default_context(cafile=args.cafile)
+    if args.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _stream(connection: Connection, args: argparse.Namespace) -> Stream:
+    if args.listen:
+        stream = connection.accept_stream(args.timeout)
+    else:
+        stream = connection.open_stream(args.timeout)
+    stream.timeout = args.timeout
+    return stream
+
+
+class _Copy:
+    """Copy stdin to the stream in a thread, and the stream to stdout in the calling one."""
+
+    def __init__(self, stream: Stream, args: argparse.Namespace) -> None:
+        self._stream = stream
+        self._reads_stdin = not args.no_stdin
+        self._timeout: float | None = args.timeout
+        self._last_write = time.monotonic()
+        self._failure: Exception | None = None
+        # Descriptors: a buffered file that a daemon thread reads cannot be shut down at exit.
+        self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
+        self._tqdm = tqdm_class(self._wants_bar(args))
+        self._host = urlsplit(args.url).hostname
+
+    def _wants_bar(self, args: argparse.Namespace) -> bool | None:
+        typed = self._reads_stdin and os.isatty(self._in)
+        return False if args.progress is None and (typed or os.isatty(self._out)) else args.progress
+
+    def _size(self) -> int | None:
+        """Return how many bytes stdin has, if it is a file."""
+        status = os.fstat(self._in)
+        if not self._reads_stdin or not stat.S_ISREG(status.st_mode):
+            return None
+        return max(0, status.st_size - os.lseek(self._in, 0, os.SEEK_CUR))
+
+    def run(self) -> None:
+        """Return when both directions have ended.
+
+        Raises:
+            WsmuxError, OSError: what one of them failed with.
+        """
+        sender = threading.Thread(target=self._send, name="wsmux-cat-stdin", daemon=True)
+        if self._reads_stdin:
+            sender.start()
+        else:
+            self._stream.close_write()
+        self._receive()
+        if self._reads_stdin and not os.isatty(self._in):
+            sender.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _measured(self, method: str) -> AbstractContextManager[Any]:
+        """Return the stream, behind a progress bar if that direction should have one."""
+        if self._tqdm is None or method != ("write" if self._reads_stdin else "read"):
+            return nullcontext(self._stream)
+        bar: AbstractContextManager[Any] = self._tqdm.wrapattr(
+            self._stream, method, total=self._size(), desc=self._host, file=sys.stderr
+        )
+        return bar
+
+    def _send(self) -> None:
+        from ..exceptions import StreamWriteClosed
+
+        try:
+            with self._measured("write") as stream:
+                while chunk := os.read(self._in, CHUNK):
+                    stream.write(chunk)
+                    self._last_write = time.monotonic()
+            self._stream.close_write()
+        except StreamWriteClosed:
+            return  # the server wants no more of it, which is its right
+        except ValueError as error:
+            if not self._stream.closed:  # else the command is ending
+                self._fail(error)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        if not self._stream.closed:
+            self._stream.reset()  # wakes the reading thread
+
+    def _receive(self) -> None:
+        with self._measured("read") as stream:
+            while chunk := self._read(stream):
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(self._out, view) :]
+
+    def _read(self, stream: Any) -> bytes:
+        while True:
+            try:
+                data: bytes = stream.read(CHUNK)
+            except TimeoutError:
+                since = time.monotonic() - self._last_write
+                if self._timeout is not None and since < self._timeout:
+                    continue  # not idle: bytes went the other way
+                raise
+            except Exception:
+                if self._failure is not None:  # what came first, of which this is the consequence
+                    raise self._failure from None
+                raise
+            return data

@@ -1,0 +1,161 @@
+"""Send the standard library over one WebSocket, one stream a file, and check every hash.
+
+A Flask application runs under a real WSGI server in a process of its own. The same files are then
+sent over one WebSocket per file, by websocket-client and simple-websocket and nothing of wsmux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .terminal import CommandError, Table, emit, missing, show, talk, tqdm_class
+
+if TYPE_CHECKING:
+    from .demo_client import Outcome
+
+EPILOG = "Exit status 1 if one hash is wrong or one report is missing."
+
+SERVERS = ("gunicorn", "gunicorn-gevent", "gevent", "werkzeug")
+
+EXCLUDED = {"site-packages", "__pycache__"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``wsmux demo``."""
+    parser.add_argument("--server", choices=SERVERS, default="gunicorn", help="the WSGI server")
+    parser.add_argument("--limit", type=_positive, help="send so many files only")
+    parser.add_argument("--threads", type=_positive, default=32, help="threads that send")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send, check, compare; 1 if anything was wrong."""
+    from .demo_server import running
+
+    try:
+        from . import demo_client as client
+    except ModuleNotFoundError as error:
+        raise missing(error.name or "a package", "demo") from error
+
+    files = _files(args.limit)
+    talk(f"{len(files)} files, {sum(len(f.read_bytes()) for _, f in files) / 1e6:.1f} MB")
+    bar_class = tqdm_class()
+    outcomes = []
+    with running(args.server) as address:
+        for send in (client.over_one_connection, client.over_one_websocket_each):
+            bar = bar_class(total=len(files), unit=" files") if bar_class else None
+            try:
+                outcomes.append(send(address, files, args.threads, bar.update if bar else _nothing))
+            finally:
+                if bar:
+                    bar.close()
+    for outcome in outcomes:
+        for failure in outcome.failures[:10]:
+            talk(f"{outcome.name}: {failure}")
+    if args.json:
+        emit(json.dumps(_report(args, outcomes), indent=2))
+    else:
+        show(_table(args, outcomes))
+    return 1 if any(outcome.failures for outcome in outcomes) else 0
+
+
+def _nothing(count: int) -> None:
+    """Show no progress."""
+
+
+def _files(limit: int | None) -> list[tuple[str, Path]]:
+    """Return the regular files of the standard library, with their names in it."""
+    root = Path(sysconfig.get_path("stdlib"))
+    files = []
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root)
+        if EXCLUDED.isdisjoint(name.parts) and path.is_file() and not path.is_symlink():
+            files.append((str(name), path))
+    if not files:
+        raise CommandError(f"no files under {root}")
+    return files[:limit]
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    seconds, times = outcome.seconds, sorted(outcome.times)
+    return {
+        "name": outcome.name,
+        "connections": outcome.connections,
+        "files": len(times),
+        "bytes": outcome.bytes,
+        "seconds": seconds,
+        "megabytes_per_second": outcome.bytes / seconds / 1e6,
+        "files_per_second": len(times) / seconds,
+        "p50_ms": _percentile(times, 0.5),
+        "p99_ms": _percentile(times, 0.99),
+        "hashes_right": outcome.hashes_right,
+        "reports_right": outcome.reports_right,
+        "failures": outcome.failures,
+    }
+
+
+def _percentile(times: Sequence[float], share: float) -> float | None:
+    return times[min(len(times) - 1, int(len(times) * share))] * 1000 if times else None
+
+
+def _conditions(args: argparse.Namespace) -> list[str]:
+    from .demo_server import SERVERS as names
+
+    masker = "by C" if _native_masker() else "in Python"
+    return [
+        f"Same files, same {args.threads} threads, {names[args.server][1]} in its own process.",
+        f"wsmux: one WebSocket for all, connecting included; masks {masker}; its time includes a",
+        "  stream back from the server for each file, with a report that is checked too.",
+        "per file: websocket-client and simple-websocket, TCP_NODELAY on both ends, a new WebSocket",
+        "  for each file; connecting and closing are part of its time because they are its cost.",
+        "Both hash with SHA-256 on both sides while sending, in pieces of 64 KiB.",
+    ]
+
+
+def _native_masker() -> bool:
+    from ..websocket.masking import native_masker
+
+    return native_masker
+
+
+def _report(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {
+        "server": args.server,
+        "threads": args.threads,
+        "taken_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "conditions": [line.strip() for line in _conditions(args)],
+        "variants": [_figures(outcome) for outcome in outcomes],
+    }
+
+
+def _table(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> Table:
+    columns = ["", "files", "MB", "s", "MB/s", "streams/s", "p50 ms", "p99 ms", "hashes", "reports"]
+    rows = []
+    for figures in map(_figures, outcomes):
+        rows.append(
+            [
+                figures["name"],
+                f"{figures['files']}",
+                f"{figures['bytes'] / 1e6:.1f}",
+                f"{figures['seconds']:.2f}",
+                f"{figures['megabytes_per_second']:.1f}",
+                f"{figures['files_per_second']:.0f}",
+                *("-" if figures[p] is None else f"{figures[p]:.1f}" for p in ("p50_ms", "p99_ms")),
+                f"{figures['hashes_right']} right",
+                "-" if figures["reports_right"] is None else f"{figures['reports_right']} right",
+            ]
+        )
+    return Table("The standard library over WebSockets", columns, rows, _conditions(args))

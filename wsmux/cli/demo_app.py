@@ -1,0 +1,76 @@
+"""Serve the demonstration: the same work over one multiplexed WebSocket, and over one per file.
+
+``/mux``: each stream brings a line of JSON with name and size, then the bytes; the answer is their
+SHA-256 on the same stream, and a stream of the server's own with a report of it in JSON.
+
+``/single``: one WebSocket per file, by simple-websocket and nothing of wsmux, with the same first
+line and the same answer; ``end`` as a text message stands for the end of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+import simple_websocket
+from flask import Flask, Response, request
+
+from ..flask import Mux
+from ..stream import Stream
+
+__all__ = ["app"]
+
+CHUNK = 64 * 1024
+
+app = Flask(__name__)
+mux = Mux(app)
+
+
+@mux.stream_route("/mux")
+def digest(stream: Stream) -> None:
+    """Answer one file, on its own stream and on a new one."""
+    with stream.makefile("rb", CHUNK) as file:
+        head = json.loads(file.readline())
+        sha256, size = hashlib.sha256(), 0
+        while chunk := file.read1(CHUNK):
+            sha256.update(chunk)
+            size += len(chunk)
+        stream.write(sha256.digest())
+    with stream.connection.open_stream() as back:
+        report = {"name": head["name"], "size": size, "sha256": sha256.hexdigest()}
+        back.write(json.dumps(report).encode())
+
+
+@app.route("/single", websocket=True)
+def single() -> Response:
+    """Answer one file on a WebSocket of its own."""
+    websocket = simple_websocket.Server.accept(request.environ)
+    websocket.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        websocket.receive()
+        sha256 = hashlib.sha256()
+        while isinstance(chunk := websocket.receive(), bytes):
+            sha256.update(chunk)
+        websocket.send(sha256.digest())
+        websocket.receive()
+    except simple_websocket.ConnectionClosed:
+        pass  # the client has closed it
+    return _Ended(websocket.mode)
+
+
+class _Ended(Response):
+    """End a request whose socket was a WebSocket, as Flask-Sock does."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if self._mode == "gunicorn":
+            raise StopIteration
+        if self._mode == "werkzeug":
+            raise ConnectionError
+        return []
