@@ -64,15 +64,19 @@ class Behaviour:
         request: Request | None,
     ) -> Connection:
         framing, machine = parts
-        return Connection(
-            Channel(sock, framing, role, self.config),
-            machine,
-            accept_streams=self.accept_streams,
-            start_on=self.start_on,
-            code_to_reason=self.code_to_reason,
-            reason_to_code=self.reason_to_code,
-            request=request,
-        )
+        try:
+            return Connection(
+                Channel(sock, framing, role, self.config),
+                machine,
+                accept_streams=self.accept_streams,
+                start_on=self.start_on,
+                code_to_reason=self.code_to_reason,
+                reason_to_code=self.reason_to_code,
+                request=request,
+            )
+        except (OSError, RuntimeError):  # the system has no descriptor, or no thread, to give
+            sock.close()
+            raise
 
     def start_workers(self, connection: Connection) -> None:
         """Start serving incoming streams in the background, if a handler was given."""

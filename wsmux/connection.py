@@ -338,15 +338,13 @@ class Connection:
         self._table.consumed(entry, count)
         return self._queue_locked()
 
-    def close_write_locked(self, entry: Entry, wakes: list[LockType]) -> None:
-        """End the writing half on the wire."""
-        self._protocol.close_write(entry.id, time.monotonic())
-        self._settle_locked(wakes)
-
-    def close_read_locked(self, entry: Entry, wakes: list[LockType]) -> None:
-        """End the reading half on the wire and drop what is unread."""
-        self._table.drop_unread(entry)
-        self._protocol.close_read(entry.id)
+    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[LockType]) -> None:
+        """End halves on the wire; what is unread of the reading one is dropped."""
+        if write:
+            self._protocol.close_write(entry.id, time.monotonic())
+        if read:
+            self._table.drop_unread(entry)
+            self._protocol.close_read(entry.id)
         self._settle_locked(wakes)
 
     def reset_locked(

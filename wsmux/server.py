@@ -151,6 +151,7 @@ class Server:
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
         self._lock = threading.Lock()
+        self._stopping, self._stopped = threading.Event(), threading.Event()
         self._stopping.set()
         self._stopped.set()
         self._connections = set()
@@ -230,22 +231,19 @@ class Server:
                 sock = self._ssl_context.wrap_socket(sock, server_side=True)
             environ = read_request(sock, deadline, config.max_handshake_size)
             environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
-            protocol = check_request(environ, self._protocols, self._origins)
-            accepted = accept(environ, protocol)
+            accepted = accept(environ, check_request(environ, self._protocols, self._origins))
+            if accepted.socket is not sock:
+                sock.close()
+            return self._behaviour.over_websocket(
+                accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
+            )
         except HandshakeError as error:
             _log.info("%s refused %s: %s", self.url, address, error)
             self._refuse(sock, error.status, str(error))
-            return None
-        except OSError as error:
-            _log.info("%s: no handshake with %s: %s", self.url, address, error)
+        except (OSError, RuntimeError) as error:
+            _log.info("%s: no connection with %s: %s", self.url, address, error)
             sock.close()
-            return None
-        if accepted.socket is not sock:
-            sock.close()
-        request = request_of(environ)
-        return self._behaviour.over_websocket(
-            accepted.socket, Role.SERVER, accepted.protocol, request
-        )
+        return None
 
     def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
         try:

@@ -65,7 +65,9 @@ class PlainSocket:
     def shutdown(self) -> None:
         """End both directions, which wakes every thread that polls the socket."""
         try:
-            self._sock.shutdown(socket.SHUT_RDWR)
+            # Not SSLSocket's own: that forgets its TLS state first, after which a send of another
+            # thread would go out in the clear.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
             return  # not connected any more, which is what was wanted
 

@@ -283,20 +283,22 @@ class Stream(io.RawIOBase):
 
     def close_write(self) -> None:
         """Tell the peer, after everything written, that nothing more comes. Never blocks."""
-        with self._connection.mutex:
-            wakes: list[LockType] = []
-            self._entry.fail_write(_write_closed, wakes, own=True)
-            self._connection.close_write_locked(self._entry, wakes)
-        self._connection.flush()
-        wake(wakes)
+        self._close_halves(write=True, read=False)
 
     def close_read(self) -> None:
         """Tell the peer that nothing further is read; drop what is unread. Never blocks."""
-        with self._connection.mutex:
-            wakes: list[LockType] = []
-            self._entry.fail_read(_read_closed, wakes, own=True)
-            self._connection.close_read_locked(self._entry, wakes)
-        self._connection.flush()
+        self._close_halves(write=False, read=True)
+
+    def _close_halves(self, write: bool, read: bool) -> None:
+        entry, connection = self._entry, self._connection
+        wakes: list[LockType] = []
+        with connection.mutex:
+            if write:
+                entry.fail_write(_write_closed, wakes, own=True)
+            if read:
+                entry.fail_read(_read_closed, wakes, own=True)
+            connection.close_locked(entry, write, read, wakes)
+        connection.flush()
         wake(wakes)
 
     def close(self) -> None:
@@ -310,8 +312,7 @@ class Stream(io.RawIOBase):
             self._connection.abandon(self._entry)
             return
         self._entry.closed = True
-        self.close_write()
-        self.close_read()
+        self._close_halves(write=True, read=True)
 
     def reset(self, code: int | BaseException = 0) -> None:
         """Abort both halves with an error code; unread bytes on both sides are void. Never blocks.

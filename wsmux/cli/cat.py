@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .terminal import tqdm_class
+from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
     from ..connection import Connection
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, read only")
     parser.add_argument("--protocol", choices=("wsmux", "js-ws"), default="wsmux")
     parser.add_argument(
-        "--timeout", type=_seconds, help="seconds to connect, and without a byte either way"
+        "--timeout", type=seconds, help="seconds to connect, and without a byte either way"
     )
     parser.add_argument(
         "--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'"
@@ -58,13 +58,6 @@ def _url(text: str) -> str:
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is no ws:// or wss:// URL")
     return text
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
 
 
 def _header(text: str) -> str:

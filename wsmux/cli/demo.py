@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .terminal import CommandError, Table, emit, missing, show, talk, tqdm_class
+from .terminal import CommandError, Table, emit, missing, positive_int, show, talk, tqdm_class
 
 if TYPE_CHECKING:
     from .demo_client import Outcome
@@ -29,16 +29,9 @@ EXCLUDED = {"site-packages", "__pycache__"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux demo``."""
     parser.add_argument("--server", choices=SERVERS, default="gunicorn", help="the WSGI server")
-    parser.add_argument("--limit", type=_positive, help="send so many files only")
-    parser.add_argument("--threads", type=_positive, default=32, help="threads that send")
+    parser.add_argument("--limit", type=positive_int, help="send so many files only")
+    parser.add_argument("--threads", type=positive_int, default=32, help="threads that send")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,10 +110,10 @@ def _conditions(args: argparse.Namespace) -> list[str]:
     masker = "by C" if _native_masker() else "in Python"
     return [
         f"Same files, same {args.threads} threads, {names[args.server][1]} in its own process.",
-        f"wsmux: one WebSocket for all, connecting included; masks {masker}; its time includes a",
+        f"wsmux: one WebSocket for all, connecting included; masks {masker}; its time has a",
         "  stream back from the server for each file, with a report that is checked too.",
-        "per file: websocket-client and simple-websocket, TCP_NODELAY on both ends, a new WebSocket",
-        "  for each file; connecting and closing are part of its time because they are its cost.",
+        "per file: websocket-client and simple-websocket, TCP_NODELAY on both ends, a WebSocket for",
+        "  each file; connecting and closing are part of its time because they are its cost.",
         "Both hash with SHA-256 on both sides while sending, in pieces of 64 KiB.",
     ]
 
@@ -143,19 +136,20 @@ def _report(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> dict[str, 
 
 def _table(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> Table:
     columns = ["", "files", "MB", "s", "MB/s", "streams/s", "p50 ms", "p99 ms", "hashes", "reports"]
-    rows = []
-    for figures in map(_figures, outcomes):
-        rows.append(
-            [
-                figures["name"],
-                f"{figures['files']}",
-                f"{figures['bytes'] / 1e6:.1f}",
-                f"{figures['seconds']:.2f}",
-                f"{figures['megabytes_per_second']:.1f}",
-                f"{figures['files_per_second']:.0f}",
-                *("-" if figures[p] is None else f"{figures[p]:.1f}" for p in ("p50_ms", "p99_ms")),
-                f"{figures['hashes_right']} right",
-                "-" if figures["reports_right"] is None else f"{figures['reports_right']} right",
-            ]
-        )
+    rows = [_row(_figures(outcome)) for outcome in outcomes]
     return Table("The standard library over WebSockets", columns, rows, _conditions(args))
+
+
+def _row(figures: dict[str, Any]) -> list[str]:
+    reports = figures["reports_right"]
+    return [
+        figures["name"],
+        f"{figures['files']}",
+        f"{figures['bytes'] / 1e6:.1f}",
+        f"{figures['seconds']:.2f}",
+        f"{figures['megabytes_per_second']:.1f}",
+        f"{figures['files_per_second']:.0f}",
+        *("-" if figures[p] is None else f"{figures[p]:.1f}" for p in ("p50_ms", "p99_ms")),
+        f"{figures['hashes_right']} right",
+        "-" if reports is None else f"{reports} right",
+    ]

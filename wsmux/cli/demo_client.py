@@ -112,9 +112,10 @@ def over_one_websocket_each(
             size, digest = _send_hashed(client.send, client.send_binary, name, path)
             client.send("end")
             answer = client.recv()
+            assert isinstance(answer, bytes)
         finally:
             client.close()
-        return size, digest, bytes(answer)
+        return size, digest, answer
 
     start = time.perf_counter()
     _run(send, files, threads, progress, outcome)

@@ -6,21 +6,24 @@ once: it waits in the backlog until the server is up.
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+from .children import end, undisturbed
 from .terminal import CommandError, missing
 
 __all__ = ["SERVERS", "running", "serve_gevent", "serve_werkzeug"]
 
 APP = "wsmux.cli.demo_app:app"
 
-# Seconds for the server to end when asked.
+# Seconds for the server to answer at first, and to end when asked.
 PATIENCE = 10.0
 
 SERVERS = {
@@ -41,31 +44,40 @@ def running(name: str) -> Iterator[str]:
     for module in ("flask", *SERVERS[name][0].split(" and ")):
         if importlib.util.find_spec(module) is None:
             raise missing(module, "demo")
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
-        fd = listener.fileno()
-        process = subprocess.Popen(
-            [sys.executable, *_command(name, fd)],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
-            pass_fds=[fd],
-            process_group=0,  # Ctrl-C is for this process, which then ends the server
-        )
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-    try:
+    with ExitStack() as stack:
+        with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, undisturbed():
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            process = subprocess.Popen(
+                [sys.executable, *_command(name, listener.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                pass_fds=[listener.fileno()],
+                process_group=0,  # Ctrl-C is for this process, which then ends the server
+            )
+            stack.callback(_stop, process)
+        _await(process, name, address)
         yield address
         if process.poll() is not None:
             raise CommandError(f"{name} ended by itself with status {process.returncode}")
-    finally:
-        _end(process)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
+def _await(process: subprocess.Popen[bytes], name: str, address: str) -> None:
+    """Wait until the server answers, so that its start counts for nobody."""
+    client = http.client.HTTPConnection(address, timeout=PATIENCE)
     try:
-        process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        client.request("GET", "/")
+        client.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        status = process.poll()
+        ended = "" if status is None else f"; it ended with status {status}"
+        raise CommandError(f"{name} does not answer: {error}{ended}") from error
+    finally:
+        client.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    end(process, PATIENCE)
 
 
 def _command(name: str, fd: int) -> list[str]:
@@ -80,7 +92,7 @@ def _command(name: str, fd: int) -> list[str]:
 
 
 def serve_werkzeug(fd: int) -> None:
-    """Serve in this process, for good."""
+    """Serve in this process until SIGTERM."""
     import logging
 
     from werkzeug.serving import make_server
@@ -88,13 +100,17 @@ def serve_werkzeug(fd: int) -> None:
     from .demo_app import app
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     make_server("127.0.0.1", 0, app, threaded=True, fd=fd).serve_forever()
 
 
 def serve_gevent(fd: int) -> None:
-    """Serve in this process, for good; gevent's patches must have been applied."""
+    """Serve in this process until SIGTERM; gevent's patches must have been applied."""
+    import gevent
     from gevent.pywsgi import WSGIServer
 
     from .demo_app import app
 
-    WSGIServer(socket.socket(fileno=os.dup(fd)), app, log=None).serve_forever()
+    server = WSGIServer(socket.socket(fileno=os.dup(fd)), app, log=None)
+    gevent.signal_handler(signal.SIGTERM, server.stop)
+    server.serve_forever()

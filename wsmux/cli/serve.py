@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         protocols=args.protocol or ("wsmux",),
         origins=args.origin,
         ssl_context=_tls(args),
-        **handlers,  # type: ignore[arg-type]
+        **handlers,
     )
     with server:
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)

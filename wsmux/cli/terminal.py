@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["CommandError", "Table", "emit", "missing", "show", "talk", "tqdm_class"]
+__all__ = [
+    "CommandError",
+    "Table",
+    "emit",
+    "missing",
+    "positive_int",
+    "seconds",
+    "show",
+    "talk",
+    "tqdm_class",
+]
 
 
 class CommandError(Exception):
@@ -20,6 +31,22 @@ class CommandError(Exception):
 def missing(module: str, extra: str = "cli") -> CommandError:
     """Return the error for a module that an option needs and that is not installed."""
     return CommandError(f"{module} is not installed: pip install 'wsmux-streams[{extra}]'")
+
+
+def positive_int(text: str) -> int:
+    """Parse an argument that must be a whole number from 1 up."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Parse an argument that must be a duration above 0."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
 
 
 def emit(text: str) -> None:

@@ -22,7 +22,15 @@ from ..exceptions import FrameError, RemoteProtocolError
 from .base import Buffer, Message
 from .varint import decode_varint, encode_varint
 
-__all__ = ["ByteFraming", "Framing", "Kind", "Received", "decode_close", "encode_close"]
+__all__ = [
+    "ByteFraming",
+    "Framing",
+    "Kind",
+    "Received",
+    "check_control",
+    "decode_close",
+    "encode_close",
+]
 
 KIB = 1024
 
@@ -132,6 +140,12 @@ class Framing(ABC):
         """Return the bytes of a ping, pong or close."""
 
 
+def check_control(payload: bytes) -> None:
+    """Raise ``ValueError`` for what no control frame can carry."""
+    if len(payload) > MAX_CONTROL:
+        raise ValueError(f"a control frame carries at most 125 bytes, not {len(payload)}")
+
+
 def encode_close(code: int, reason: str) -> bytes:
     """Return the payload of a close; a reason too long for it is cut between characters."""
     if code == 1005:  # RFC 6455 section 7.4.1: stands for "no code", never sent
@@ -200,5 +214,6 @@ class ByteFraming(Framing):
         return [message.head + encode_varint(len(message.body)), message.body]
 
     def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        check_control(payload)
         head = b"\x00" + kind.to_bytes(self._width, "big")
         return head + encode_varint(len(payload)) + payload

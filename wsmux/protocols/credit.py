@@ -64,17 +64,20 @@ class ReceiveWindow:
         self.available -= count
         return True
 
-    def consume(self, count: int) -> int:
+    def consume(self, count: int, prompt: bool = False) -> int:
         """Note bytes read by the application; return how many to acknowledge now, mostly 0.
 
         Half a window is returned at a time: each read would cost 15-30 % of the throughput, and
         waiting for the whole window would stall the peer. No stall can come of it: when all is
         read, either half the window is returned or more than half of it is still available.
+        With ``prompt``, for a peer that waits until everything is acknowledged, all is returned
+        as soon as nothing is unread.
         """
-        self.consumed += count
-        if self.consumed > self.size - self.available:
+        unread = self.size - self.available - self.consumed - count
+        if unread < 0:
             raise ValueError("more bytes consumed than received")
-        if self.consumed * 2 < self.size:
+        self.consumed += count
+        if self.consumed * 2 < self.size and not (prompt and not unread):
             return 0
         returned, self.consumed = self.consumed, 0
         self.available += returned

@@ -28,9 +28,9 @@ it is silent or contradicts itself:
 The js-ws dialect differs where the shipped package does (types of two bytes, no subprotocol, no
 GO_AWAY, codes all the application's) and works around it: CLOSE waits until every byte is
 acknowledged or five seconds have passed, since the package can lose data that arrives together
-with CLOSE; reading stops with ERROR 0, since an unasked CLOSE Write is an error there; an unasked
-CLOSE Write is answered as the package answers it; bytes behind a complete body are ignored; an ACK
-on a lower id that was never seen counts as late.
+with CLOSE, and for an end that waits so, credit is returned as soon as all is read; reading stops
+with ERROR 0, since an unasked CLOSE Write is an error there, and is answered as the package does;
+bytes behind a complete body are ignored; an ACK on a lower id that was never seen counts as late.
 """
 
 from __future__ import annotations
@@ -357,6 +357,7 @@ class NativeProtocol(MuxProtocol):
         if stream.read is ReadState.OPEN or stream.write not in _WRITE_DONE:
             return
         del self._streams[stream.id]
+        self._answered(stream)  # nothing is owed to a stream that is over
         if stream.read is ReadState.STOPPED:
             self._stopped[stream.id] = None
             if len(self._stopped) > self.config.max_cancelled:
@@ -429,7 +430,9 @@ class NativeProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not ReadState.OPEN:
             return  # the peer sends no more: returning credit would only confuse js-ws
-        returned = stream.window.consume(count)
+        # A late ACK makes js-ws take a finished stream for a new one: none behind our own end.
+        prompt = self.dialect.shipped and stream.write is WriteState.OPEN
+        returned = stream.window.consume(count, prompt)
         if returned:
             self._control_message(stream.head, ACK, _UINT32.pack(returned))
 
@@ -474,7 +477,8 @@ class NativeProtocol(MuxProtocol):
         if self._ignore_from is not None or self.dialect.shipped:
             return
         self._ignore_from = self._peer_next_id
-        self._control_message(encode_varint(self._ignore_from), GO_AWAY, encode_varint(code))
+        if self._ignore_from <= MAX_VARINT:  # else the peer has no id left to open anyway
+            self._control_message(encode_varint(self._ignore_from), GO_AWAY, encode_varint(code))
 
     # Time
 

@@ -42,8 +42,11 @@ def _normal(origin: str) -> tuple[str, str, int] | None:
         port = parts.port
     except ValueError:
         return None
-    scheme = parts.scheme.lower()
-    bare = parts.path or parts.query or parts.fragment or "@" in parts.netloc
-    if scheme not in _DEFAULT_PORTS or not parts.hostname or bare:
+    scheme = parts.scheme
+    # urlsplit drops empty parts, tabs and line ends, which no origin has.
+    whole = origin.lower() == f"{scheme}://{parts.netloc.lower()}"
+    if not whole or "@" in parts.netloc or parts.netloc.endswith(":"):
+        return None
+    if scheme not in _DEFAULT_PORTS or not parts.hostname:
         return None
     return scheme, parts.hostname.lower(), _DEFAULT_PORTS[scheme] if port is None else port

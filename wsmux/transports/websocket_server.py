@@ -8,6 +8,7 @@ would accept permessage-deflate whenever that is offered.
 
 from __future__ import annotations
 
+import base64
 import os
 import select
 import socket
@@ -59,6 +60,8 @@ def check_request(
         raise HandshakeError("this address serves WebSockets only; send an upgrade", 426)
     if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13":
         raise HandshakeError("only version 13 of the WebSocket protocol is served", 426)
+    if not _is_key(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")):
+        raise HandshakeError("the WebSocket key is not 16 bytes in base64", 400)
     origin, host = environ.get("HTTP_ORIGIN"), environ.get("HTTP_HOST")
     secure = environ.get("wsgi.url_scheme") == "https"
     if not origin_allowed(origin, host, secure, origins):
@@ -76,6 +79,14 @@ def check_request(
         return "js-ws"
     names = ", ".join(served) or "no subprotocol at all"
     raise HandshakeError(f"no common subprotocol; this address serves {names}", 400)
+
+
+def _is_key(key: str) -> bool:
+    """Tell whether a header is what RFC 6455 section 4.2.1 wants of a key."""
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except ValueError:
+        return False
 
 
 def request_of(environ: Mapping[str, Any]) -> Request:

@@ -12,7 +12,7 @@ import struct
 
 from ..exceptions import FrameError
 from ..protocols.base import Buffer, Message, Role
-from ..protocols.carrier import MAX_CONTROL, Framing, Kind, Received
+from ..protocols.carrier import Framing, Kind, Received, check_control
 from .masking import mask, rotate
 
 __all__ = ["WebSocketFraming"]
@@ -43,6 +43,9 @@ class WebSocketFraming(Framing):
         self._kind: Kind | None = None  # of the message whose fragments are coming
         self._fragments: list[bytes] = []
         self._fragments_size = 0
+
+    def between_messages(self) -> bool:
+        return super().between_messages() and self._kind is None
 
     def _parse(self, frames: list[Received]) -> bool:
         buffer, start = self._buffer, self._start
@@ -146,8 +149,7 @@ class WebSocketFraming(Framing):
         return [header + mask(head, key), mask(body, rotate(key, len(head)))]
 
     def encode_control(self, kind: Kind, payload: bytes) -> bytes:
-        if len(payload) > MAX_CONTROL:
-            raise ValueError("a control frame carries at most 125 bytes")
+        check_control(payload)
         return b"".join(self.encode(Message(payload, b""), kind))
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..terminal import CommandError, emit, show, talk, tqdm_class
+from ..terminal import CommandError, emit, positive_int, seconds, show, talk, tqdm_class
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -25,8 +25,10 @@ QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.15
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux bench``."""
-    parser.add_argument("--repetitions", type=int, help=f"by default {REPETITIONS}")
-    parser.add_argument("--seconds", type=float, help=f"a measurement takes, by default {SECONDS}")
+    parser.add_argument("--repetitions", type=positive_int, help=f"by default {REPETITIONS}")
+    parser.add_argument(
+        "--seconds", type=seconds, help=f"a measurement takes, by default {SECONDS}"
+    )
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
     )
@@ -109,9 +111,7 @@ def _measure(
     from .schedule import run_pass
 
     repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
-    seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
-    if repetitions < 1 or seconds <= 0:
-        raise CommandError("--repetitions and --seconds must be above 0", status=2)
+    duration = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
     wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
     if True in wanted and len(cores()) < 2:
         talk("the processes cannot be pinned: fewer than two cores, or no such call here")
@@ -126,7 +126,7 @@ def _measure(
                 measures,
                 pinned=pinned,
                 repetitions=repetitions,
-                seconds=seconds,
+                seconds=duration,
                 progress=bar.update if bar else _nothing,
             )
             for pinned in wanted

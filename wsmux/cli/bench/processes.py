@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from ..children import end, undisturbed
 from ..terminal import CommandError
 from .peer import Peer
 
@@ -37,7 +38,7 @@ class Processes:
             self._client = self._start("client", places[1], address)
             self._answer(self._client)
         except BaseException:
-            self.close()
+            self.close(at_once=True)
             raise
 
     def measure(self, name: str, seconds: float) -> float:
@@ -63,14 +64,15 @@ class Processes:
             environment.pop(variable, None)
             if value is not None:
                 environment[variable] = value
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        self._running.append(process)
+        with undisturbed():
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+            )
+            self._running.append(process)
         return process
 
     def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -81,18 +83,16 @@ class Processes:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def close(self) -> None:
+    def close(self, at_once: bool = False) -> None:
         """End both processes, the client first."""
         for process in reversed(self._running):
             assert process.stdin is not None
             assert process.stdout is not None
+            if at_once:
+                process.kill()
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, PATIENCE)
             process.stdout.close()
         self._running.clear()
 
@@ -105,4 +105,4 @@ class Processes:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(at_once=exc is not None)

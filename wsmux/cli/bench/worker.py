@@ -36,8 +36,6 @@ def _serve(peer: Peer) -> None:
     with peer.serve() as address:
         _say({"address": address})
         sys.stdin.read()
-        sys.stdout.flush()
-        os._exit(0)  # whatever is still open is of no interest
 
 
 def _measure(peer: Peer, address: str) -> None:

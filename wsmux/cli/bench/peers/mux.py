@@ -19,7 +19,7 @@ class Mux(Peer):
 
     name = "wsmux"
     about = "wsmux, masking by C"
-    needs = ("websockets",)
+    needs: ClassVar[tuple[str, ...]] = ("websockets",)
     native: ClassVar[bool] = True
     environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: None}
 

@@ -19,7 +19,7 @@ class Raw(Peer):
 
     name = "raw"
     about = "websocket-client and simple-websocket, one WebSocket a line, 64 KiB messages"
-    needs = ("websocket", "simple_websocket")
+    needs: ClassVar[tuple[str, ...]] = ("websocket", "simple_websocket")
     hides: ClassVar[tuple[str, ...]] = ("wsaccel",)
 
     def check(self) -> None:
@@ -46,7 +46,7 @@ class Raw(Peer):
 
 
 class Accelerated(Raw):
-    """The same with the C masker that both libraries take when it is there."""
+    """The same with the C masker that websocket-client takes when it is there."""
 
     name = "raw-wsaccel"
     about = "the same with wsaccel"
