@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from _thread import LockType
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .config import Config
 from .deadline import Deadline
@@ -61,6 +61,7 @@ class Channel:
         mutex: the connection's one lock; see the module's text.
         queue: the send queue; its ``_locked`` methods want the mutex.
         error: what ended the channel, ``None`` while it lives. Only ever set once.
+        cut: nothing goes out any more; the I/O thread is ending, or has.
         owner_timer: when the owner wants a batch, even an empty one; set under the mutex.
     """
 
@@ -83,7 +84,7 @@ class Channel:
         self._now = time.monotonic()  # of the I/O thread, when its last poll returned
         self._finished = threading.Event()
         self._peer_closed = False
-        self._aborted = False
+        self.cut = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
         _channels.add(self)
 
@@ -93,14 +94,18 @@ class Channel:
 
     # Any thread
 
-    def flush(self, ticket: int = 0, deadline: Deadline | None = None) -> None:
+    def flush(
+        self,
+        ticket: int = 0,
+        deadline: Deadline | None = None,
+        given_up: Callable[[], bool] | None = None,
+    ) -> None:
         """Send what is queued, waiting for the socket at most until ``ticket``'s frame is out.
 
-        Without a deadline it never waits. It does not tell what became of the frames: ``error``
-        does.
+        See ``SendQueue.flush``. It does not tell what became of the frames: ``error`` does.
         """
         try:
-            if not self.queue.flush(ticket, deadline):
+            if not self.queue.flush(ticket, deadline, given_up):
                 with self.mutex:
                     self._wakeup.set()
         except OSError as error:
@@ -201,13 +206,14 @@ class Channel:
 
     def _end_locked(self, error: WsmuxError) -> None:
         self.error = error
+        self.queue.interrupt_locked()
         self._wakeup.set()
 
     def _abort_locked(self, error: WsmuxError) -> None:
         if self.error is None:
             self._end_locked(error)
         self.queue.closed = True
-        self._aborted = True
+        self.cut = True
         self._socket.shutdown()
         self._wakeup.set()
 
@@ -256,8 +262,8 @@ class Channel:
 
     def _done(self) -> bool:
         """Tell whether there is nothing left to wait for."""
-        if self.error is None or self._aborted:
-            return self._aborted
+        if self.error is None or self.cut:
+            return self.cut
         now = time.monotonic()
         if self._give_up is not None and now >= self._give_up:
             return True
@@ -325,7 +331,7 @@ class Channel:
                 cut = "" if self._framing.between_messages() else " within a message"
                 text = f"the peer ended the connection{cut}"
                 self._end_locked(ConnectionClosedError(1006, text, None))
-            self._aborted = True
+            self.cut = True
 
     def _sort(self, frames: list[Received]) -> list[Received]:
         """Handle control frames; return the messages, which count even before a failure."""
@@ -390,7 +396,7 @@ class Channel:
             self.error = ForkedError(
                 f"{self.name} belongs to the process that forked this one; connect anew here"
             )
-        self._aborted = True
+        self.cut = True
         self._socket.abandon()
         self._wakeup.close()
 

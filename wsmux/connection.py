@@ -308,13 +308,30 @@ class Connection:
         """The send queue."""
         return self._channel.queue
 
-    def flush(self, ticket: int = 0, deadline: Deadline | None = None) -> None:
-        """Send what is queued; see ``Channel.flush``."""
-        self._channel.flush(ticket, deadline)
+    def flush(self) -> None:
+        """Send what is queued, without waiting."""
+        self._channel.flush()
+
+    def flush_frame(self, entry: Entry, ticket: int, deadline: Deadline) -> None:
+        """Send what is queued; wait for the socket until the writer's frame is out.
+
+        The wait ends when the stream's writing half or the connection does; then the I/O thread
+        sends the rest of the frame, if it still can be sent.
+        """
+        channel = self._channel
+        channel.flush(
+            ticket, deadline, lambda: entry.write_failure is not None or channel.error is not None
+        )
 
     def check_locked(self) -> None:
         """Raise what ended the connection, if it has ended."""
         self._channel.check_locked()
+
+    def check_cut(self) -> None:
+        """Raise what cut the connection, so that frames in its queue are known to be void."""
+        if self._channel.cut:
+            with self.mutex:
+                self.check_locked()
 
     def wake_locked(self) -> None:
         """Make the I/O thread look at its timers and queues."""
@@ -341,6 +358,7 @@ class Connection:
     def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[LockType]) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
         if write:
+            self.queue.interrupt_locked()
             self._protocol.close_write(entry.id, time.monotonic())
         if read:
             self._table.drop_unread(entry)
@@ -353,6 +371,7 @@ class Connection:
         """Abort both halves."""
         entry.fail_read(failure, wakes, own=True)
         entry.fail_write(failure, wakes, own=True)
+        self.queue.interrupt_locked()
         self._table.reset(entry, code)
         self._settle_locked(wakes)
 
@@ -383,6 +402,7 @@ class Connection:
             self._quiet.collect(wakes)
         self._queue_locked()
         if self._table.next_timer() != self._channel.owner_timer:
+            self._table.changed = True  # messages may come together with the wake
             self._channel.wake_locked()
 
     def _wake_everybody(self) -> None:

@@ -20,13 +20,14 @@ from __future__ import annotations
 import threading
 from _thread import LockType
 from collections import deque
+from collections.abc import Callable
 
 from .config import Config
 from .deadline import Deadline
 from .protocols.base import Buffer, Message
 from .protocols.carrier import Framing, Kind
-from .sockio import Socket, wait_writable
-from .waiter import WaitList, wake
+from .sockio import Socket, Wakeup, wait_writable
+from .waiter import Waiter, wake
 
 __all__ = ["SendQueue"]
 
@@ -64,8 +65,10 @@ class SendQueue:
         self._data_bytes = 0
         self._provoked_frames = 0
         self._provoked_bytes = 0
-        self._room = WaitList()
+        self._room: deque[Waiter] = deque()  # writers waiting for room, in the order they came
         self._queued = 0  # data frames ever queued: a writer's ticket
+        self._holder_waits = False  # the holder of the send lock waits for the socket
+        self._interrupt: Wakeup | None = None  # ends that wait; made when first needed
         # Guarded by the send lock:
         self._out: list[Buffer] = []  # encoded, not yet taken by the socket
         self._out_frames = 0  # data frames among them
@@ -116,23 +119,36 @@ class SendQueue:
         """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
         return self._data_bytes < self._config.max_send_queue and (waited or not self._room)
 
-    def wait_room_locked(self, deadline: Deadline) -> None:
+    def wait_room_locked(self, waiter: Waiter, deadline: Deadline) -> None:
         """Wait, with the mutex held, for a turn; the caller looks again whether there is room.
 
         A caller that then does not use its turn must wake the I/O thread, which passes it on.
         """
-        self._room.wait(self._mutex, deadline)
+        self._room.append(waiter)
+        try:
+            waiter.wait(self._mutex, deadline)
+        finally:
+            if waiter in self._room:
+                self._room.remove(waiter)
 
     def collect_room_locked(self, wakes: list[LockType]) -> None:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
             room = self._config.max_send_queue - self._data_bytes
-            if room > 0 or self.closed:
-                self._room.collect(wakes, 1 + max(room, 0) // self._config.max_frame_size)
+            turns = 1 + room // self._config.max_frame_size if room > 0 else 0
+            while self._room and turns:
+                self._room.popleft().collect(wakes)
+                turns -= 1
 
     def collect_all_locked(self, wakes: list[LockType]) -> None:
         """Collect every waiting writer."""
-        self._room.collect(wakes)
+        while self._room:
+            self._room.popleft().collect(wakes)
+
+    def interrupt_locked(self) -> None:
+        """Have a writer that waits for the socket look whether it still has to."""
+        if self._holder_waits and self._interrupt is not None:
+            self._interrupt.set()
 
     def turns_waiting(self) -> bool:
         """Tell whether writers wait for room; a glance, without the mutex."""
@@ -152,11 +168,13 @@ class SendQueue:
         """Tell whether anything waits for the socket."""
         return bool(self._control or self._data or self._pongs or self._out)
 
-    def flush(self, ticket: int, deadline: Deadline | None) -> bool:
+    def flush(
+        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
+    ) -> bool:
         """Send what is queued; wait for the socket at most until ``ticket``'s frame is out.
 
-        Without a deadline it never waits. Returns false when the I/O thread must be woken to do
-        the rest.
+        Without a deadline it never waits; ``given_up`` ends a wait, when ``interrupt_locked`` has
+        it asked. Returns false when the I/O thread must be woken to do the rest.
 
         Raises:
             OSError: the socket failed; the frames are void.
@@ -165,7 +183,7 @@ class SendQueue:
             self.wants_io = False
             emptied = False
             try:
-                emptied = self._drain(ticket, deadline)
+                emptied = self._drain(ticket, deadline, given_up)
             finally:
                 self.wants_io = not emptied
                 self._send_lock.release()
@@ -173,7 +191,9 @@ class SendQueue:
                 return False
         return True
 
-    def _drain(self, ticket: int, deadline: Deadline | None) -> bool:
+    def _drain(
+        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
+    ) -> bool:
         """Send until nothing is left; false when the rest is for the I/O thread."""
         waiting = False
         try:
@@ -185,12 +205,11 @@ class SendQueue:
                     self.bytes_sent += sent
                     _advance(self._out, sent)
                     continue
-                if deadline is None or deadline.expired():
-                    return False
-                if ticket <= self._taken - self._out_frames:
+                if deadline is None or ticket <= self._taken - self._out_frames:
                     return False
                 waiting = True
-                wait_writable(self._socket, deadline.remaining())
+                if not self._wait_writable(deadline, given_up):
+                    return False
                 waiting = False
         except OSError:
             self._out.clear()
@@ -200,6 +219,22 @@ class SendQueue:
                 raise
             self._out.clear()
             raise SendInterrupted from interrupt
+
+    def _wait_writable(self, deadline: Deadline, given_up: Callable[[], bool] | None) -> bool:
+        """Wait until the socket may take more; false when it is not worth waiting any longer."""
+        with self._mutex:
+            if self._interrupt is None:
+                self._interrupt = Wakeup()
+            self._holder_waits = True
+        try:
+            if deadline.expired() or (given_up is not None and given_up()):
+                return False
+            wait_writable(self._socket, deadline.remaining(), self._interrupt.fileno())
+            return True
+        finally:
+            with self._mutex:
+                self._holder_waits = False
+                self._interrupt.clear()
 
     def _fill(self) -> bool:
         """Move frames from the queues, control first, and encode them; false if there are none."""
@@ -245,17 +280,24 @@ class SendQueue:
         with self._send_lock:
             self._socket.close()
             self._out.clear()
+            with self._mutex:
+                self._close_interrupt()
         with self._mutex:
             self.closed = True
             self._control.clear()
             self._pongs.clear()
             self.drop_data_locked()
 
+    def _close_interrupt(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.close()
+
     def forked(self, mutex: threading.Lock) -> None:
         """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
         self._mutex = mutex
         self._send_lock = threading.Lock()
-        self._room = WaitList()
+        self._room.clear()
+        self._close_interrupt()
         self.closed = True
         self._control.clear()
         self._pongs.clear()

@@ -157,14 +157,15 @@ def take_over(sock: socket.socket) -> Socket:
     return TlsSocket(sock) if isinstance(sock, ssl.SSLSocket) else PlainSocket(sock)
 
 
-def wait_writable(sock: Socket, timeout: float | None) -> None:
-    """Wait until the socket takes bytes, has failed, or the time is up."""
+def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:
+    """Wait until the socket takes bytes, has failed, ``interrupt`` is readable, or time is up."""
     poller = select.poll()
     if sock.write_wants_read:
         timeout = TLS_READ_WAIT if timeout is None else min(timeout, TLS_READ_WAIT)
         poller.register(sock.fileno(), select.POLLIN)
     else:
         poller.register(sock.fileno(), select.POLLOUT)
+    poller.register(interrupt, select.POLLIN)
     poller.poll(None if timeout is None else timeout * 1000 + 1)
 
 

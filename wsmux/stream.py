@@ -238,8 +238,9 @@ class Stream(io.RawIOBase):
                 if more and not sent:
                     raise WriteTimeout(entry.id, written, size)
                 written += sent
-                connection.flush(ticket, deadline)
+                connection.flush_frame(entry, ticket, deadline)
                 if not more:
+                    connection.check_cut()
                     return written
         finally:
             if more:
@@ -265,7 +266,7 @@ class Stream(io.RawIOBase):
                     entry.writer.wait(mutex, deadline)
                 else:
                     waited = True
-                    queue.wait_room_locked(deadline)
+                    queue.wait_room_locked(entry.writer, deadline)
         finally:
             entry.writing = False
             if waited and not used:

@@ -136,7 +136,9 @@ class StreamTable:
         self._offer(entry)
 
     def _credit_granted(self, event: ev.CreditGranted) -> None:
-        self.entries[event.stream_id].writer.collect(self._wakes)
+        entry = self.entries.get(event.stream_id)
+        if entry is not None:  # the message that opened it was refused a moment ago
+            entry.writer.collect(self._wakes)
 
     def _stream_opened(self, event: ev.StreamOpened) -> None:
         stream_id = event.stream_id

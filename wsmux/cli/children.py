@@ -23,12 +23,12 @@ def undisturbed() -> Iterator[None]:
     def remember(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {kind: signal.signal(kind, remember) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
         for number in caught:
             signal.raise_signal(number)
 

@@ -112,8 +112,8 @@ def _conditions(args: argparse.Namespace) -> list[str]:
         f"Same files, same {args.threads} threads, {names[args.server][1]} in its own process.",
         f"wsmux: one WebSocket for all, connecting included; masks {masker}; its time has a",
         "  stream back from the server for each file, with a report that is checked too.",
-        "per file: websocket-client and simple-websocket, TCP_NODELAY on both ends, a WebSocket for",
-        "  each file; connecting and closing are part of its time because they are its cost.",
+        "per file: websocket-client and simple-websocket with TCP_NODELAY, a WebSocket for each;",
+        "  connecting and closing are part of its time because they are its cost.",
         "Both hash with SHA-256 on both sides while sending, in pieces of 64 KiB.",
     ]
 
