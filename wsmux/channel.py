@@ -25,7 +25,7 @@ import threading
 import time
 import weakref
 from _thread import LockType
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from .config import Config
 from .deadline import Deadline
@@ -238,7 +238,7 @@ class Channel:
 
     # The I/O thread
 
-    def batches(self) -> Iterator[list[Received]]:
+    def batches(self) -> Generator[list[Received]]:
         """Run the I/O loop; yield the messages that the owner must handle, in order.
 
         An empty batch says that a timer may be due. The iteration ends with the channel; ``error``

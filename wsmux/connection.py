@@ -419,13 +419,15 @@ class Connection:
     # The I/O thread
 
     def _run(self) -> None:
+        batches = self._channel.batches()
         try:
-            for messages in self._channel.batches():
+            for messages in batches:
                 self._handle(messages)
         except Exception:
             _log.exception("the I/O thread of %s failed; the connection ends", self.name)
             self._channel.abort(ConnectionClosedError(1011, "internal error", "local"))
         finally:
+            batches.close()
             if not isinstance(self._channel.error, ForkedError):
                 self._wake_everybody()
                 _memory.forget(self)
@@ -452,7 +454,7 @@ class Connection:
             not messages
             or (timer is not None and now >= timer)
             or self._channel.error is not None
-            or bool(self._abandoned)
+            or bool(self._abandoned or self._quiet)
             or self._table.unread > self.config.max_connection_buffer * PRESSURE
         )
 
@@ -481,8 +483,7 @@ class Connection:
         table.changed = False
         while self._abandoned:
             entry = self._abandoned.popleft()
-            entry.closed = True
-            table.reset(entry, 0)
+            table.abandon(entry)
         self._protocol.handle_timer(now)
         table.refuse_late(now)
         limit = self.config.max_connection_buffer

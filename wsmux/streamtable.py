@@ -26,6 +26,9 @@ __all__ = ["StreamTable"]
 # Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
 CODE_OVERFLOW = 2
 
+# Ends a stream without a reason that the application gave.
+CODE_UNKNOWN = 0
+
 
 class StreamTable:
     """Hold the entries, the accept queue and the counters.
@@ -119,6 +122,14 @@ class StreamTable:
         self.drop_unread(entry)
         self._protocol.reset_write(entry.id, code)
         self._protocol.reset_read(entry.id, code)
+
+    def abandon(self, entry: Entry) -> None:
+        """End a stream that was dropped: an error for the peer, but where its end was said."""
+        entry.closed = True
+        self.drop_unread(entry)
+        if entry.write_failure is None:
+            self._protocol.reset_write(entry.id, CODE_UNKNOWN)
+        self._protocol.reset_read(entry.id, CODE_UNKNOWN)
 
     # What the protocol reports
 

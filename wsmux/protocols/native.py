@@ -25,12 +25,16 @@ it is silent or contradicts itself:
 - Code 3 (refused) ends a stream that nobody took; applications use codes from 64 up.
 - GO_AWAY is not in the text.
 
-The js-ws dialect differs where the shipped package does (types of two bytes, no subprotocol, no
-GO_AWAY, codes all the application's) and works around it: CLOSE waits until every byte is
-acknowledged or five seconds have passed, since the package can lose data that arrives together
-with CLOSE, and for an end that waits so, credit is returned as soon as all is read; reading stops
-with ERROR 0, since an unasked CLOSE Write is an error there, and is answered as the package does;
-bytes behind a complete body are ignored; an ACK on a lower id that was never seen counts as late.
+The js-ws dialect differs where the shipped package does: types of two bytes, no subprotocol, no
+GO_AWAY, codes all the application's. It works around the package's defects:
+
+- CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
+  lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
+  as all is read, but not behind our own CLOSE, where a late ACK opens a phantom stream there.
+- The window announced fits one message, since the package sends all its credit in one.
+- Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
+  answered as the package answers it.
+- Bytes behind a complete body are ignored; an ACK on a lower id never seen counts as late.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..config import Config
+from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
 from .base import Buffer, Message, MuxProtocol, Role
 from .credit import ReceiveWindow, SendCredit
@@ -395,15 +399,20 @@ class NativeProtocol(MuxProtocol):
         if stream_id > MAX_VARINT:
             raise LocalProtocolError("all 2^61 stream ids of this side are used up")
         self._next_id += 2
-        size = self.config.receive_window
+        size = self._window(self.config.receive_window)
         stream = _Stream(stream_id, encode_varint(stream_id), ReceiveWindow(size), local=True)
         self._streams[stream_id] = stream
         self._pending_opens += 1
         self._control_message(stream.head, ACK, _UINT32.pack(size))
         return stream_id
 
+    def _window(self, size: int) -> int:
+        """Return a window; js-ws sends one DATA as large as its credit, which we must take."""
+        return min(size, self.config.max_message_size - MAX_HEAD) if self.dialect.shipped else size
+
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams[stream_id]
+        window = self._window(window)
         stream.window = ReceiveWindow(window)
         self._control_message(stream.head, ACK, _UINT32.pack(window))
 

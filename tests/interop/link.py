@@ -1,0 +1,142 @@
+"""Hold a connection between this process and a Node peer, and what the tests do with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import wsmux
+
+from .nodepeer import NodePeer, generate, sha256
+
+KIB = 1024
+MIB = 1024 * KIB
+
+WAIT = 20.0  # seconds that a step may take; a healthy one takes milliseconds
+BULK_WAIT = 40.0  # the same for steps that move megabytes, or thousands of messages
+
+SMALL = 5
+LARGE = 3 * MIB  # three times the window that js-ws announces, twelve times ours
+
+MANY = 100
+MANY_SIZE = 20_000
+MANY_CHUNK = 500
+
+by_either = pytest.mark.parametrize("opener", ["wsmux", "node"])
+
+# The first test of a run may have to install the package, which counts as its time.
+marks = [pytest.mark.interop, pytest.mark.hang_bound(400)]
+
+
+@dataclass
+class Link:
+    """Hold both ends of one connection."""
+
+    connection: wsmux.Connection
+    node: NodePeer
+    node_is_client: bool
+    uncaught_expected: bool = False
+    failures: list[BaseException] = field(default_factory=list)
+
+    def open(self) -> wsmux.Stream:
+        """Open a stream here."""
+        stream = self.connection.open_stream(timeout=WAIT)
+        stream.timeout = WAIT
+        return stream
+
+    def accept(self) -> wsmux.Stream:
+        """Take a stream that Node opened."""
+        stream = self.connection.accept_stream(timeout=WAIT)
+        stream.timeout = WAIT
+        return stream
+
+    def open_pair(self) -> tuple[wsmux.Stream, int]:
+        """Open a stream here and accept it in Node, which names it by the handle."""
+        return self.open(), self.node.call("accept")["handle"]
+
+    def accept_pair(self) -> tuple[wsmux.Stream, int]:
+        """Open a stream in Node and accept it here."""
+        handle: int = self.node.call("open")["handle"]
+        return self.accept(), handle
+
+    def pair(self, opener: str) -> tuple[wsmux.Stream, int]:
+        """Return both ends of a new stream that `opener` opened."""
+        return self.open_pair() if opener == "wsmux" else self.accept_pair()
+
+    def echo_all(self) -> None:
+        """Echo every stream that Node opens from now on."""
+        spawn(self._echo_all)
+
+    def _echo_all(self) -> None:
+        for stream in self.connection:
+            stream.timeout = WAIT
+            spawn(self._echo, stream)
+
+    def _echo(self, stream: wsmux.Stream) -> None:
+        try:
+            echo(stream)
+        except Exception as error:
+            self.failures.append(error)
+
+    def assert_alive(self) -> None:
+        """Exchange bytes on a new stream."""
+        stream, handle = self.open_pair()
+        stream.write(b"still there?")
+        stream.close_write()
+        assert self.node.call("readAll", stream=handle)["sha256"] == sha256(b"still there?")
+        self.node.call("write", stream=handle, hex=b"yes".hex())
+        self.node.call("close", stream=handle)
+        assert stream.read() == b"yes"
+        stream.close()
+
+
+def spawn(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Run a function in a daemon thread, so that a hang cannot keep the process alive."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def echo(stream: wsmux.Stream) -> None:
+    """Return every byte, then end."""
+    while chunk := stream.read(64 * KIB):
+        stream.write(chunk)
+    stream.close()
+
+
+def write_in_chunks(stream: wsmux.Stream, data: bytes, size: int) -> None:
+    """Write `data` with many small calls, then end the writing half."""
+    for start in range(0, len(data), size):
+        stream.write(data[start : start + size])
+    stream.close_write()
+
+
+def write_and_close(stream: wsmux.Stream, data: bytes) -> None:
+    """Write `data` with many small calls, then close the whole stream."""
+    write_in_chunks(stream, data, MANY_CHUNK)
+    stream.close()
+
+
+def digests(seed: str, count: int, size: int) -> list[str]:
+    """Return the digests of what the peer generates from `seed-0`, `seed-1`, ..."""
+    return [sha256(generate(f"{seed}-{index}", size)) for index in range(count)]
+
+
+def good(answers: list[dict[str, Any]]) -> list[Any]:
+    """Return the digests in the answers, or the error where there is one."""
+    return [answer.get("sha256", answer.get("error")) for answer in answers]
+
+
+Connector = Callable[..., Link]
