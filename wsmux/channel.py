@@ -104,14 +104,17 @@ class Channel:
 
         See ``SendQueue.flush``. It does not tell what became of the frames: ``error`` does.
         """
+        emptied = False
         try:
-            if not self.queue.flush(ticket, deadline, given_up):
-                with self.mutex:
-                    self._wakeup.set()
+            emptied = self.queue.flush(ticket, deadline, given_up)
         except OSError as error:
             self._lost(error)
             if isinstance(error, SendInterrupted) and error.__cause__ is not None:
                 raise error.__cause__ from None
+        finally:
+            if not emptied:  # after an interrupt, too, the rest is for the I/O thread
+                with self.mutex:
+                    self._wakeup.set()
 
     def wake_locked(self) -> None:
         """Make the I/O thread look at its timers and queues."""
@@ -253,8 +256,7 @@ class Channel:
                 yield self._sort(self._read())
                 if self.queue.turns_waiting() or self.keep_alive.due(self._now):
                     self._keep_time()
-                if self.queue.has_output():
-                    self.flush()
+                self.queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
             self._lost(error)
         finally:
@@ -292,9 +294,12 @@ class Channel:
         self._now = time.monotonic()
 
     def _timeout(self) -> float | None:
-        due = self.keep_alive.next_timer() if self.error is None else self._give_up
-        if self.owner_timer is not None and (due is None or self.owner_timer < due):
-            due = self.owner_timer
+        if self.error is not None:
+            due = self._give_up
+        else:
+            due = self.keep_alive.next_timer()
+            if self.owner_timer is not None and (due is None or self.owner_timer < due):
+                due = self.owner_timer
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _keep_time(self) -> None:

@@ -103,6 +103,7 @@ class Connection:
         self._abandoned: deque[Entry] = deque()
         self._reported = 0  # unread bytes last reported to the process's sum
         self._deaf = False  # the end of the connection was told to everybody
+        channel.owner_timer = self._table.next_timer()
         self._thread = threading.Thread(target=self._run, name=f"{channel.name}-io", daemon=True)
         try:
             self._thread.start()
@@ -436,14 +437,17 @@ class Connection:
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[LockType] = []
         table, now = self._table, time.monotonic()
+        failure: RemoteProtocolError | None = None
         for start in range(0, len(messages) or 1, SLICE):
             with self.mutex:
-                self._feed_locked(messages[start : start + SLICE], now, wakes)
+                failure = self._feed_locked(messages[start : start + SLICE], now, wakes) or failure
                 last = start + SLICE >= len(messages)
                 if last and (table.changed or self._due(now, len(messages))):
                     self._keep_time_locked(now, wakes)
             if wakes:
                 wake(wakes)
+        if failure is not None:
+            _log.info("%s: the peer broke the protocol: %s", self.name, failure)
         if not messages or abs(table.unread - self._reported) >= REPORT_STEP:
             self._limit_process_memory()
 
@@ -458,10 +462,12 @@ class Connection:
             or self._table.unread > self.config.max_connection_buffer * PRESSURE
         )
 
-    def _feed_locked(self, messages: list[Received], now: float, wakes: list[LockType]) -> None:
+    def _feed_locked(
+        self, messages: list[Received], now: float, wakes: list[LockType]
+    ) -> RemoteProtocolError | None:
         if self._deaf:
-            return
-        table = self._table
+            return None
+        table, failure = self._table, None
         table.short_of_memory = (
             table.unread >= self.config.max_connection_buffer * PRESSURE
             or _memory.total >= self.config.max_process_buffer * PRESSURE
@@ -472,11 +478,12 @@ class Connection:
                     raise FrameError("text message; this protocol is binary", 1003)
                 self._protocol.receive_data(message.data)
                 table.apply(now, wakes)
-        except RemoteProtocolError as failure:
-            _log.info("%s: the peer broke the protocol: %s", self.name, failure)
+        except RemoteProtocolError as error:
+            failure = error
             table.apply(now, wakes)
-            self._channel.fail_locked(protocol_failure(failure))
+            self._channel.fail_locked(protocol_failure(error))
         self._queue_locked(provoked=True)
+        return failure
 
     def _keep_time_locked(self, now: float, wakes: list[LockType]) -> None:
         table = self._table
@@ -493,7 +500,7 @@ class Connection:
         self._queue_locked()
         if not (table.entries and self._protocol.pending_closes()):
             self._quiet.collect(wakes)
-        if self._idle(now):
+        if self._channel.error is None and self._idle(now):
             self._channel.close_locked(1000, "idle")
         self._channel.owner_timer = table.next_timer()
         if self._channel.error is not None:

@@ -177,12 +177,14 @@ class Stream(io.RawIOBase):
     def _read(self, take: Callable[[ByteQueue], Any], deadline: Deadline, wanted: int) -> Any:
         """Wait for bytes and take them; return ``None`` at the clean end."""
         entry, connection = self._entry, self._connection
+        failure: Failure | None = None
         with connection.mutex:
             if entry.reading:
                 raise ConcurrencyError(f"another thread is reading stream {entry.id}")
             while not entry.buffer or not wanted:
-                if entry.read_failure is not None:
-                    raise entry.read_failure()
+                failure = entry.read_failure
+                if failure is not None:
+                    break
                 if entry.ended or not wanted:
                     return None
                 connection.check_locked()
@@ -193,9 +195,12 @@ class Stream(io.RawIOBase):
                     entry.reader.wait(connection.mutex, deadline)
                 finally:
                     entry.reading = False
-            before = len(entry.buffer)
-            taken = take(entry.buffer)
-            owes = connection.consumed_locked(entry, before - len(entry.buffer))
+            if failure is None:
+                before = len(entry.buffer)
+                taken = take(entry.buffer)
+                owes = connection.consumed_locked(entry, before - len(entry.buffer))
+        if failure is not None:
+            raise failure()
         if owes:
             connection.flush()
         return taken
@@ -233,8 +238,10 @@ class Stream(io.RawIOBase):
                 with connection.mutex:
                     if entry.writing and not more:
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
-                    sent, ticket = self._send_frame_locked(part, deadline)
-                    more = entry.writing = written + sent < size
+                    failure, sent, ticket = self._send_frame_locked(part, deadline)
+                    more = entry.writing = failure is None and written + sent < size
+                if failure is not None:
+                    raise failure()
                 if more and not sent:
                     raise WriteTimeout(entry.id, written, size)
                 written += sent
@@ -247,20 +254,28 @@ class Stream(io.RawIOBase):
                 with connection.mutex:
                     entry.writing = False
 
-    def _send_frame_locked(self, part: memoryview, deadline: Deadline) -> tuple[int, int]:
-        """Queue one frame of ``part``; return its size, 0 when out of time, and its ticket."""
+    def _send_frame_locked(
+        self, part: memoryview, deadline: Deadline
+    ) -> tuple[Failure | None, int, int]:
+        """Queue one frame of ``part``; return its size, 0 when out of time, and its ticket.
+
+        The failure of the half comes first, if it has one; it may run the application's code, so
+        the caller raises it without the mutex.
+        """
         entry, connection = self._entry, self._connection
         mutex, queue = connection.mutex, connection.queue
         waited = used = False
         try:
             while True:
-                self._check_writable_locked()
+                if entry.write_failure is not None:
+                    return entry.write_failure, 0, 0
+                connection.check_locked()
                 credit = connection.credit_locked(entry) or not part
                 if credit and queue.has_room_locked(waited):
                     used = True
-                    return connection.send_locked(entry, part)
+                    return None, *connection.send_locked(entry, part)
                 if deadline.expired():
-                    return 0, 0
+                    return None, 0, 0
                 entry.writing = True
                 if not credit:
                     entry.writer.wait(mutex, deadline)
@@ -271,11 +286,6 @@ class Stream(io.RawIOBase):
             entry.writing = False
             if waited and not used:
                 connection.wake_locked()  # the turn in the queue was not used: pass it on
-
-    def _check_writable_locked(self) -> None:
-        if self._entry.write_failure is not None:
-            raise self._entry.write_failure()
-        self._connection.check_locked()
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""
@@ -376,9 +386,24 @@ class Stream(io.RawIOBase):
         size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
         buffered: Any
         if "r" in mode and "w" in mode:
-            buffered = io.BufferedRWPair(self, self, size)
+            buffered = _BufferedPair(self, size)
         elif "r" in mode:
             buffered = io.BufferedReader(self, size)
         else:
             buffered = io.BufferedWriter(self, size)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
+
+
+class _BufferedPair(io.BufferedRWPair):
+    """Be a pair that may be collected unclosed, as the other buffered files may."""
+
+    def __init__(self, stream: Stream, size: int) -> None:
+        super().__init__(stream, stream, size)
+        self._stream = stream
+
+    def __del__(self) -> None:
+        # BufferedRWPair's own flushes without a word; the writer inside says it to the stream.
+        return
+
+    def _dealloc_warn(self, source: object) -> None:
+        self._stream._dealloc_warn(source)

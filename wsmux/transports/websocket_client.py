@@ -1,9 +1,15 @@
 """Shake hands as a client with websocket-client, and hand over the socket.
 
-websocket-client resolves names, goes through HTTP and SOCKS proxies, does TLS, follows redirects
-and checks the response. It reads the response a byte at a time, so nothing behind it is swallowed.
-Its timeout is per read and it takes any number of headers; the socket it reads from is therefore
-wrapped for the time of the handshake, to hold one deadline and one size for the whole of it.
+websocket-client resolves names, goes through HTTP and SOCKS proxies, does TLS and checks the
+response. It reads the response a byte at a time, so nothing behind it is swallowed. What it leaves
+open is done here:
+
+- Its timeout is per read, and it takes any number of headers. The socket it reads from is wrapped
+  for the time of the handshake, to hold one deadline and one size for the whole of it. (An HTTP
+  proxy's own answer to CONNECT is read before that; there the timeout is per read.)
+- It follows redirects with all headers, wherever they lead. Here, credentials stay with the host
+  they were meant for.
+- It says "Invalid WebSocket Header" of any wrong header, and takes extensions it did not offer.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 import websocket
 
@@ -40,12 +47,20 @@ OPTIONS = frozenset(
     }
 )
 
+REDIRECT_LIMIT = 3
+
+# Headers that only the host they were given for may see.
+CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+_SCHEMES = {"http": "ws", "https": "wss"}
+
 
 class _Watched:
     """Stand for a socket whose handshake must end in time and in size."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline, limit: int) -> None:
         self.socket = sock
+        self.head = bytearray()
         self._deadline = deadline
         self._left = limit
 
@@ -59,13 +74,28 @@ class _Watched:
         self.socket.settimeout(remaining)
         data = self.socket.recv(size)
         self._left -= len(data)
+        if size == 1:  # the head is read so, a body in larger pieces
+            self.head += data
         if self._left < 0:
-            raise HandshakeError("the response to the handshake is too long")
+            raise HandshakeError("the answer to the handshake is too long", self.status())
         return data
+
+    def status(self) -> int | None:
+        """Return the status of the response, as far as it has come."""
+        parts = bytes(self.head[:64]).split(None, 2)
+        return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the response, as far as they have come."""
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(":") for line in lines if ":" in line)
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 class _Client(websocket.WebSocket):
     """Watch the socket as soon as websocket-client sets it."""
+
+    watched: _Watched | None = None
 
     def __init__(self, deadline: Deadline, limit: int, **options: Any) -> None:
         self._watch = (deadline, limit)
@@ -78,6 +108,7 @@ class _Client(websocket.WebSocket):
     @sock.setter
     def sock(self, sock: Any) -> None:
         self._sock = None if sock is None else _Watched(sock, *self._watch)
+        self.watched = self._sock or self.watched
 
 
 def shake_hands(
@@ -99,29 +130,100 @@ def shake_hands(
     unknown = set(options) - OPTIONS
     if unknown:
         raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
-    kept = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
-    client = _Client(
-        deadline,
-        max_size,
-        sslopt=options.get("sslopt") or {},
-        sockopt=options.get("sockopt"),
-        enable_multithread=False,
-    )
-    with _mapped_errors(url):
-        client.connect(  # type: ignore[no-untyped-call]
-            url,
-            header=headers or [],
-            subprotocols=list(subprotocols) or None,
-            timeout=deadline.remaining(),
-            **kept,
+    kept = dict(options)
+    lines = _header_lines(headers)
+    for _ in range(kept.pop("redirect_limit", REDIRECT_LIMIT) + 1):
+        client = _Client(
+            deadline, max_size, sslopt=kept.get("sslopt") or {}, sockopt=kept.get("sockopt")
         )
-    sock: socket.socket = client.sock.socket
-    return sock, client.getsubprotocol()
+        location = _connect(client, url, lines, subprotocols, deadline, kept)
+        if location is None:
+            _check_extensions(url, client)
+            sock: socket.socket = client.sock.socket
+            return sock, client.getsubprotocol()
+        target = _redirect_target(url, location)
+        if _origin(target) != _origin(url):
+            lines = [x for x in lines if x.partition(":")[0].strip().lower() not in CREDENTIALS]
+            for own in ("cookie", "host"):
+                kept.pop(own, None)
+        url = target
+    raise HandshakeError(f"redirected too often, at last to {url}")
+
+
+def _header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
+    if isinstance(headers, Mapping):
+        return [f"{name}: {value}" for name, value in headers.items()]
+    return list(headers or ())
+
+
+def _connect(
+    client: _Client,
+    url: str,
+    lines: list[str],
+    subprotocols: Sequence[str],
+    deadline: Deadline,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Make one attempt; return where it was redirected to, ``None`` if it is done."""
+    passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
+    passed.setdefault("http_proxy_timeout", deadline.remaining())
+    with _mapped_errors(url, client, subprotocols):
+        try:
+            client.connect(  # type: ignore[no-untyped-call]
+                url,
+                header=lines,
+                subprotocols=list(subprotocols) or None,
+                timeout=deadline.remaining(),
+                redirect_limit=0,
+                **passed,
+            )
+        except websocket.WebSocketException:
+            response = client.handshake_response
+            if response is None or response.status not in (301, 302, 303, 307, 308):
+                raise
+            return str(response.headers.get("location", ""))
+    return None
+
+
+def _redirect_target(url: str, location: str) -> str:
+    parts = urlsplit(urljoin(url, location))
+    target = parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme))
+    downgrade = urlsplit(url).scheme == "wss" and target.scheme != "wss"
+    if not location or target.scheme not in _SCHEMES.values() or downgrade:
+        raise HandshakeError(f"{url} redirects to {location!r}, where a WebSocket cannot follow")
+    return target.geturl()
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _check_extensions(url: str, client: _Client) -> None:
+    extensions = client.watched.headers().get("sec-websocket-extensions") if client.watched else ""
+    if extensions:
+        client.sock.socket.close()
+        raise HandshakeError(f"{url} chose the extension {extensions!r}, which was not offered")
+
+
+def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
+    """Name the header that made websocket-client refuse a response."""
+    headers = client.watched.headers() if client.watched else {}
+    if headers.get("upgrade", "").lower() != "websocket":
+        return "its Upgrade header does not say websocket"
+    if "upgrade" not in headers.get("connection", "").lower():
+        return "its Connection header does not say Upgrade"
+    chosen = headers.get("sec-websocket-protocol")
+    if offered and (chosen or "").lower() not in [name.lower() for name in offered]:
+        return (
+            f"it chose the subprotocol {chosen!r} of {', '.join(offered)}; does that path serve it?"
+        )
+    return "its Sec-WebSocket-Accept header does not fit the key that was sent"
 
 
 @contextmanager
-def _mapped_errors(url: str) -> Iterator[None]:
-    """Turn what websocket-client raises into what this package raises."""
+def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterator[None]:
+    """Turn what websocket-client and python-socks raise into what this package raises."""
     try:
         yield
     except websocket.WebSocketBadStatusException as error:
@@ -135,10 +237,16 @@ def _mapped_errors(url: str) -> Iterator[None]:
     except websocket.WebSocketProxyException as error:
         raise HandshakeError(f"the proxy refused to connect to {url}: {error}") from error
     except websocket.WebSocketException as error:
-        raise HandshakeError(
-            f"{url} did not accept the WebSocket: {error}; does that path serve this subprotocol?"
-        ) from error
+        invalid = str(error) == "Invalid WebSocket Header"
+        why = _what_is_wrong(client, offered) if invalid else str(error)
+        raise HandshakeError(f"{url} did not accept the WebSocket: {why}") from error
     except ssl.SSLError as error:
         raise HandshakeError(f"TLS with {url} failed: {error}") from error
     except TimeoutError as error:
         raise TimeoutError(f"no answer from {url} in time") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("python_socks"):
+            raise
+        if "Timeout" in type(error).__name__:
+            raise TimeoutError(f"no answer from the proxy to {url} in time") from error
+        raise HandshakeError(f"the proxy did not connect to {url}: {error}") from error
