@@ -186,11 +186,16 @@ def _connect(
 
 
 def _redirect_target(url: str, location: str) -> str:
-    parts = urlsplit(urljoin(url, location))
+    text = f"{url} redirects to {location!r}, where a WebSocket cannot follow"
+    try:
+        parts = urlsplit(urljoin(url, location))
+        _ = parts.port
+    except ValueError as error:
+        raise HandshakeError(text) from error
     target = parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme))
     downgrade = urlsplit(url).scheme == "wss" and target.scheme != "wss"
-    if not location or target.scheme not in _SCHEMES.values() or downgrade:
-        raise HandshakeError(f"{url} redirects to {location!r}, where a WebSocket cannot follow")
+    if not location or not target.hostname or target.scheme not in _SCHEMES.values() or downgrade:
+        raise HandshakeError(text)
     return target.geturl()
 
 
