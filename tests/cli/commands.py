@@ -1,0 +1,52 @@
+"""Run ``python -m wsmux`` as a user does."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# A test fails rather than hangs.
+PATIENCE = 60.0
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "wsmux", *arguments]
+
+
+def run(
+    *arguments: str, data: bytes | None = None, without: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end; ``without`` are modules that look as if not installed."""
+    program = command(*arguments)
+    if without:
+        hidden = "".join(f"sys.modules[{module!r}] = None; " for module in without)
+        code = f"import sys; {hidden}from wsmux.cli.main import main; sys.exit(main())"
+        program = [sys.executable, "-c", code, *arguments]
+    stdin = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
+    stdin |= {"stdin": options.pop("stdin")} if "stdin" in options else {}
+    return subprocess.run(
+        program, capture_output=True, timeout=PATIENCE, check=False, **stdin, **options
+    )
+
+
+@contextmanager
+def served(*arguments: str, status: int = 130) -> Iterator[str]:
+    """Run ``wsmux serve``; yield the URL, then end it with Ctrl-C and check how it ends."""
+    process = subprocess.Popen(
+        command("serve", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        assert url, process.communicate(timeout=PATIENCE)[1]
+        yield url
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == status
+    finally:
+        process.kill()
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert "Traceback" not in errors, errors

@@ -1,0 +1,96 @@
+"""What holds for every subcommand: exit status, stdout for data, stderr for talk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import wsmux
+from wsmux.cli.main import main
+
+from .commands import command, run
+
+
+def test_version_goes_to_stdout() -> None:
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.decode() == f"wsmux {wsmux.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["serve"],
+        ["serve", "--echo", "--sink"],
+        ["cat"],
+        ["cat", "http://127.0.0.1/"],
+        ["cat", "ws://"],
+        ["cat", "--timeout", "0", "ws://127.0.0.1/"],
+        ["cat", "--timeout", "soon", "ws://127.0.0.1/"],
+        ["cat", "--header", "no colon", "ws://127.0.0.1/"],
+        ["cat", "--insecure", "--cafile", "x.pem", "wss://127.0.0.1/"],
+        ["demo", "--limit", "0"],
+        ["demo", "--server", "apache"],
+        ["bench", "--repetitions", "0"],
+        ["bench", "--seconds", "-1"],
+        ["bench", "--pin", "perhaps"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_and_says_why_on_stderr(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "wsmux" in told.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--echo", "--keyfile", "key.pem"],
+        ["bench", "--peers", "nobody"],
+        ["bench", "--measures", "nothing"],
+    ],
+    ids=" ".join,
+)
+def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.startswith(f"wsmux {arguments[0]}: ".encode())
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["serve", "cat", "demo", "bench"])
+def test_help_names_every_subcommand(name: str) -> None:
+    assert name in run("--help").stdout.decode()
+    done = run(name, "--help")
+    assert done.returncode == 0
+    assert f"usage: wsmux {name}" in done.stdout.decode()
+
+
+def test_the_command_line_imports_no_optional_package() -> None:
+    program = (
+        "import sys; from wsmux.cli.main import main; main(['--version']); "
+        "print(sorted({'flask', 'gunicorn', 'rich', 'tqdm'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:
+    process = subprocess.Popen(
+        command("serve", "--echo"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"Traceback" not in errors
+    assert b"Exception ignored" not in errors

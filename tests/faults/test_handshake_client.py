@@ -1,0 +1,531 @@
+"""Meet servers and proxies that refuse, lie or stall: ``wsmux.connect`` ends typed and in time."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import wsmux
+
+from .certificates import Certificates
+from .proxies import Script, http_proxy, playing, socks5_proxy
+from .rawpeer import WAIT, read_head, response
+
+# Seconds for a handshake that must end at its deadline, and for the deadline to be kept in.
+SHORT = 0.4
+IN_TIME = 3.0
+
+
+@pytest.fixture
+def server() -> Iterator[wsmux.Server]:
+    running = wsmux.serve(wsmux.Connection.wait_closed)
+    yield running
+    for connection in running.connections:
+        connection.abort()
+    running.shutdown(timeout=0)
+
+
+def answering(reply: bytes) -> Script:
+    """Read the request and answer it with fixed bytes."""
+
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(reply)
+        drain(sock)
+
+    return script
+
+
+def upgrading(headers: dict[str, str | None]) -> Script:
+    """Answer with a 101 that differs in some headers."""
+
+    def script(sock: socket.socket) -> None:
+        sock.sendall(response(read_head(sock)[1]["sec-websocket-key"], headers))
+        drain(sock)
+
+    return script
+
+
+def drain(sock: socket.socket) -> None:
+    while sock.recv(65536):
+        pass
+
+
+def status(line: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {line}", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def refusal(script: Script, **options: Any) -> wsmux.HandshakeError:
+    """Connect to a script and return the error; it must leave no thread of ours behind."""
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect(f"ws://127.0.0.1:{port}", timeout=WAIT, **options)
+    assert raised.value.retry_safe
+    assert "\n" not in str(raised.value)
+    assert not any(thread.name.startswith("wsmux-client") for thread in threading.enumerate())
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (400, "no common subprotocol; this address serves chat"),
+        (401, "who are you"),
+        (403, "the origin 'x' may not connect here"),
+        (404, ""),
+        (426, "send an upgrade"),
+        (500, "caf\u00e9 \u20ac"),
+        (503, "too many connections"),
+        (200, "<html>welcome</html>"),
+    ],
+)
+def test_bad_status_is_named_with_the_body(code: int, body: str) -> None:
+    error = refusal(answering(status(f"{code} Whatever", body.encode())))
+    assert error.status == code
+    assert str(code) in str(error)
+    assert body in str(error)
+
+
+def test_body_that_is_not_text_is_shown_without_failing() -> None:
+    error = refusal(answering(status("502 Bad", b"\xff\xfe\x00bin")))
+    assert error.status == 502
+
+
+def test_long_body_is_cut() -> None:
+    error = refusal(answering(status("403 Forbidden", b"x" * 10_000)))
+    assert error.status == 403
+    assert len(str(error)) < 500
+
+
+def test_status_is_named_when_its_body_is_too_long_to_read() -> None:
+    assert refusal(answering(status("403 Forbidden", b"x" * 100_000))).status == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-WebSocket-Accept": "AAAAAAAAAAAAAAAAAAAAAAAAAAA="},
+        {"Sec-WebSocket-Accept": None},
+        {"Upgrade": None},
+        {"Upgrade": "h2c"},
+        {"Connection": "keep-alive"},
+        {"Connection": None},
+        {"Sec-WebSocket-Protocol": None},
+        {"Sec-WebSocket-Protocol": "chat"},
+        {"Sec-WebSocket-Protocol": "wsmux.v1, chat"},
+    ],
+    ids=lambda headers: "-".join(str(part) for item in headers.items() for part in item),
+)
+def test_wrong_upgrade_is_refused(headers: dict[str, str | None]) -> None:
+    assert "did not accept" in str(refusal(upgrading(headers)))
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("Sec-WebSocket-Accept", "Sec-WebSocket-Accept"),
+        ("Upgrade", "Upgrade"),
+        ("Connection", "Connection"),
+        ("Sec-WebSocket-Protocol", "subprotocol 'wrong'"),
+    ],
+)
+def test_wrong_upgrade_names_the_cause(header: str, name: str) -> None:
+    assert name in str(refusal(upgrading({header: "wrong"})))
+
+
+def test_extension_that_was_not_offered_is_refused() -> None:
+    refusal(upgrading({"Sec-WebSocket-Extensions": "permessage-deflate"}))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"HTTP/1.1 101 Switching", id="cut-line"),
+        pytest.param(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: web", id="cut-header"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n\r\n", id="ssh"),
+        pytest.param(b"\xff\xfe\xfd\r\n\r\n", id="not-utf8"),
+        pytest.param(b"HTTP/1.1 ABC What\r\n\r\n", id="no-number"),
+        pytest.param(b"HTTP/1.1 101 OK\r\nno colon here\r\n\r\n", id="no-colon"),
+        pytest.param(b"HTTP/1.1 403 No\r\nContent-Length: many\r\n\r\n", id="length"),
+        pytest.param(b"HTTP/1.1 403 No\r\nContent-Length: 100\r\n\r\ncut", id="cut-body"),
+    ],
+)
+def test_what_is_no_response_is_refused(reply: bytes) -> None:
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(reply)
+
+    refusal(script)
+
+
+def test_server_that_resets_within_its_response_ends_typed() -> None:
+    def script(sock: socket.socket) -> None:
+        sock.recv(1)
+        sock.sendall(b"HTTP/1.1 101")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    with playing(script) as port, pytest.raises((wsmux.HandshakeError, ConnectionError)):
+        wsmux.connect(f"ws://127.0.0.1:{port}", timeout=WAIT)
+
+
+def endless(sock: socket.socket) -> None:
+    read_head(sock)
+    sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n")
+    while True:
+        sock.sendall(b"X-Filler: " + b"y" * 1000 + b"\r\n")
+
+
+def dribbling(first: bytes) -> Script:
+    """Send a byte every few milliseconds, for ever."""
+
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(first)
+        while True:
+            sock.sendall(b"y")
+            time.sleep(SHORT / 10)  # the pace of the attack
+
+    return script
+
+
+def silent(sock: socket.socket) -> None:
+    drain(sock)
+
+
+def test_endless_headers_end_at_the_size_bound() -> None:
+    assert "too long" in str(refusal(endless))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(dribbling(b"HTTP/1.1 101 OK\r\nX: "), id="dribbled-head"),
+        pytest.param(
+            dribbling(b"HTTP/1.1 403 No\r\nContent-Length: 5000\r\n\r\n"), id="dribbled-body"
+        ),
+        pytest.param(silent, id="silent"),
+    ],
+)
+def test_slow_response_ends_at_one_deadline(script: Script) -> None:
+    with playing(script) as port:
+        started = time.monotonic()
+        with pytest.raises(TimeoutError) as raised:
+            wsmux.connect(f"ws://127.0.0.1:{port}", timeout=SHORT)
+        assert time.monotonic() - started < IN_TIME
+        assert f"127.0.0.1:{port}" in str(raised.value)
+
+
+def test_deadline_of_the_config_counts_without_a_timeout() -> None:
+    config = wsmux.Config(handshake_timeout=SHORT)
+    with playing(silent) as port, pytest.raises(TimeoutError):
+        wsmux.connect(f"ws://127.0.0.1:{port}", config=config)
+
+
+# Redirects
+
+
+def redirecting(location: str, code: int = 302) -> Script:
+    return answering(status(f"{code} Moved", b"", f"Location: {location}"))
+
+
+def test_redirect_is_followed(server: wsmux.Server) -> None:
+    with (
+        playing(redirecting(server.url)) as port,
+        wsmux.connect(f"ws://127.0.0.1:{port}", timeout=WAIT) as connection,
+    ):
+        connection.ping(WAIT)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(status("302 Moved"), id="no-location"),
+        pytest.param(status("302 Moved", b"", "Location: http://x/"), id="http"),
+        pytest.param(status("302 Moved", b"", "Location: /elsewhere"), id="relative"),
+        pytest.param(status("302 Moved", b"", "Location: ws://[bad"), id="broken"),
+    ],
+)
+def test_redirect_to_nowhere_is_refused(reply: bytes) -> None:
+    refusal(answering(reply))
+
+
+def test_redirect_loop_ends() -> None:
+    def script(sock: socket.socket) -> None:
+        redirecting(f"ws://127.0.0.1:{sock.getsockname()[1]}")(sock)
+
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect(f"ws://127.0.0.1:{port}", timeout=WAIT)
+    assert "edirect" in str(raised.value)
+
+
+def test_redirect_limit_of_zero_refuses_the_first(server: wsmux.Server) -> None:
+    assert "edirect" in str(refusal(redirecting(server.url), redirect_limit=0))
+
+
+def test_redirects_share_one_deadline() -> None:
+    def script(sock: socket.socket) -> None:
+        port = sock.getsockname()[1]
+        read_head(sock)
+        time.sleep(SHORT * 0.8)  # the pace of the attack
+        sock.sendall(status("302 Moved", b"", f"Location: ws://127.0.0.1:{port}"))
+
+    with playing(script) as port, pytest.raises(TimeoutError):
+        wsmux.connect(f"ws://127.0.0.1:{port}", timeout=SHORT)
+
+
+def test_credentials_are_not_sent_to_the_target_of_a_redirect() -> None:
+    seen: list[dict[str, str]] = []
+
+    def target(sock: socket.socket) -> None:
+        seen.append(read_head(sock)[1])
+        sock.sendall(status("403 No"))
+
+    with playing(target) as other:
+        refusal(
+            redirecting(f"ws://localhost:{other}"),
+            headers={"Authorization": "Bearer secret"},
+            cookie="session=secret",
+        )
+    assert len(seen) == 1
+    assert not {"authorization", "cookie"} & seen[0].keys()
+
+
+# TLS
+
+
+def test_tls_to_a_plain_server_fails_typed(certificates: Certificates) -> None:
+    def script(sock: socket.socket) -> None:
+        sock.recv(4096)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect(f"wss://127.0.0.1:{port}", ssl_context=certificates.client, timeout=WAIT)
+    assert "TLS" in str(raised.value)
+
+
+def test_unknown_authority_fails_typed(certificates: Certificates) -> None:
+    server = wsmux.serve(wsmux.Connection.wait_closed, ssl_context=certificates.server)
+    with server, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect(server.url, ssl_context=ssl.create_default_context(), timeout=WAIT)
+    assert "TLS" in str(raised.value)
+    assert "certificate" in str(raised.value)
+
+
+def test_wrong_host_name_fails_typed(certificates: Certificates) -> None:
+    server = wsmux.serve(wsmux.Connection.wait_closed, "127.0.0.2", ssl_context=certificates.server)
+    with server, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect(server.url, ssl_context=certificates.client, timeout=WAIT)
+    assert "TLS" in str(raised.value)
+
+
+def test_silence_within_the_tls_handshake_ends_at_the_deadline(certificates: Certificates) -> None:
+    with playing(silent) as port:
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            wsmux.connect(f"wss://127.0.0.1:{port}", ssl_context=certificates.client, timeout=SHORT)
+        assert time.monotonic() - started < IN_TIME
+
+
+# No connection at all
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_refused_connection_is_an_oserror() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        wsmux.connect(f"ws://127.0.0.1:{free_port()}", timeout=WAIT)
+
+
+def test_unresolvable_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect("ws://no-such-host.invalid/", timeout=WAIT)
+    assert "no-such-host.invalid" in str(raised.value)
+    assert "resolved" in str(raised.value)
+
+
+def test_connect_that_nobody_answers_ends_at_the_deadline() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):  # fills the backlog
+            started = time.monotonic()
+            with pytest.raises(TimeoutError):
+                wsmux.connect(f"ws://127.0.0.1:{port}", timeout=SHORT)
+            assert time.monotonic() - started < IN_TIME
+
+
+@pytest.mark.parametrize("url", ["http://x/", "ws://", "x", "", "ws:///path", "ws://h:port/"])
+def test_what_is_no_websocket_url_is_a_value_error(url: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        wsmux.connect(url, timeout=WAIT)
+
+
+# Proxies
+
+
+def through(port: int, **options: Any) -> dict[str, Any]:
+    return {"http_proxy_host": "127.0.0.1", "http_proxy_port": port, "timeout": WAIT} | options
+
+
+def test_http_proxy_carries_a_connection(server: wsmux.Server) -> None:
+    seen: list[dict[str, str]] = []
+    with (
+        playing(http_proxy(seen)) as port,
+        wsmux.connect(
+            f"ws://localhost:{server.port}", **through(port, http_no_proxy=["none"])
+        ) as c,
+    ):
+        c.ping(WAIT)
+        assert seen[0]["line"] == f"CONNECT localhost:{server.port} HTTP/1.1"
+
+
+def test_http_proxy_gets_credentials(server: wsmux.Server) -> None:
+    seen: list[dict[str, str]] = []
+    basic = "Basic " + base64.b64encode(b"user:pass word").decode()
+    options = {"http_proxy_auth": ("user", "pass word"), "http_no_proxy": ["none"]}
+    with (
+        playing(http_proxy(seen, basic)) as port,
+        wsmux.connect(server.url, **through(port, **options)) as connection,
+    ):
+        connection.ping(WAIT)
+
+
+def test_http_proxy_carries_tls(certificates: Certificates) -> None:
+    server = wsmux.serve(wsmux.Connection.wait_closed, ssl_context=certificates.server)
+    with (
+        server,
+        playing(http_proxy([])) as port,
+        wsmux.connect(
+            server.url,
+            ssl_context=certificates.client,
+            **through(port, http_no_proxy=["none"]),
+        ) as connection,
+    ):
+        connection.ping(WAIT)
+
+
+@pytest.mark.parametrize("auth", [None, ("user", "wrong")])
+def test_http_proxy_that_refuses_is_named(auth: tuple[str, str] | None) -> None:
+    options = {"http_no_proxy": ["none"], "http_proxy_auth": auth}
+    with playing(http_proxy([], "Basic x")) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect("ws://localhost:1", **through(port, **options))
+    assert "proxy" in str(raised.value)
+    assert "407" in str(raised.value)
+
+
+@pytest.mark.parametrize("reply", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200"])
+def test_http_proxy_that_talks_nonsense_is_named(reply: bytes) -> None:
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(reply)
+
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect("ws://localhost:1", **through(port, http_no_proxy=["none"]))
+    assert "proxy" in str(raised.value)
+
+
+def test_proxy_that_is_not_there_is_an_oserror() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        wsmux.connect("ws://localhost:1", **through(free_port(), http_no_proxy=["none"]))
+
+
+@pytest.mark.xfail(strict=True, reason="the proxy's answer is read before the socket is watched")
+def test_http_proxy_is_held_to_the_deadline() -> None:
+    gave_up = threading.Event()
+
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        for _ in range(50):
+            sock.sendall(b"y")
+            time.sleep(SHORT / 10)  # the pace of the attack
+        gave_up.set()
+
+    with playing(script) as port, pytest.raises((TimeoutError, wsmux.HandshakeError)):
+        wsmux.connect("ws://localhost:1", **through(port, http_no_proxy=["none"], timeout=SHORT))
+    assert not gave_up.is_set()
+
+
+@pytest.mark.xfail(strict=True, reason="the proxy's answer is read before the socket is watched")
+def test_http_proxy_is_held_to_the_size() -> None:
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 200_000 + b"\r\n\r\n")
+        drain(sock)
+
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect("ws://localhost:1", **through(port, http_no_proxy=["none"], timeout=2))
+    assert "too long" in str(raised.value)
+
+
+def socks(port: int, **options: Any) -> dict[str, Any]:
+    pytest.importorskip("python_socks")
+    return through(port, proxy_type="socks5h", **options)
+
+
+def test_socks5_proxy_carries_a_connection(server: wsmux.Server) -> None:
+    with (
+        playing(socks5_proxy()) as port,
+        wsmux.connect(f"ws://localhost:{server.port}", **socks(port)) as connection,
+    ):
+        connection.ping(WAIT)
+
+
+def test_socks5_proxy_gets_credentials(server: wsmux.Server) -> None:
+    with (
+        playing(socks5_proxy((b"user", b"word"))) as port,
+        wsmux.connect(server.url, **socks(port, http_proxy_auth=("user", "word"))) as connection,
+    ):
+        connection.ping(WAIT)
+
+
+def talking_http(sock: socket.socket) -> None:
+    sock.recv(64)
+    sock.sendall(b"HTTP/1.1 400 Bad\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("script", "auth"),
+    [
+        pytest.param(socks5_proxy(refuse=2), None, id="not-allowed"),
+        pytest.param(socks5_proxy(refuse=5), None, id="refused-behind"),
+        pytest.param(socks5_proxy((b"user", b"word")), ("user", "wrong"), id="wrong-word"),
+        pytest.param(socks5_proxy((b"user", b"word")), None, id="no-word"),
+        pytest.param(talking_http, None, id="not-socks"),
+    ],
+)
+def test_socks5_proxy_that_refuses_is_named(script: Script, auth: tuple[str, str] | None) -> None:
+    with playing(script) as port, pytest.raises(wsmux.HandshakeError) as raised:
+        wsmux.connect("ws://localhost:1", **socks(port, http_proxy_auth=auth))
+    assert "proxy" in str(raised.value)
+
+
+def test_socks5_proxy_is_held_to_the_deadline() -> None:
+    done = threading.Event()
+
+    def script(sock: socket.socket) -> None:
+        done.wait(2.0)  # then the proxy gives up, so that the test ends
+        done.set()
+
+    with playing(script) as port:
+        with pytest.raises(TimeoutError):
+            wsmux.connect("ws://localhost:1", **socks(port, timeout=SHORT))
+        assert not done.is_set()
+        done.set()

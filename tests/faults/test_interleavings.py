@@ -1,0 +1,261 @@
+"""Force the interleavings that the lock plan must stand, one by one."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.channel import Channel
+
+from .rawpeer import (
+    ACK,
+    CLOSE_FRAME,
+    DATA,
+    ROLES,
+    WAIT,
+    Meeting,
+    close_payload,
+    in_thread,
+    meet,
+    uint32,
+    wait_for,
+)
+
+CALM = wsmux.Config(ping_interval=None)
+SHORT = 1.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[wsmux.Connection, wsmux.Connection]]:
+    ends = wsmux.pair(config=CALM)
+    yield ends
+    for end in ends:
+        end.abort()
+        assert end.wait_closed(WAIT)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the end is noted before the bytes in front of it are handed over"
+)
+def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes and Close come in one segment; a read starts when the end has just been noted."""
+    stream, peer = meeting.accepted(), meeting.peer
+    ended, read = threading.Event(), threading.Event()
+    original: Callable[..., None] = Channel._end_locked
+
+    def end_and_wait(channel: Channel, error: wsmux.WsmuxError) -> None:
+        original(channel, error)
+        if channel is meeting.connection._channel:
+            channel.mutex.release()
+            ended.set()
+            read.wait(WAIT)
+            channel.mutex.acquire()
+
+    monkeypatch.setattr(Channel, "_end_locked", end_and_wait)
+    peer.send(
+        peer.packed(stream.id, DATA, b"before") + peer.frame(CLOSE_FRAME, close_payload(1000))
+    )
+    assert ended.wait(WAIT)
+    try:
+        assert stream.read(64) == b"before"
+    finally:
+        read.set()
+
+
+def test_open_and_reset_before_the_answer_does_not_use_up_the_right_to_open(
+    pair: tuple[wsmux.Connection, wsmux.Connection],
+) -> None:
+    ours, theirs = pair
+    for _ in range(CALM.max_pending_opens + 50):
+        ours.open_stream(timeout=SHORT).reset()
+        ours.ping(WAIT)  # every answer has come
+    assert ours.stats().streams == 0
+
+
+def test_open_and_close_before_the_answer_does_not_use_up_the_right_to_open() -> None:
+    with meet("client", wsmux.Config(max_pending_opens=2)) as met:
+        for _ in range(4):
+            stream = met.connection.open_stream(timeout=SHORT)
+            stream.close()
+            met.peer.send_message(stream.id, ACK, uint32(100))
+
+
+@pytest.mark.xfail(strict=True, reason="nobody wakes the I/O thread")
+def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
+    pair: tuple[wsmux.Connection, wsmux.Connection],
+) -> None:
+    ours, theirs = pair
+    stream = ours.open_stream()
+    stream.write(b"x")
+    peer = theirs.accept_stream(WAIT)
+    peer.timeout = SHORT
+    assert peer.read(1) == b"x"
+    wait_for(lambda: not ours.queue.has_output())
+    with ours.mutex:
+        del stream
+        gc.collect()
+    with pytest.raises(wsmux.StreamReset):
+        peer.read(1)
+
+
+@pytest.mark.xfail(strict=True, reason="the wake-up is lost with the thread it went to")
+def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two acceptors is woken for a stream and leaves with an exception instead."""
+    ours, theirs = pair
+    wait = type(ours._table.acceptors).wait
+    first = threading.Event()
+
+    def leave_when_woken(waiters: Any, mutex: threading.Lock, deadline: Any) -> bool:
+        failing = not first.is_set()
+        first.set()
+        woken = wait(waiters, mutex, deadline)
+        if failing:
+            raise KeyboardInterrupt
+        return woken
+
+    monkeypatch.setattr(type(ours._table.acceptors), "wait", leave_when_woken)
+    interrupted = in_thread(ours.accept_stream)
+    assert first.wait(WAIT)
+    wait_for(lambda: len(ours._table.acceptors) == 1)
+    patient = in_thread(ours.accept_stream)
+    wait_for(lambda: len(ours._table.acceptors) == 2)
+    kept = theirs.open_stream()
+    assert isinstance(interrupted.exception(WAIT), KeyboardInterrupt)
+    assert patient.result(SHORT).id == kept.id
+
+
+@pytest.mark.xfail(
+    strict=True, reason="any ConnectionClosed is taken for the end of the own connection"
+)
+def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly() -> None:
+    """A relay whose upstream is lost must not look to its client like one that is done."""
+
+    def relay(connection: wsmux.Connection) -> None:
+        upstream, other = wsmux.pair()
+        other.abort()
+        assert other.wait_closed(WAIT)
+        upstream.accept_stream()
+
+    with (
+        wsmux.serve(relay) as server,
+        wsmux.connect(server.url) as connection,
+        pytest.raises(wsmux.ConnectionClosedError),
+    ):
+        connection.accept_stream(WAIT)
+
+
+@pytest.mark.xfail(strict=True, reason="nobody wakes the I/O thread")
+def test_answered_close_of_a_server_ends_without_lingering(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to a Close comes before the thread that sent the Close has noted that it is out.
+
+    The I/O thread then finds output left, waits, and must be told when there is none.
+    """
+    monkeypatch.setattr("wsmux.channel.LINGER", 60.0)
+    ours, theirs = pair
+    channel = theirs._channel
+    send = channel._socket.send
+
+    def send_and_be_overtaken(pieces: Any) -> int | None:
+        sent = send(pieces)
+        if theirs.closed and threading.current_thread() is not theirs._thread:
+            wait_for(lambda: channel._peer_closed)
+            wait_for(lambda: polls(theirs._thread))
+        return sent
+
+    monkeypatch.setattr(channel._socket, "send", send_and_be_overtaken)
+    closing = in_thread(theirs.close, WAIT)
+    try:
+        assert theirs.wait_closed(2 * SHORT)
+    finally:
+        theirs.abort()
+        closing.result(WAIT)
+
+
+def polls(thread: threading.Thread) -> bool:
+    """Tell whether a thread stays in poll()."""
+    assert thread.ident is not None
+    for _ in range(10):
+        if sys._current_frames()[thread.ident].f_code.co_name != "_poll":
+            return False
+        time.sleep(0.002)
+    return True
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_internal_error_of_the_io_thread_ends_the_connection_with_1011(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with meet(role, CALM) as met:
+
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(met.connection._protocol, "receive_data", fail)
+        accepting = in_thread(met.connection.accept_stream)
+        met.peer.send_message(met.peer.id(), ACK, uint32(1))
+        error = accepting.exception(WAIT)
+        assert isinstance(error, wsmux.ConnectionClosedError)
+        assert error.code == 1011
+
+
+def test_late_abort_does_not_touch_a_descriptor_that_was_given_away(
+    pair: tuple[wsmux.Connection, wsmux.Connection],
+) -> None:
+    ours, theirs = pair
+    ours.close(WAIT)
+    theirs.close(WAIT)
+    one, other = socket.socketpair()  # takes the descriptors that became free
+    with one, other:
+        for end in (ours, theirs):
+            end.abort()
+            end.close()
+            end.flush()
+        one.sendall(b"untouched")
+        assert other.recv(64) == b"untouched"
+
+
+@pytest.mark.xfail(strict=True, reason="finish() closes under the send lock only")
+def test_socket_is_closed_with_the_mutex_held(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``shutdown`` runs under the mutex; if ``close`` did not, it could hit a reused descriptor."""
+    ours, _ = pair
+    held: queue.Queue[bool] = queue.Queue()
+    sock = ours._channel._socket
+    close = sock.close
+
+    def closing() -> None:
+        held.put(ours.mutex.locked())
+        close()
+
+    monkeypatch.setattr(sock, "close", closing)
+    ours.abort()
+    assert ours.wait_closed(WAIT)
+    assert held.get(timeout=WAIT)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) -> None:
+    """A write whose only frame waits for the socket must not return when the peer has gone."""
+    with meet(role, CALM, buffers=4096) as met:
+        stream = met.accepted(window=2**31)
+        stream.timeout = None
+        writing = in_thread(stream.write, bytes(60_000))
+        wait_for(met.connection.queue._send_lock.locked)
+        met.peer.reset()
+        assert isinstance(writing.exception(WAIT), wsmux.ConnectionClosedError)

@@ -1,0 +1,120 @@
+"""Fork, interrupt, exit and collect, each in a process of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from . import scripts
+
+
+def failing(*values: str, reason: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason))
+
+
+@pytest.mark.parametrize(
+    "unread",
+    ["nothing", failing("unread", reason="what was received before the fork is handed out")],
+)
+def test_every_call_in_a_forked_child_raises_and_nothing_is_written(unread: str) -> None:
+    scripts.run("fork", unread)
+
+
+@pytest.mark.parametrize("how", ["os", "multiprocessing"])
+def test_forked_child_can_connect_anew(how: str) -> None:
+    scripts.run("child_connects", how)
+
+
+def test_forks_under_load_leave_the_parent_unharmed() -> None:
+    scripts.run("fork_under_load")
+
+
+def test_server_stopped_in_a_forked_child_goes_on_in_the_parent() -> None:
+    scripts.run("child_stops_server")
+
+
+def test_child_that_leaves_the_block_of_a_server_does_not_stop_it() -> None:
+    scripts.run("child_leaves_server_block")
+
+
+@pytest.mark.parametrize("state", scripts.EXITS)
+def test_interpreter_exits_without_close(state: str) -> None:
+    scripts.run("exit_with", state)
+
+
+@pytest.mark.parametrize("kind", ["stream", "rb", "wb", "rwb", "r", "w", "rw"])
+def test_collection_inside_the_mutex_resets_the_stream(kind: str) -> None:
+    scripts.run("collect_under_mutex", kind)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["read", "readall", "write", "accept_stream", "iterate", "wait_drained", "wait_closed"],
+)
+def test_interrupted_call_leaves_the_connection_usable(call: str) -> None:
+    scripts.run("interrupt", call)
+
+
+@pytest.mark.parametrize("call", ["ping", "open_stream", "close"])
+def test_interrupted_wait_for_a_mute_peer_leaves_no_lock_behind(call: str) -> None:
+    scripts.run("interrupt_alone", call)
+
+
+def test_bytes_queued_by_an_interrupted_write_still_go_out() -> None:
+    scripts.run("interrupt_full_socket")
+
+
+def test_interrupted_wait_for_room_lets_others_go_on() -> None:
+    scripts.run("interrupt_full_queue")
+
+
+@pytest.mark.parametrize(
+    "presses", ["1", failing("2", reason="the second shutdown waits for the first, which is gone")]
+)
+def test_interrupted_server_shuts_down(presses: str) -> None:
+    scripts.run("interrupt_serve_forever", presses)
+
+
+@pytest.mark.parametrize("direction", ["read", "write"])
+def test_reason_of_the_application_may_use_the_connection(direction: str) -> None:
+    scripts.run("reason_looks_at_connection", direction)
+
+
+def test_log_may_go_over_the_connection() -> None:
+    scripts.run("log_goes_over_the_connection")
+
+
+UNSENT = "what was queued is not sent when the interrupt falls before the flush"
+BY_REASON = {
+    UNSENT: ("write", "write-in-frames", "open_stream", "ping", "go_away", "close_write"),
+    "collected waiters are lost, or close() does nothing the second time": (
+        "close_read",
+        "stream-close",
+        "reset",
+        "abort",
+    ),
+}
+SWEPT: list[Any] = [
+    "accept_stream",
+    "close",
+    "read",
+    "read-blocked",
+    *(failing(name, reason=reason) for reason, names in BY_REASON.items() for name in names),
+]
+
+
+@pytest.mark.parametrize("call", SWEPT)
+def test_interrupt_at_many_points_of_a_call_leaves_nothing_stuck(call: str) -> None:
+    scripts.run("interrupt_everywhere", call, "3")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", SWEPT)
+def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str) -> None:
+    scripts.run("interrupt_everywhere", call, "1", limit=120.0)
+
+
+@pytest.mark.long
+def test_many_forks_under_load_leave_the_parent_unharmed() -> None:
+    scripts.run("fork_under_load", "200", limit=300.0)

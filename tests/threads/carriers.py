@@ -1,0 +1,203 @@
+"""Make connections over every carrier.
+
+``join`` makes both ends in this process; ``WsgiServers`` runs the scripted handler under a WSGI
+server in another one.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trustme
+
+import wsmux
+
+from .scripted import WAIT
+from .wsgi_server import SERVERS
+
+__all__ = [
+    "EVERYWHERE",
+    "IN_PROCESS",
+    "ON_TWO",
+    "TWO",
+    "Carrier",
+    "Certificates",
+    "Ends",
+    "WsgiServers",
+    "join",
+]
+
+Options = dict[str, Any]
+
+# Seconds for the closing handshake at the end of a test.
+CLOSE = 5.0
+
+TESTS = Path(__file__).parent.parent
+
+
+class Carrier(NamedTuple):
+    """What carries a connection, and the wire spoken over it."""
+
+    name: str
+    protocol: str = "wsmux"
+
+    def __str__(self) -> str:
+        return self.name if self.protocol == "wsmux" else f"{self.name}-{self.protocol}"
+
+
+IN_PROCESS = [
+    Carrier("socketpair"),
+    Carrier("socketpair", "js-ws"),
+    Carrier("tcp"),
+    Carrier("unix"),
+    Carrier("ws"),
+    Carrier("ws", "js-ws"),
+    Carrier("wss"),
+]
+TWO = [Carrier("socketpair"), Carrier("ws")]
+ON_TWO = pytest.mark.parametrize("carrier", TWO, ids=str)
+EVERYWHERE = [*IN_PROCESS, *map(Carrier, SERVERS)]
+
+
+class Ends(NamedTuple):
+    """Both ends of one connection."""
+
+    client: wsmux.Connection
+    server: wsmux.Connection
+
+
+class Certificates:
+    """A certificate for 127.0.0.1, and an authority to trust it by."""
+
+    def __init__(self) -> None:
+        authority = trustme.CA()
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(self.server)
+        self.client = ssl.create_default_context()
+        authority.configure_trust(self.client)
+
+
+@contextmanager
+def join(
+    carrier: Carrier,
+    client: Options,
+    server: Options,
+    certificates: Callable[[], Certificates],
+    directory: Path,
+) -> Iterator[Ends]:
+    """Connect two ends in this process with the options of each; close both afterwards."""
+    if carrier.name in ("ws", "wss"):
+        with _over_websocket(carrier, client, server, certificates) as ends:
+            yield ends
+        return
+    if carrier.name == "socketpair" and not client and not server:
+        ends = Ends(*wsmux.pair(protocol=carrier.protocol))
+    else:
+        ours, theirs = _sockets(carrier, directory)
+        ends = Ends(
+            wsmux.from_socket(ours, role="client", protocol=carrier.protocol, **client),
+            wsmux.from_socket(theirs, role="server", protocol=carrier.protocol, **server),
+        )
+    yield ends
+    close(ends)
+
+
+def close(ends: Ends) -> None:
+    ends.client.close(CLOSE)
+    ends.server.close(CLOSE)
+
+
+def _sockets(carrier: Carrier, directory: Path) -> tuple[socket.socket, socket.socket]:
+    if carrier.name == "socketpair":
+        return socket.socketpair()
+    if carrier.name == "tcp":
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            client = socket.create_connection(listener.getsockname())
+            return client, listener.accept()[0]
+    path = str(directory / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(path)
+        return client, listener.accept()[0]
+
+
+@contextmanager
+def _over_websocket(
+    carrier: Carrier,
+    client: Options,
+    server: Options,
+    certificates: Callable[[], Certificates],
+) -> Iterator[Ends]:
+    accepted: queue.Queue[wsmux.Connection] = queue.Queue()
+
+    def handler(connection: wsmux.Connection) -> None:
+        accepted.put(connection)
+        connection.wait_closed()
+
+    if carrier.name == "wss":
+        server = {**server, "ssl_context": certificates().server}
+        client = {**client, "ssl_context": certificates().client}
+    with wsmux.serve(handler, protocols=[carrier.protocol], **server) as listening:
+        ours = wsmux.connect(listening.url, protocol=carrier.protocol, timeout=WAIT, **client)
+        ends = Ends(ours, accepted.get(timeout=WAIT))
+        yield ends
+        close(ends)
+
+
+class WsgiServers:
+    """Start each WSGI server when it is first asked for; hold no descriptors of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
+
+    def url(self, name: str) -> str:
+        if name not in self._running:
+            self._running[name] = self._start(name)
+        return self._running[name][1]
+
+    def log(self, name: str) -> str:
+        """Return what the server has written to its standard output and error."""
+        return (self._directory / name).read_text()
+
+    def _start(self, name: str) -> tuple[subprocess.Popen[bytes], str]:
+        with (
+            socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
+            (self._directory / name).open("wb") as log,
+        ):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "threads.wsgi_server", name, str(listener.fileno())],
+                cwd=TESTS,
+                env=_environment(),
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            return process, f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+
+    def stop(self) -> None:
+        for process, _ in self._running.values():
+            process.terminate()
+        for process, _ in self._running.values():
+            try:
+                process.wait(WAIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}

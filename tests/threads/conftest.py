@@ -1,0 +1,129 @@
+"""Give each test its connections: ``connection`` on every carrier, ``ends`` with both ends here."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import wsmux
+from wsmux.protocols import native
+
+from . import scripted
+from .carriers import EVERYWHERE, IN_PROCESS, Carrier, Certificates, Ends, WsgiServers, join
+from .scripted import WAIT
+
+Result = TypeVar("Result")
+Join = Callable[..., Ends]
+Connect = Callable[..., wsmux.Connection]
+Spawn = Callable[..., "Future[Any]"]
+
+
+@pytest.fixture(scope="session")
+def certificates() -> Callable[[], Certificates]:
+    return functools.cache(Certificates)
+
+
+@pytest.fixture(scope="session")
+def wsgi_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WsgiServers]:
+    servers = WsgiServers(tmp_path_factory.mktemp("wsgi"))
+    yield servers
+    servers.stop()
+
+
+@pytest.fixture(autouse=True)
+def short_js_ws_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a js-ws stream whose tail is not acknowledged end soon; five seconds is the default."""
+    monkeypatch.setattr(native, "JS_WS_CLOSE_DELAY", 0.02)
+
+
+@pytest.fixture
+def join_over(
+    certificates: Callable[[], Certificates], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Join]:
+    """Return ``join_over(carrier, client=options, server=options)``, which makes both ends."""
+    with ExitStack() as stack:
+
+        def make(
+            carrier: Carrier,
+            client: dict[str, Any] | None = None,
+            server: dict[str, Any] | None = None,
+        ) -> Ends:
+            directory = tmp_path_factory.mktemp("s") if carrier.name == "unix" else Path()
+            joined = join(carrier, client or {}, server or {}, certificates, directory)
+            return stack.enter_context(joined)
+
+        yield make
+
+
+@pytest.fixture(params=IN_PROCESS, ids=str)
+def carrier(request: pytest.FixtureRequest) -> Carrier:
+    """Be every carrier that has both ends in this process; narrow it with ``parametrize``."""
+    return request.param
+
+
+@pytest.fixture
+def join_ends(join_over: Join, carrier: Carrier) -> Join:
+    """Return ``join_ends(client=options, server=options)`` for the test's carrier."""
+    return functools.partial(join_over, carrier)
+
+
+@pytest.fixture
+def ends(join_ends: Join) -> Ends:
+    """Return a client and a server connection."""
+    return join_ends()
+
+
+@pytest.fixture(params=EVERYWHERE, ids=str)
+def connect(
+    request: pytest.FixtureRequest, join_over: Join, wsgi_servers: WsgiServers
+) -> Iterator[Connect]:
+    """Return ``connect(**options)``: a client whose peer runs ``scripted.handle``."""
+    carrier: Carrier = request.param
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> wsmux.Connection:
+            if carrier in IN_PROCESS:
+                return join_over(carrier, options, {"stream_handler": scripted.handle}).client
+            url = wsgi_servers.url(carrier.name)
+            return stack.enter_context(wsmux.connect(url, timeout=WAIT, **options))
+
+        yield make
+
+
+@pytest.fixture
+def connection(connect: Connect) -> wsmux.Connection:
+    """Return a client whose peer runs ``scripted.handle``, over every carrier in turn."""
+    return connect()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Spawn]:
+    """Return ``spawn(function, *args)``: run it in a thread of its own and return a future."""
+    threads: list[threading.Thread] = []
+
+    def start(function: Callable[..., Result], *args: Any) -> Future[Result]:
+        future: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*args))
+            except BaseException as error:
+                future.set_exception(error)
+
+        threads.append(threading.Thread(target=run, name=f"test-{function.__name__}"))
+        threads[-1].start()
+        return future
+
+    yield start
+    deadline = time.monotonic() + WAIT
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads)

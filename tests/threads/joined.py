@@ -1,0 +1,39 @@
+"""Hold one stream from both sides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+import wsmux
+
+from .scripted import WAIT
+
+__all__ = ["Joined", "fill", "open_pair"]
+
+WINDOW = wsmux.Config().receive_window
+
+
+class Joined(NamedTuple):
+    """One stream from both sides."""
+
+    near: wsmux.Stream
+    far: wsmux.Stream
+
+
+def open_pair(opener: wsmux.Connection, other: wsmux.Connection) -> Joined:
+    """Open a stream and accept it."""
+    near = opener.open_stream(timeout=WAIT)
+    far = other.accept_stream(timeout=WAIT)
+    near.timeout = far.timeout = WAIT
+    return Joined(near, far)
+
+
+def fill(stream: wsmux.Stream) -> int:
+    """Write until the credit is used up; return how much that was."""
+    stream.timeout = 0.01
+    with pytest.raises(wsmux.WriteTimeout) as error:
+        stream.write(bytes(2 * WINDOW))
+    stream.timeout = WAIT
+    return error.value.bytes_written

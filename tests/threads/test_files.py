@@ -1,0 +1,200 @@
+"""Use streams wherever the standard library takes a binary file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import wsmux
+
+from .carriers import TWO
+from .conftest import Join, Spawn
+from .joined import Joined, open_pair
+from .scripted import WAIT, pattern
+
+KIB = 1024
+
+
+@pytest.fixture(params=TWO, ids=str)
+def streams(request: pytest.FixtureRequest, join_over: Join) -> Joined:
+    return open_pair(*join_over(request.param))
+
+
+def test_a_stream_tells_what_kind_of_file_it_is(streams: Joined) -> None:
+    near = streams.near
+    assert (near.readable(), near.writable(), near.seekable()) == (True, True, False)
+    assert (near.isatty(), near.closed) == (False, False)
+    assert isinstance(near, io.RawIOBase)
+    for call in (near.fileno, near.tell):
+        with pytest.raises(OSError, match=r"."):
+            call()
+
+
+def test_copyfileobj_copies_both_ways(streams: Joined, spawn: Spawn) -> None:
+    data = pattern(600 * KIB, 1)
+
+    def send() -> None:
+        with streams.near:
+            shutil.copyfileobj(io.BytesIO(data), streams.near)
+
+    sending = spawn(send)
+    target = io.BytesIO()
+    shutil.copyfileobj(streams.far, target)
+    sending.result(WAIT)
+    assert target.getvalue() == data
+
+
+def test_gzip_compresses_into_a_stream_and_out_of_it(streams: Joined, spawn: Spawn) -> None:
+    data = pattern(100 * KIB, 2) * 5
+
+    def send() -> None:
+        with streams.near, gzip.GzipFile(fileobj=streams.near, mode="wb") as packed:
+            packed.write(data)
+
+    sending = spawn(send)
+    with gzip.GzipFile(fileobj=streams.far, mode="rb") as packed:
+        assert packed.read() == data
+    sending.result(WAIT)
+
+
+def test_tar_files_stream_through(streams: Joined, spawn: Spawn, tmp_path: Path) -> None:
+    contents = {f"file-{n}": pattern(n * 30 * KIB, n) for n in range(5)}
+
+    def send() -> None:
+        with streams.near, tarfile.open(fileobj=streams.near, mode="w|gz") as archive:
+            for name, data in contents.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+
+    sending = spawn(send)
+    with tarfile.open(fileobj=streams.far, mode="r|gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    sending.result(WAIT)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
+
+
+def test_csv_rows_pass_as_text(streams: Joined) -> None:
+    rows = [["a", "b"], ["1,5", 'say "hi"'], ["line\nbreak", "ü"]]
+    with streams.near.makefile("w", encoding="utf-8", newline="") as out:
+        csv.writer(out).writerows(rows)
+    with streams.far.makefile("r", encoding="utf-8", newline="") as source:
+        assert list(csv.reader(source)) == rows
+
+
+def test_pickles_follow_each_other(streams: Joined) -> None:
+    values = [{"n": 1}, list(range(1000)), pattern(50 * KIB, 4), None]
+    with streams.near.makefile("wb") as out:
+        for value in values:
+            pickle.dump(value, out)
+    with streams.far.makefile("rb") as source:
+        assert [pickle.load(source) for _ in values] == values
+        with pytest.raises(EOFError):
+            pickle.load(source)
+
+
+def test_lines_can_be_iterated_without_a_buffer(streams: Joined) -> None:
+    streams.near.write(b"one\ntwo\nthree")
+    streams.near.close_write()
+    assert list(streams.far) == [b"one\n", b"two\n", b"three"]
+
+
+def test_text_lines_can_be_iterated(streams: Joined) -> None:
+    with streams.near.makefile("w", encoding="utf-8") as out:
+        out.writelines(["eins\n", "zwei\n"])
+    with streams.far.makefile("r", encoding="utf-8") as source:
+        assert [line.rstrip() for line in source] == ["eins", "zwei"]
+
+
+def test_readinto_fills_as_much_as_there_is(streams: Joined) -> None:
+    streams.near.write(b"12345")
+    streams.near.close_write()
+    target = bytearray(3)
+    assert streams.far.readinto(target) == 3
+    assert target == b"123"
+    assert streams.far.readinto(target) == 2
+    assert target[:2] == b"45"
+    assert streams.far.readinto(target) == 0
+
+
+def test_readinto_takes_any_shape_of_buffer(streams: Joined) -> None:
+    streams.near.write(bytes(range(12)))
+    target = memoryview(bytearray(12)).cast("B", (3, 4))
+    assert streams.far.readinto(target) == 12
+    assert target.tobytes() == bytes(range(12))
+
+
+def test_readall_joins_everything_up_to_the_end(streams: Joined) -> None:
+    for n in range(10):
+        streams.near.write(bytes([n]) * 100)
+    streams.near.close_write()
+    assert streams.far.readall() == b"".join(bytes([n]) * 100 for n in range(10))
+
+
+@pytest.mark.parametrize("size", [-1, None])
+def test_read_without_a_size_reads_to_the_end(streams: Joined, size: int | None) -> None:
+    streams.near.write(b"to the ")
+    streams.near.write(b"end")
+    streams.near.close_write()
+    assert streams.far.read(size) == b"to the end"
+
+
+def test_a_read_of_nothing_returns_nothing(streams: Joined) -> None:
+    streams.near.write(b"x")
+    assert streams.far.read(0) == b""
+    assert streams.far.readinto(bytearray()) == 0
+    assert streams.far.read(1) == b"x"
+
+
+def test_a_buffered_pair_asks_and_answers(streams: Joined, spawn: Spawn) -> None:
+    def answer() -> None:
+        with io.BufferedRWPair(streams.far, streams.far) as file:
+            for line in iter(file.readline, b""):
+                file.write(line.upper())
+                file.flush()
+
+    answering = spawn(answer)
+    with streams.near.makefile("rwb") as file:
+        for word in (b"one\n", b"two\n"):
+            file.write(word)
+            file.flush()
+            assert file.readline() == word.upper()
+    answering.result(WAIT)
+
+
+def test_closing_a_file_flushes_it_and_closes_the_stream(streams: Joined) -> None:
+    file = streams.near.makefile("wb")
+    file.write(b"buffered")
+    file.close()
+    assert streams.near.closed
+    assert streams.far.read() == b"buffered"
+
+
+@pytest.mark.parametrize("buffering", [1, 16, 100 * KIB])
+def test_the_buffer_size_can_be_chosen(streams: Joined, buffering: int) -> None:
+    with streams.near.makefile("wb", buffering) as out:
+        for n in range(100):
+            out.write(bytes([n]))
+    with streams.far.makefile("rb", buffering) as source:
+        assert source.read() == bytes(range(100))
+
+
+@pytest.mark.parametrize("mode", ["", "b", "a", "x", "r+"])
+def test_a_mode_that_makes_no_sense_is_refused(streams: Joined, mode: str) -> None:
+    with pytest.raises(ValueError, match="mode"):
+        streams.near.makefile(mode)
+
+
+def test_a_file_over_a_reset_stream_raises_the_reset(streams: Joined) -> None:
+    streams.near.reset(99)
+    file = streams.far.makefile("rb")
+    with pytest.raises(wsmux.StreamReset, match="99"):
+        file.read(1)
+    streams.far.close()

@@ -1,0 +1,367 @@
+"""End streams in every way, from both sides and from other threads."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+import wsmux
+
+from .carriers import ON_TWO, Ends
+from .conftest import Join, Spawn
+from .joined import Joined, fill, open_pair
+from .scripted import WAIT, pattern
+from .waiting import polls, wait_for, wait_for_reader, wait_for_writer
+
+KIB = 1024
+WINDOW = wsmux.Config().receive_window
+
+@pytest.fixture(params=["client-opens", "server-opens"])
+def streams(ends: Ends, request: pytest.FixtureRequest) -> Joined:
+    """Return a stream that either side opened."""
+    return open_pair(*(ends if request.param == "client-opens" else reversed(ends)))
+
+
+# Clean ends
+
+
+def test_either_side_may_open_and_end_first(streams: Joined) -> None:
+    streams.far.write(b"from the far side")
+    streams.far.close_write()
+    assert streams.near.read() == b"from the far side"
+    streams.near.write(b"still open")
+    streams.near.close_write()
+    assert streams.far.read() == b"still open"
+
+
+def test_a_stream_that_both_sides_ended_is_forgotten(ends: Ends) -> None:
+    near, far = open_pair(*ends)
+    near.close()
+    far.close()
+    wait_for(lambda: all(end.stats().streams == 0 for end in ends))
+
+
+def test_close_lets_written_bytes_arrive(streams: Joined) -> None:
+    streams.near.write(pattern(WINDOW, 1))
+    streams.near.close()
+    assert streams.far.read() == pattern(WINDOW, 1)
+
+
+def test_close_tells_a_writer_that_nobody_reads(streams: Joined, spawn: Spawn) -> None:
+    writing = spawn(streams.far.write, bytes(2 * WINDOW))
+    wait_for_writer(streams.far.connection)
+    streams.near.close()
+    with pytest.raises((wsmux.StreamWriteClosed, wsmux.StreamReset)):
+        writing.result(WAIT)
+
+
+def test_close_read_drops_what_is_unread(streams: Joined) -> None:
+    fill(streams.near)
+    wait_for(lambda: streams.far.connection.stats().unread_bytes == WINDOW)
+    streams.far.close_read()
+    assert streams.far.connection.stats().unread_bytes == 0
+
+
+def test_closing_twice_is_fine(streams: Joined) -> None:
+    streams.near.close()
+    streams.near.close()
+    assert streams.near.closed
+
+
+@pytest.mark.parametrize("call", ["read", "readall", "readline"])
+def test_reading_after_close_is_a_value_error(streams: Joined, call: str) -> None:
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed"):
+        getattr(streams.near, call)()
+
+
+@pytest.mark.parametrize("data", [b"x", b""])
+def test_writing_after_close_is_a_value_error(streams: Joined, data: bytes) -> None:
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed"):
+        streams.near.write(data)
+
+
+def test_halves_close_one_by_one(streams: Joined) -> None:
+    streams.near.close_write()
+    with pytest.raises(ValueError, match="writing half"):
+        streams.near.write(b"x")
+    streams.near.close_read()
+    with pytest.raises(ValueError, match="reading half"):
+        streams.near.read(1)
+
+
+# From another thread
+
+
+def test_close_ends_a_blocked_read(streams: Joined, spawn: Spawn) -> None:
+    reading = spawn(streams.near.read, 1)
+    wait_for_reader(streams.near.connection)
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed by this side"):
+        reading.result(WAIT)
+
+
+def test_close_ends_a_blocked_write(streams: Joined, spawn: Spawn) -> None:
+    writing = spawn(streams.near.write, bytes(2 * WINDOW))
+    wait_for_writer(streams.near.connection)
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed by this side"):
+        writing.result(WAIT)
+
+
+def test_reset_ends_a_blocked_read(streams: Joined, spawn: Spawn) -> None:
+    reading = spawn(streams.near.read, 1)
+    wait_for_reader(streams.near.connection)
+    streams.near.reset(70)
+    with pytest.raises(wsmux.StreamReset) as error:
+        reading.result(WAIT)
+    assert (error.value.code, error.value.side) == (70, "local")
+
+
+def test_reset_ends_a_blocked_write(streams: Joined, spawn: Spawn) -> None:
+    writing = spawn(streams.near.write, bytes(2 * WINDOW))
+    wait_for_writer(streams.near.connection)
+    streams.near.reset(70)
+    with pytest.raises(wsmux.StreamReset) as error:
+        writing.result(WAIT)
+    assert (error.value.code, error.value.side) == (70, "local")
+
+
+def test_a_second_reader_is_refused(streams: Joined, spawn: Spawn) -> None:
+    reading = spawn(streams.near.read, 1)
+    wait_for_reader(streams.near.connection)
+    with pytest.raises(wsmux.ConcurrencyError):
+        streams.near.read(1)
+    streams.far.write(b"x")
+    assert reading.result(WAIT) == b"x"
+
+
+def test_a_second_writer_is_refused(streams: Joined, spawn: Spawn) -> None:
+    data = pattern(2 * WINDOW, 1)
+    writing = spawn(streams.near.write, data)
+    wait_for_writer(streams.near.connection)
+    with pytest.raises(wsmux.ConcurrencyError):
+        streams.near.write(b"x")
+    reading = spawn(streams.far.read)
+    assert writing.result(WAIT) == len(data)
+    streams.near.close_write()
+    assert reading.result(WAIT) == data
+
+
+def test_one_reader_and_one_writer_work_at_once(streams: Joined, spawn: Spawn) -> None:
+    data = pattern(4 * WINDOW, 1)
+    writing = [spawn(stream.write, data) for stream in streams]
+    reading = [spawn(_read_exactly, stream, len(data)) for stream in streams]
+    assert [future.result(WAIT) for future in writing] == [len(data)] * 2
+    assert [future.result(WAIT) for future in reading] == [data] * 2
+
+
+def _read_exactly(stream: wsmux.Stream, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        data += stream.read(size - len(data))
+    return bytes(data)
+
+
+# Resets
+
+
+@pytest.mark.parametrize("code", [0, 64, 2**62 - 1])
+def test_a_reset_is_seen_on_both_halves_of_the_other_side(streams: Joined, code: int) -> None:
+    streams.near.reset(code)
+    with pytest.raises(wsmux.StreamReset) as read:
+        streams.far.read(1)
+    with pytest.raises(wsmux.StreamReset) as written:
+        while True:
+            streams.far.write(b"x")
+    assert (read.value.code, read.value.side) == (code, "remote")
+    assert (written.value.code, written.value.side) == (code, "remote")
+
+
+def test_a_reset_voids_unread_bytes(streams: Joined) -> None:
+    streams.near.write(b"void")
+    wait_for(lambda: streams.far.connection.stats().unread_bytes == 4)
+    streams.near.reset()
+    with pytest.raises(wsmux.StreamReset):
+        while True:
+            assert streams.far.read(4) == b"void"
+    assert streams.far.connection.stats().unread_bytes == 0
+
+
+def test_own_close_wins_over_a_reset_by_the_peer(streams: Joined) -> None:
+    streams.far.reset()
+    with pytest.raises(wsmux.StreamReset):
+        streams.near.read()
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed"):
+        streams.near.read()
+
+
+def test_resetting_twice_keeps_the_stream_reset(streams: Joined) -> None:
+    streams.near.reset(64)
+    streams.near.reset(65)
+    assert streams.near.closed
+    with pytest.raises(wsmux.StreamReset, match="64"):
+        streams.far.read()
+
+
+def test_a_with_block_left_by_an_exception_resets(streams: Joined) -> None:
+    with pytest.raises(ArithmeticError), streams.near:
+        streams.near.write(b"half a file")
+        raise ArithmeticError
+    with pytest.raises(wsmux.StreamReset):
+        streams.far.read()
+
+
+def test_a_with_block_left_normally_closes(streams: Joined) -> None:
+    with streams.near:
+        streams.near.write(b"a whole file")
+    assert streams.far.read() == b"a whole file"
+
+
+# Dropped
+
+
+def test_a_dropped_stream_is_reset(ends: Ends) -> None:
+    near, far = open_pair(*ends)
+    near.write(b"x")
+    del near
+    gc.collect()
+    with pytest.raises(wsmux.StreamReset) as error:
+        while True:
+            far.read()
+    assert error.value.code == 0
+    wait_for(lambda: all(end.stats().streams == 0 for end in ends))
+
+
+@ON_TWO
+def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> None:
+    near, far = open_pair(*ends)
+    with ends.client.mutex:
+        del near
+        gc.collect()
+    ends.client.ping(WAIT)
+    with pytest.raises(wsmux.StreamReset):
+        far.read()
+
+
+@ON_TWO
+@pytest.mark.xfail(strict=True, reason="abandon() wakes nobody when the mutex is taken")
+def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: Ends) -> None:
+    near, far = open_pair(*ends)
+    far.timeout = 2
+    ends.client.ping(WAIT)
+    wait_for(lambda: polls(ends.client))
+    with ends.client.mutex:
+        del near
+        gc.collect()
+    with pytest.raises(wsmux.StreamReset):
+        far.read()
+
+
+@ON_TWO
+def test_a_closed_stream_is_not_kept_alive(ends: Ends) -> None:
+    near, far = open_pair(*ends)
+    gone = weakref.ref(near)
+    near.close()
+    far.close()
+    del near
+    gc.collect()
+    assert gone() is None
+
+
+@ON_TWO
+def test_an_ended_connection_is_not_kept_alive(join_ends: Join) -> None:
+    def use() -> list[weakref.ref[wsmux.Connection]]:
+        client, server = wsmux.pair()
+        with client, server:
+            near, far = open_pair(client, server)
+            near.close()
+            far.close()
+        return [weakref.ref(client), weakref.ref(server)]
+
+    gone = use()
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+
+
+# Time and credit
+
+
+def test_a_read_out_of_time_is_a_timeout(streams: Joined) -> None:
+    streams.near.timeout = 0.01
+    with pytest.raises(TimeoutError):
+        streams.near.read(1)
+    streams.far.write(b"x")
+    streams.near.timeout = WAIT
+    assert streams.near.read(1) == b"x"
+
+
+def test_a_timeout_of_zero_takes_what_is_there(streams: Joined) -> None:
+    streams.far.write(b"abc")
+    wait_for(lambda: streams.near.connection.stats().unread_bytes == 3)
+    streams.near.timeout = 0
+    assert streams.near.read(2) == b"ab"
+    assert streams.near.read(2) == b"c"
+    with pytest.raises(TimeoutError):
+        streams.near.read(2)
+
+
+def test_a_stalled_reader_is_sent_exactly_its_window(streams: Joined) -> None:
+    assert fill(streams.near) == WINDOW
+    wait_for(lambda: streams.far.connection.stats().unread_bytes == WINDOW)
+
+
+def test_a_timed_out_write_can_be_continued_exactly(streams: Joined, spawn: Spawn) -> None:
+    data, written = pattern(5 * WINDOW, 7), 0
+    reading = None
+    streams.near.timeout = 0.01
+    while written < len(data):
+        try:
+            written += streams.near.write(data[written:])
+        except wsmux.WriteTimeout as error:
+            written += error.bytes_written
+            reading = reading or spawn(streams.far.read)
+    assert reading is not None
+    streams.near.close_write()
+    assert reading.result(WAIT) == data
+
+
+def test_a_blocked_writer_goes_on_when_half_the_window_is_read(
+    streams: Joined, spawn: Spawn
+) -> None:
+    writing = spawn(streams.near.write, bytes(WINDOW + 1))
+    wait_for_writer(streams.near.connection)
+    _read_exactly(streams.far, WINDOW // 2)
+    assert writing.result(WAIT) == WINDOW + 1
+
+
+def test_the_default_timeout_comes_from_the_config(join_ends: Join) -> None:
+    ends = join_ends(client={"config": wsmux.Config(stream_timeout=0.01)})
+    with ends.client.open_stream() as stream:
+        assert stream.timeout == 0.01
+        with pytest.raises(TimeoutError):
+            stream.read(1)
+
+
+# What may be written
+
+
+@pytest.mark.parametrize("size", [0, 1, 64 * KIB])
+def test_every_kind_of_buffer_can_be_written(streams: Joined, size: int) -> None:
+    data = pattern(size, 3)
+    for kind in (bytes, bytearray, memoryview):
+        assert streams.near.write(kind(data)) == size
+    streams.near.close_write()
+    assert streams.far.read() == 3 * data
+
+
+def test_a_buffer_may_be_changed_once_write_has_returned(streams: Joined) -> None:
+    data = bytearray(pattern(WINDOW, 3))
+    streams.near.write(data)
+    data[:] = bytes(len(data))
+    streams.near.close_write()
+    assert streams.far.read() == pattern(WINDOW, 3)

@@ -1,0 +1,348 @@
+"""Run into every limit of ``Config``, and find what it says there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.config import SMALLEST_WINDOW
+
+from .carriers import IN_PROCESS, TWO, Carrier, Ends
+from .conftest import Join, Spawn
+from .joined import fill, open_pair
+from .scripted import WAIT
+from .waiting import wait_for, wait_for_reader
+
+KIB = 1024
+WINDOW = wsmux.Config().receive_window
+JS_WS = [Carrier("socketpair", "js-ws"), Carrier("ws", "js-ws")]
+
+
+@pytest.fixture(params=TWO, ids=str)
+def carrier(request: pytest.FixtureRequest) -> Carrier:
+    return request.param
+
+
+def limited(join_ends: Join, **limits: Any) -> Ends:
+    """Return ends whose server has other limits."""
+    return join_ends(server={"config": wsmux.Config(**limits)})
+
+
+def refused(stream: wsmux.Stream) -> wsmux.StreamRefused:
+    """Return the refusal that both halves of a stream end with."""
+    stream.timeout = WAIT
+    with pytest.raises(wsmux.StreamRefused) as read:
+        stream.read()
+    with pytest.raises(wsmux.StreamRefused):
+        stream.write(b"x")
+    return read.value
+
+
+# Opening
+
+
+def test_opening_waits_while_too_many_opens_are_unanswered(
+    peerless: wsmux.Connection, spawn: Spawn
+) -> None:
+    streams = [peerless.open_stream(timeout=WAIT) for _ in range(2)]
+    with pytest.raises(TimeoutError):
+        peerless.open_stream(timeout=0.01)
+    assert len(streams) == peerless.stats().streams_opened == 2
+
+
+@pytest.fixture
+def peerless() -> Iterator[wsmux.Connection]:
+    """Return a connection that lets two opens be unanswered, and whose peer answers none."""
+    ours, theirs = socket.socketpair()
+    config = wsmux.Config(max_pending_opens=2)
+    with theirs:
+        connection = wsmux.from_socket(ours, role="client", config=config)
+        yield connection
+        connection.abort()
+        connection.close()
+
+
+def test_opening_goes_on_when_an_answer_comes(join_ends: Join, spawn: Spawn) -> None:
+    ends = join_ends(client={"config": wsmux.Config(max_pending_opens=1)})
+    futures = [spawn(ends.client.open_stream, WAIT) for _ in range(20)]
+    streams = [future.result(WAIT) for future in futures]
+    assert sorted(stream.id for stream in streams) == list(range(0, 40, 2))
+    wait_for(lambda: ends.server.stats().unaccepted == 20)
+
+
+def test_a_closed_connection_ends_a_blocked_open(
+    peerless: wsmux.Connection, spawn: Spawn
+) -> None:
+    streams = [peerless.open_stream(timeout=WAIT) for _ in range(2)]
+    opening = spawn(peerless.open_stream)
+    wait_for(lambda: len(peerless._table.openers) == 1)
+    peerless.abort()
+    with pytest.raises(wsmux.ConnectionClosedError):
+        opening.result(WAIT)
+    assert len(streams) == 2
+
+
+# Accepting
+
+
+def test_accepting_runs_out_of_time(join_ends: Join) -> None:
+    ends = join_ends()
+    with pytest.raises(TimeoutError):
+        ends.server.accept_stream(timeout=0.01)
+    assert ends.client.open_stream().id == ends.server.accept_stream(WAIT).id
+
+
+def test_streams_are_accepted_in_the_order_they_were_opened(join_ends: Join) -> None:
+    ends = join_ends()
+    opened = [ends.client.open_stream() for _ in range(10)]
+    accepted = [ends.server.accept_stream(WAIT) for _ in opened]
+    assert [stream.id for stream in accepted] == [stream.id for stream in opened]
+
+
+def test_every_acceptor_gets_a_stream(join_ends: Join, spawn: Spawn) -> None:
+    ends = join_ends()
+    accepting = [spawn(ends.server.accept_stream, WAIT) for _ in range(10)]
+    opened = [ends.client.open_stream() for _ in accepting]
+    accepted = [future.result(WAIT) for future in accepting]
+    assert sorted(s.id for s in accepted) == [s.id for s in opened]
+
+
+def test_more_unaccepted_streams_than_allowed_are_refused(join_ends: Join) -> None:
+    ends = limited(join_ends, max_unaccepted=2)
+    kept = [ends.client.open_stream() for _ in range(2)]
+    error = refused(ends.client.open_stream())
+    assert error.retry_safe
+    assert ends.server.stats().streams_refused == 1
+    accepted = [ends.server.accept_stream(WAIT) for _ in kept]
+    opened, again = open_pair(*ends)
+    assert opened.id == again.id
+    assert [s.id for s in accepted] == [s.id for s in kept]
+
+
+def test_more_streams_than_allowed_are_refused(join_ends: Join) -> None:
+    ends = limited(join_ends, max_streams=2)
+    kept = [open_pair(*ends) for _ in range(2)]
+    assert refused(ends.client.open_stream()).retry_safe
+    for stream in kept.pop():
+        stream.close()
+    wait_for(lambda: ends.server.stats().streams == 1)
+    kept.append(open_pair(*ends))
+
+
+def test_own_streams_do_not_count_as_the_peers(join_ends: Join) -> None:
+    ends = limited(join_ends, max_streams=1)
+    own = [open_pair(ends.server, ends.client) for _ in range(3)]
+    own.append(open_pair(ends.client, ends.server))
+    assert ends.server.stats().streams == 4
+
+
+def test_a_connection_may_take_no_streams_at_all(join_ends: Join) -> None:
+    ends = join_ends(client={"accept_streams": False})
+    error = refused(ends.server.open_stream())
+    assert (error.code, error.retry_safe, error.side) == (3, True, "remote")
+    assert ends.client.stats().unaccepted == 0
+    open_pair(ends.client, ends.server)
+
+
+@pytest.mark.parametrize("carrier", JS_WS, ids=str)
+def test_js_ws_has_only_code_0_for_a_refusal(join_ends: Join, carrier: Carrier) -> None:
+    ends = join_ends(server={"accept_streams": False})
+    stream = ends.client.open_stream()
+    with pytest.raises(wsmux.StreamReset) as error:
+        stream.read()
+    assert error.value.code == 0
+    ends.client.ping(WAIT)
+
+
+def test_streams_that_wait_too_long_are_refused(join_ends: Join) -> None:
+    ends = limited(join_ends, open_timeout=0.02)
+    stream = ends.client.open_stream()
+    stream.write(b"nobody reads this")
+    assert refused(stream).retry_safe
+    with pytest.raises(TimeoutError):
+        ends.server.accept_stream(timeout=0)
+    assert ends.server.stats().unread_bytes == 0
+
+
+def test_a_stream_that_was_reset_before_it_was_accepted_is_not_offered(join_ends: Join) -> None:
+    ends = join_ends()
+    ends.client.open_stream().reset()
+    kept = ends.client.open_stream()
+    ends.client.ping(WAIT)
+    assert ends.server.accept_stream(WAIT).id == kept.id
+    assert ends.server.stats().unaccepted == 0
+
+
+# Start on data
+
+
+def test_start_on_data_offers_a_stream_once_it_has_bytes(join_ends: Join) -> None:
+    ends = join_ends(server={"start_on": "data"})
+    silent = ends.client.open_stream()
+    talking = ends.client.open_stream()
+    talking.write(b"x")
+    assert ends.server.accept_stream(WAIT).id == talking.id
+    with pytest.raises(TimeoutError):
+        ends.server.accept_stream(timeout=0)
+    assert ends.server.stats().unaccepted == 1
+    silent.write(b"x")
+    assert ends.server.accept_stream(WAIT).id == silent.id
+
+
+def test_start_on_data_offers_an_empty_stream_when_it_has_ended(join_ends: Join) -> None:
+    ends = join_ends(server={"start_on": "data"})
+    with ends.client.open_stream() as stream:
+        stream.close_write()
+        assert ends.server.accept_stream(WAIT).read() == b""
+
+
+def test_start_on_data_forgets_a_stream_that_was_reset_first(join_ends: Join) -> None:
+    ends = join_ends(server={"start_on": "data"})
+    ends.client.open_stream().reset()
+    wait_for(lambda: ends.server.stats().streams_refused == 1)
+    assert ends.server.stats().unaccepted == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("start_on", "later"), ("workers", 0), ("protocol", "http")]
+)
+def test_bad_options_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        wsmux.connect("ws://127.0.0.1:9", **{name: value})
+
+
+# Memory
+
+
+def test_too_much_unread_resets_the_stream_that_holds_most(join_ends: Join) -> None:
+    ends = limited(join_ends, max_connection_buffer=3 * WINDOW // 2)
+    modest, modest_far = open_pair(*ends)
+    greedy, greedy_far = open_pair(*ends)
+    greedy.write(bytes(WINDOW))
+    modest.write(bytes(WINDOW // 2 + 1))
+    with pytest.raises(wsmux.StreamReset) as seen:
+        greedy.read()
+    assert (seen.value.code, seen.value.side) == (2, "remote")
+    with pytest.raises(wsmux.StreamReset, match="max_connection_buffer") as error:
+        greedy_far.read()
+    assert (error.value.code, error.value.side) == (2, None)
+    modest.close_write()
+    assert len(modest_far.read()) == WINDOW // 2 + 1
+
+
+def test_a_blocked_reader_of_another_stream_is_not_disturbed(
+    join_ends: Join, spawn: Spawn
+) -> None:
+    ends = limited(join_ends, max_connection_buffer=WINDOW)
+    quiet, quiet_far = open_pair(*ends)
+    reading = spawn(quiet_far.read, 1)
+    wait_for_reader(ends.server)
+    greedy = [open_pair(*ends) for _ in range(2)]
+    for near, _ in greedy:
+        near.write(bytes(WINDOW // 2 + 1))
+    wait_for(lambda: 0 < ends.server.stats().unread_bytes <= WINDOW)
+    quiet.write(b"x")
+    assert reading.result(WAIT) == b"x"
+
+
+def test_streams_opened_under_pressure_get_the_smallest_window(join_ends: Join) -> None:
+    ends = limited(join_ends, max_connection_buffer=WINDOW)
+    greedy, greedy_far = open_pair(*ends)
+    greedy.write(bytes(WINDOW * 3 // 4))
+    wait_for(lambda: ends.server.stats().unread_bytes == WINDOW * 3 // 4)
+    late, late_far = open_pair(*ends)
+    assert fill(late) == SMALLEST_WINDOW
+    greedy.close_write()
+    greedy_far.read()
+    late_far.close()
+    assert fill(open_pair(*ends).near) == WINDOW
+
+
+def test_the_process_limit_resets_the_stream_that_holds_most_anywhere(join_over: Join) -> None:
+    config = wsmux.Config(max_process_buffer=3 * WINDOW // 2)
+    first, second = (join_over(TWO[0], server={"config": config}) for _ in range(2))
+    greedy, greedy_far = open_pair(*first)
+    greedy.write(bytes(WINDOW))
+    wait_for(lambda: first.server.stats().unread_bytes == WINDOW)
+    modest, modest_far = open_pair(*second)
+    modest.write(bytes(WINDOW * 3 // 4))
+    with pytest.raises(wsmux.StreamReset):
+        greedy.read()
+    with pytest.raises(wsmux.StreamReset, match="max_process_buffer"):
+        greedy_far.read()
+    modest.close_write()
+    assert len(modest_far.read()) == WINDOW * 3 // 4
+
+
+def test_unread_bytes_of_ended_connections_do_not_count(join_over: Join) -> None:
+    config = wsmux.Config(max_process_buffer=3 * WINDOW // 2)
+    for _ in range(4):
+        ends = join_over(TWO[0], server={"config": config})
+        near, far = open_pair(*ends)
+        near.write(bytes(WINDOW))
+        near.close_write()
+        wait_for(lambda: ends.server.stats().unread_bytes == WINDOW)  # noqa: B023 -- called now
+        ends.client.close()
+        ends.server.close()
+        assert len(far.read()) == WINDOW
+
+
+# Time
+
+
+def test_an_idle_connection_is_closed(join_ends: Join) -> None:
+    ends = limited(join_ends, idle_timeout=0.05)
+    with pytest.raises(wsmux.ConnectionClosedOK, match="idle"):
+        ends.client.accept_stream(WAIT)
+
+
+def test_a_connection_with_a_stream_is_not_idle(join_ends: Join) -> None:
+    ends = limited(join_ends, idle_timeout=0.05)
+    near, far = open_pair(*ends)
+    with pytest.raises(TimeoutError):
+        ends.client.accept_stream(timeout=0.2)
+    near.close()
+    far.close()
+    with pytest.raises(wsmux.ConnectionClosedOK, match="idle"):
+        ends.client.accept_stream(WAIT)
+
+
+@pytest.mark.parametrize("carrier", IN_PROCESS, ids=str)
+def test_pings_keep_a_quiet_connection_alive(join_ends: Join, carrier: Carrier) -> None:
+    config = wsmux.Config(ping_interval=0.02, ping_timeout=WAIT)
+    ends = join_ends(client={"config": config}, server={"config": config})
+    wait_for(lambda: all(end.stats().rtt is not None for end in ends))
+    assert not ends.client.closed
+
+
+def test_a_frozen_peer_is_found() -> None:
+    ours, theirs = socket.socketpair()
+    config = wsmux.Config(ping_interval=0.02, ping_timeout=0.02, close_timeout=0.1)
+    with theirs:
+        connection = wsmux.from_socket(ours, role="client", config=config)
+        with pytest.raises(wsmux.ConnectionClosedError, match="no byte from the peer") as error:
+            connection.accept_stream(WAIT)
+        assert (error.value.code, error.value.side) == (1011, "local")
+        connection.close()
+
+
+def test_a_frozen_peer_that_reads_nothing_is_found_by_a_blocked_writer(spawn: Spawn) -> None:
+    ours, theirs = socket.socketpair()
+    config = wsmux.Config(ping_interval=0.05, ping_timeout=0.05, close_timeout=0.1)
+    with theirs:
+        connection = wsmux.from_socket(ours, role="client", config=config)
+        stream = connection.open_stream()
+        theirs.sendall(bytes.fromhex("00 01 04 00ffffff"))  # 16 MiB of credit for stream 0
+        with pytest.raises(wsmux.ConnectionClosedError, match="no byte from the peer"):
+            spawn(stream.write, bytes(8 * 1024 * KIB)).result(WAIT)
+        connection.close()
+
+
+def test_a_ping_without_an_answer_is_a_timeout(peerless: wsmux.Connection) -> None:
+    with pytest.raises(TimeoutError, match="pong"):
+        peerless.ping(timeout=0.01)
+    assert not peerless.closed

@@ -1,0 +1,41 @@
+"""Wait for a state, never for a time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import wsmux
+
+from .scripted import WAIT
+
+__all__ = ["polls", "wait_for", "wait_for_reader", "wait_for_writer"]
+
+PAUSE = 0.001
+
+
+def wait_for(condition: Callable[[], object], timeout: float = WAIT) -> None:
+    """Return when ``condition()`` is true; fail after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(PAUSE)
+
+
+def wait_for_reader(connection: wsmux.Connection, count: int = 1) -> None:
+    """Return when ``count`` threads are blocked in reads."""
+    wait_for(lambda: connection.stats().waiting_readers == count)
+
+
+def wait_for_writer(connection: wsmux.Connection, count: int = 1) -> None:
+    """Return when ``count`` threads are blocked in writes for want of credit."""
+    wait_for(lambda: connection.stats().waiting_writers == count)
+
+
+def polls(connection: wsmux.Connection) -> bool:
+    """Tell whether the I/O thread waits for its socket and its timers."""
+    (thread,) = (t for t in threading.enumerate() if t.name == f"{connection.name}-io")
+    assert thread.ident is not None
+    return sys._current_frames()[thread.ident].f_code.co_name == "_poll"

@@ -1,0 +1,66 @@
+"""Serve ``scripted.handle`` under a WSGI server: ``python -m threads.wsgi_server SERVER FD``.
+
+The listening socket is inherited, so a client may connect before anybody accepts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if sys.argv[1:2] == ["gevent-pywsgi"]:
+    from gevent import monkey
+
+    monkey.patch_all()
+
+import logging
+import socket
+
+from flask import Flask
+
+from wsmux.flask import Mux
+
+from . import scripted
+
+__all__ = ["SERVERS", "app"]
+
+SERVERS = ("werkzeug", "gunicorn-gthread", "gunicorn-gevent", "gevent-pywsgi")
+
+app = Flask(__name__)
+mux = Mux(app)
+mux.stream_route("/")(scripted.handle)
+logging.getLogger("wsmux").setLevel(logging.CRITICAL)  # the scripts fail on purpose
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
+
+def _werkzeug(fd: int) -> None:
+    from werkzeug.serving import make_server
+
+    make_server("127.0.0.1", 0, app, threaded=True, fd=fd).serve_forever()
+
+
+def _gunicorn(worker: str, fd: int) -> None:
+    options = ["--bind", f"fd://{fd}", "--worker-class", worker, "--threads", "16"]
+    quiet = ["--log-level", "warning", "--graceful-timeout", "1", "--no-control-socket"]
+    app_name = "threads.wsgi_server:app"
+    os.execv(sys.executable, [sys.executable, "-m", "gunicorn", *options, *quiet, app_name])
+
+
+def _pywsgi(fd: int) -> None:
+    from gevent.pywsgi import WSGIServer
+
+    WSGIServer(socket.socket(fileno=fd), app, log=None).serve_forever()
+
+
+def main() -> None:
+    name, fd = sys.argv[1], int(sys.argv[2])
+    if name == "werkzeug":
+        _werkzeug(fd)
+    elif name == "gevent-pywsgi":
+        _pywsgi(fd)
+    else:
+        _gunicorn(name.removeprefix("gunicorn-"), fd)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""A ByteQueue returns what was appended, in order, in reads of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wsmux.buffer import ByteQueue
+
+
+def queue_of(*chunks: bytes) -> ByteQueue:
+    queue = ByteQueue()
+    for chunk in chunks:
+        queue.append(chunk)
+    return queue
+
+
+def test_new_queue_is_empty() -> None:
+    assert len(ByteQueue()) == 0
+
+
+def test_length_counts_bytes() -> None:
+    assert len(queue_of(b"abc", b"de")) == 5
+
+
+def test_empty_chunk_changes_nothing() -> None:
+    queue = queue_of(b"", b"a", b"")
+    assert (queue.take(9), queue.take(9), len(queue)) == (b"a", b"", 0)
+
+
+def test_take_from_an_empty_queue_is_empty() -> None:
+    assert ByteQueue().take(5) == b""
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_take_of_nothing_takes_nothing(limit: int) -> None:
+    queue = queue_of(b"abc")
+    assert (queue.take(limit), len(queue)) == (b"", 3)
+
+
+def test_take_returns_a_whole_chunk_without_a_copy() -> None:
+    chunk = b"x" * 1000
+    assert queue_of(chunk).take(1000) is chunk
+
+
+def test_take_never_joins_chunks() -> None:
+    assert queue_of(b"abc", b"de").take(10) == b"abc"
+
+
+def test_take_cuts_a_chunk() -> None:
+    queue = queue_of(b"abcdef")
+    assert [queue.take(2), queue.take(3), queue.take(9)] == [b"ab", b"cde", b"f"]
+
+
+def test_take_goes_on_with_the_next_chunk() -> None:
+    queue = queue_of(b"abc", b"de")
+    assert [queue.take(2), queue.take(2), queue.take(2)] == [b"ab", b"c", b"de"]
+
+
+def test_take_into_fills_across_chunks() -> None:
+    target = bytearray(4)
+    queue = queue_of(b"abc", b"de")
+    assert (queue.take_into(memoryview(target)), bytes(target), len(queue)) == (4, b"abcd", 1)
+
+
+def test_take_into_leaves_the_rest_of_a_larger_target() -> None:
+    target = bytearray(b"....")
+    assert (queue_of(b"a", b"b").take_into(memoryview(target)), bytes(target)) == (2, b"ab..")
+
+
+def test_take_into_an_empty_target_takes_nothing() -> None:
+    queue = queue_of(b"abc")
+    assert (queue.take_into(memoryview(bytearray())), len(queue)) == (0, 3)
+
+
+def test_take_into_of_an_empty_queue_is_zero() -> None:
+    assert ByteQueue().take_into(memoryview(bytearray(3))) == 0
+
+
+def test_clear_tells_how_much_was_dropped() -> None:
+    queue = queue_of(b"abc", b"de")
+    queue.take(1)
+    assert (queue.clear(), len(queue), queue.take(9)) == (4, 0, b"")
+
+
+def test_queue_goes_on_after_clear() -> None:
+    queue = queue_of(b"abc")
+    queue.take(1)
+    queue.clear()
+    queue.append(b"xyz")
+    assert queue.take(9) == b"xyz"
+
+
+Move = Callable[[ByteQueue, bytearray], tuple[bytes, bytes]]
+
+
+def appended(chunk: bytes) -> Move:
+    def move(queue: ByteQueue, model: bytearray) -> tuple[bytes, bytes]:
+        queue.append(chunk)
+        model.extend(chunk)
+        return b"", b""
+
+    return move
+
+
+def taken(limit: int) -> Move:
+    def move(queue: ByteQueue, model: bytearray) -> tuple[bytes, bytes]:
+        got = queue.take(limit)
+        assert bool(got) is bool(limit and model)
+        expected = bytes(model[: len(got)])
+        del model[: len(got)]
+        return got, expected
+
+    return move
+
+
+def taken_into(size: int) -> Move:
+    def move(queue: ByteQueue, model: bytearray) -> tuple[bytes, bytes]:
+        target = bytearray(size)
+        count = queue.take_into(memoryview(target))
+        assert count == min(size, len(model))
+        expected = bytes(model[:count])
+        del model[:count]
+        return bytes(target[:count]), expected
+
+    return move
+
+
+moves = st.lists(
+    st.one_of(
+        st.binary(max_size=20).map(appended),
+        st.integers(0, 25).map(taken),
+        st.integers(0, 25).map(taken_into),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=100)
+@given(moves)
+def test_queue_behaves_as_one_run_of_bytes(moves: list[Move]) -> None:
+    queue, model = ByteQueue(), bytearray()
+    for move in moves:
+        got, expected = move(queue, model)
+        assert got == expected
+        assert len(queue) == len(model)

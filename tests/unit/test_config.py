@@ -1,0 +1,91 @@
+"""A Config is frozen and refuses limits that make no sense."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config
+
+NAMES = [field.name for field in fields(Config)]
+OPTIONAL = ["ping_interval", "ping_timeout", "idle_timeout", "open_timeout", "stream_timeout"]
+every_field = pytest.mark.parametrize("name", NAMES)
+
+
+def config(**limits: Any) -> Config:
+    return Config(**limits)
+
+
+def test_defaults_pass_their_own_checks() -> None:
+    assert Config() == Config()
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().max_streams = 5  # type: ignore[misc]
+
+
+def test_limits_are_given_by_name_only() -> None:
+    with pytest.raises(TypeError):
+        Config(1024)  # type: ignore[call-arg]
+
+
+def test_config_can_be_shared_as_a_key() -> None:
+    assert {Config(): 1}[Config()] == 1
+
+
+@every_field
+def test_zero_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^Config.{name} must be above 0, not 0$"):
+        config(**{name: 0})
+
+
+@every_field
+def test_negative_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^Config.{name} must be above 0, not -1$"):
+        config(**{name: -1})
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_none_lifts_the_limit(name: str) -> None:
+    assert getattr(config(**{name: None}), name) is None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OPTIONAL])
+def test_none_is_refused_where_a_limit_must_be(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^Config.{name} cannot be None$"):
+        config(**{name: None})
+
+
+def test_window_of_32_bits_is_taken() -> None:
+    assert Config(receive_window=2**32 - 1).receive_window == MAX_WINDOW
+
+
+def test_window_above_32_bits_is_refused() -> None:
+    with pytest.raises(ValueError, match="must fit 32 bits"):
+        Config(receive_window=2**32)
+
+
+def test_frame_and_head_may_just_fit_a_message() -> None:
+    limits = Config(max_frame_size=1000, max_message_size=1000 + MAX_HEAD)
+    assert limits.max_message_size == 1016
+
+
+def test_frame_that_no_message_can_carry_is_refused() -> None:
+    with pytest.raises(ValueError, match="must exceed max_frame_size by 16"):
+        Config(max_frame_size=1000, max_message_size=1015)
+
+
+def test_replace_checks_again() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        replace(Config(), max_streams=-1)
+
+
+def test_smallest_windows_of_all_streams_fit_the_connection_buffer() -> None:
+    assert SMALLEST_WINDOW * Config().max_streams <= Config().max_connection_buffer
+
+
+def test_pending_opens_do_not_overrun_an_equal_accept_queue() -> None:
+    assert Config().max_pending_opens <= Config().max_unaccepted

@@ -1,0 +1,211 @@
+"""Errors keep their fields, their place in the tree and their words, also through a pickle."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from wsmux import exceptions
+from wsmux.exceptions import (
+    ConcurrencyError,
+    ConnectionClosed,
+    ConnectionClosedError,
+    ConnectionClosedOK,
+    FlowControlError,
+    ForkedError,
+    FrameError,
+    HandshakeError,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    StreamError,
+    StreamIdError,
+    StreamRefused,
+    StreamReset,
+    StreamWriteClosed,
+    WriteTimeout,
+    WsmuxError,
+    closed_error,
+)
+
+EXAMPLES = [
+    WsmuxError("something"),
+    ProtocolError("a rule", 1003),
+    LocalProtocolError("asked too much"),
+    RemoteProtocolError("the peer did wrong", 1008),
+    FrameError("too long", 1009),
+    FlowControlError("too much"),
+    StreamIdError("not that one"),
+    HandshakeError("refused", 403),
+    HandshakeError("no answer"),
+    ConnectionClosed(1000),
+    ConnectionClosedOK(1001, "bye", "remote"),
+    ConnectionClosedError(4000, "gone", "local"),
+    StreamError("something with it", 4),
+    StreamReset(4, 77, "remote", "disk full"),
+    StreamReset(4, 0, None),
+    StreamWriteClosed(6),
+    StreamRefused(8, 3, "nobody took it there"),
+    WriteTimeout(10, 5, 9),
+    ConcurrencyError("a second reader"),
+    ForkedError("in a child"),
+]
+every_error = pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+
+
+def state(error: BaseException) -> object:
+    return type(error), str(error), error.args, vars(error)
+
+
+def test_examples_cover_every_public_class() -> None:
+    public = {name for name in exceptions.__all__ if name[0].isupper()}
+    assert {type(error).__name__ for error in EXAMPLES} == public
+
+
+def test_docstring_draws_every_public_class() -> None:
+    assert exceptions.__doc__ is not None
+    missing = [name for name in exceptions.__all__ if name[0].isupper()]
+    assert [name for name in missing if f"{name} " not in exceptions.__doc__] == []
+
+
+@every_error
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickle_keeps_words_and_fields(error: WsmuxError, protocol: int) -> None:
+    assert state(pickle.loads(pickle.dumps(error, protocol))) == state(error)
+
+
+@every_error
+def test_copy_keeps_words_and_fields(error: WsmuxError) -> None:
+    assert state(copy.copy(error)) == state(error)
+
+
+def test_pickle_keeps_notes() -> None:
+    error = StreamReset(2, 64, "remote")
+    error.add_note("while reading the index")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["while reading the index"]
+
+
+def test_pickle_keeps_a_side_set_on_the_instance() -> None:
+    error = FrameError("cut")
+    error.side = "local"
+    assert pickle.loads(pickle.dumps(error)).side == "local"
+
+
+@pytest.mark.parametrize(
+    ("child", "parent"),
+    [
+        (ProtocolError, WsmuxError),
+        (LocalProtocolError, ProtocolError),
+        (RemoteProtocolError, ProtocolError),
+        (FrameError, RemoteProtocolError),
+        (FlowControlError, RemoteProtocolError),
+        (StreamIdError, RemoteProtocolError),
+        (HandshakeError, WsmuxError),
+        (ConnectionClosed, WsmuxError),
+        (ConnectionClosed, ConnectionError),
+        (ConnectionClosedOK, ConnectionClosed),
+        (ConnectionClosedError, ConnectionClosed),
+        (StreamError, WsmuxError),
+        (StreamReset, StreamError),
+        (StreamReset, ConnectionResetError),
+        (StreamWriteClosed, StreamError),
+        (StreamWriteClosed, BrokenPipeError),
+        (StreamRefused, StreamError),
+        (WriteTimeout, WsmuxError),
+        (WriteTimeout, TimeoutError),
+        (ConcurrencyError, WsmuxError),
+        (ForkedError, WsmuxError),
+    ],
+)
+def test_class_is_caught_as(child: type[Exception], parent: type[Exception]) -> None:
+    assert issubclass(child, parent)
+
+
+@pytest.mark.parametrize(
+    ("error", "side"),
+    [
+        (LocalProtocolError("x"), "local"),
+        (RemoteProtocolError("x"), "remote"),
+        (FrameError("x"), "remote"),
+        (StreamWriteClosed(0), "remote"),
+        (StreamRefused(0, 3), "remote"),
+        (StreamReset(0, 1, "local"), "local"),
+        (ConnectionClosed(1006), None),
+        (ConnectionClosed(1000, "", "remote"), "remote"),
+        (WriteTimeout(0, 0, 1), "local"),
+        (ConcurrencyError("x"), "local"),
+        (ForkedError("x"), "local"),
+        (HandshakeError("x"), None),
+    ],
+)
+def test_error_says_which_side_caused_it(error: WsmuxError, side: str | None) -> None:
+    assert error.side == side
+
+
+def test_retry_is_safe_only_where_the_peer_handled_nothing() -> None:
+    safe = {type(error) for error in EXAMPLES if error.retry_safe}
+    assert safe == {HandshakeError, StreamRefused}
+
+
+def test_protocol_errors_close_with_1002_unless_told() -> None:
+    assert RemoteProtocolError("x").code == 1002
+
+
+@pytest.mark.parametrize("code", [1000, 1001])
+def test_clean_codes_give_closed_ok(code: int) -> None:
+    assert type(closed_error(code, "bye", "remote")) is ConnectionClosedOK
+
+
+@pytest.mark.parametrize("code", [1002, 1005, 1006, 1009, 3000, 4999])
+def test_other_codes_give_closed_error(code: int) -> None:
+    assert type(closed_error(code)) is ConnectionClosedError
+
+
+def test_closed_error_carries_code_reason_and_side() -> None:
+    error = closed_error(1008, "no", "remote")
+    assert (error.code, error.reason, error.side) == (1008, "no", "remote")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionClosed(1000), "connection closed with code 1000 (normal closure)"),
+        (
+            ConnectionClosed(1001, "restart", "remote"),
+            "connection closed by the peer with code 1001 (going away): restart",
+        ),
+        (
+            ConnectionClosed(4000, "bye", "local"),
+            "connection closed by this side with code 4000 (private use): bye",
+        ),
+        (ConnectionClosed(1999), "connection closed with code 1999 (unknown)"),
+        (StreamReset(4, 77, "remote"), "stream 4 was reset by the peer with code 77"),
+        (StreamReset(4, 2, "local", "flood"), "stream 4 was reset by this side with code 2: flood"),
+        (StreamReset(4, 0, None), "stream 4 was reset by the connection with code 0"),
+        (StreamWriteClosed(6), "the peer reads no further from stream 6"),
+        (StreamRefused(8, 3), "stream 8 was refused by the peer with code 3"),
+        (StreamRefused(8, 3, "busy"), "stream 8 was refused by the peer with code 3: busy"),
+        (
+            WriteTimeout(10, 5, 9),
+            "write to stream 10 timed out after 5 of 9 bytes; write the rest to go on, or reset "
+            "the stream",
+        ),
+    ],
+)
+def test_error_reads_as(error: WsmuxError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_os_errors_carry_no_errno() -> None:
+    assert StreamReset(4, 77, "remote").errno is None
+
+
+def test_write_timeout_tells_where_to_go_on() -> None:
+    error = WriteTimeout(10, 5, 9)
+    assert (error.stream_id, error.bytes_written) == (10, 5)
+
+
+def test_handshake_error_carries_the_status() -> None:
+    assert HandshakeError("refused", 403).status == 403
