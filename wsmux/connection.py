@@ -353,6 +353,8 @@ class Connection:
 
     def consumed_locked(self, entry: Entry, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
+        if not count:
+            return False
         self._table.consumed(entry, count)
         return self._queue_locked()
 

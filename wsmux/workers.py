@@ -46,7 +46,7 @@ class StreamWorkers:
         with self._lock:
             self._count += 1
             self._waiting += 1
-        self._work()
+        self._work(stays=True)
 
     def _spawn(self) -> None:
         with self._lock:
@@ -63,13 +63,13 @@ class StreamWorkers:
                 self._count -= 1
                 self._waiting -= 1
 
-    def _work(self) -> None:
+    def _work(self, stays: bool = False) -> None:
         while True:
             try:
                 stream = self._connection.accept_stream(timeout=IDLE)
             except TimeoutError:
                 with self._lock:
-                    if self._waiting > 1:
+                    if self._waiting > 1 and not stays:
                         self._waiting -= 1
                         self._count -= 1
                         return

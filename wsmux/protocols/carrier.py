@@ -103,12 +103,12 @@ class Framing(ABC):
         self.filled = self._end == len(self._buffer)
         frames: list[Received] = []
         try:
-            while self.failure is None and self._parse(frames):
+            while self.failure is None and self._start != self._end and self._parse(frames):
                 pass
         except RemoteProtocolError as error:
             self.failure = error
-        if self.failure is not None:
-            self._start = self._end = self._wanted = 0  # nothing that follows counts
+        if self.failure is not None:  # nothing that follows counts
+            self._start = self._end = self._wanted = 0
         return frames
 
     def shrink(self) -> None:

@@ -100,9 +100,14 @@ class Verdict:
 
 
 def judge(passes: Sequence[Pass]) -> list[Verdict]:
-    """Return the verdicts on every target that was measured."""
+    """Return the verdicts on every target that was measured.
+
+    Targets are for the pinned pass, where client and server do not compete for a core; the other
+    is judged only when it was the only one.
+    """
     verdicts = []
-    for run in passes:
+    pinned = [run for run in passes if run.pinned]
+    for run in pinned or passes:
         for target in TARGETS:
             if target.ratio:
                 values = run.ratios(target.measure, target.variant)
