@@ -21,9 +21,11 @@ MODULES = {
 # The second name of a module to its layer; any other is L2. ``ALL`` may import everything.
 ALL = 9
 LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
-LAYERS |= dict.fromkeys(("exceptions", "config", "deadline", "buffer", "memory"), 0)
+LAYERS |= dict.fromkeys(("exceptions", "config", "deadline", "buffer", "memory", "snapshots"), 0)
 LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
-LAYERS |= {"transports": 3} | dict.fromkeys(("client", "server", "flask", "workers"), 4)
+LAYERS |= {"transports": 3} | dict.fromkeys(
+    ("behaviour", "client", "server", "flask", "workers"), 4
+)
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 IMPURE = {"threading", "_thread", "socket", "time", "logging", "queue"}
 HANDSHAKES = {"websocket", "simple_websocket"}
@@ -72,21 +74,7 @@ def violations(module: str) -> list[str]:
     return found
 
 
-UNPLACED = {
-    "wsmux.behaviour": "not in the table, so L2, but it puts L3 together: L4 by what it does",
-    "wsmux.transports.websocket_server": "imports snapshots, not in the table, so L2; it is pure",
-}
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        pytest.param(module, marks=pytest.mark.xfail(strict=True, reason=UNPLACED[module]))
-        if module in UNPLACED
-        else module
-        for module in MODULES
-    ],
-)
+@pytest.mark.parametrize("module", MODULES)
 def test_module_imports_only_what_its_layer_may(module: str) -> None:
     assert violations(module) == []
 

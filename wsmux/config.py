@@ -95,8 +95,10 @@ class Config:
             value = getattr(self, field.name)
             if value is None and "None" not in str(field.type):
                 raise ValueError(f"Config.{field.name} cannot be None")
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 raise ValueError(f"Config.{field.name} must be above 0, not {value!r}")
+            if field.type == "int" and not isinstance(value, int):
+                raise ValueError(f"Config.{field.name} must be a whole number, not {value!r}")
         if self.receive_window > MAX_WINDOW:
             raise ValueError(f"Config.receive_window must fit 32 bits, not {self.receive_window!r}")
         if self.max_frame_size + MAX_HEAD > self.max_message_size:

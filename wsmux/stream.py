@@ -15,69 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from .buffer import ByteQueue
 from .deadline import Deadline
+from .engine import Engine
+from .entry import Entry, Failure
 from .exceptions import (
     ConcurrencyError,
     StreamReset,
     WriteTimeout,
 )
-from .waiter import Waiter, wake
+from .waiter import wake
 
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Entry", "Stream"]
-
-Failure = Callable[[], BaseException]
+__all__ = ["Stream"]
 
 # What read() to the end asks for at a time; a chunk is never larger than a message.
 _ALL = 2**62
-
-
-class Entry:
-    """Hold what a connection knows of a stream; lives as long as either of them needs it."""
-
-    __slots__ = (
-        "accepted",
-        "buffer",
-        "closed",
-        "ended",
-        "id",
-        "offered_at",
-        "peer_opened",
-        "read_failure",
-        "reader",
-        "reading",
-        "write_failure",
-        "writer",
-        "writing",
-    )
-
-    def __init__(self, stream_id: int, peer_opened: bool) -> None:
-        self.id = stream_id
-        self.peer_opened = peer_opened
-        self.buffer = ByteQueue()
-        self.reader = Waiter()
-        self.writer = Waiter()
-        self.reading = False  # a thread is in a read
-        self.writing = False
-        self.ended = False  # the peer has ended its half cleanly
-        self.read_failure: Failure | None = None
-        self.write_failure: Failure | None = None
-        self.closed = False
-        self.accepted = not peer_opened
-        self.offered_at: float | None = None  # when it came into the accept queue
-
-    def fail_read(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
-        """End reading with an error; the first one stays, but for what this side does itself."""
-        if own or self.read_failure is None:
-            self.read_failure = failure
-            self.reader.collect(wakes)
-
-    def fail_write(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
-        """End writing with an error; the first one stays, but for what this side does itself."""
-        if own or self.write_failure is None:
-            self.write_failure = failure
-            self.writer.collect(wakes)
 
 
 def _read_closed() -> ValueError:
@@ -103,12 +56,13 @@ class Stream(io.RawIOBase):
     after what had arrived was read; the use of a half this side has closed raises ``ValueError``.
     """
 
-    def __init__(self, connection: Connection, entry: Entry) -> None:
+    def __init__(self, connection: Connection, engine: Engine, entry: Entry) -> None:
         super().__init__()
         self._connection = connection
+        self._engine = engine
         self._entry = entry
         self._dropped = False
-        self.timeout: float | None = connection.config.stream_timeout
+        self.timeout: float | None = engine.config.stream_timeout
 
     def __repr__(self) -> str:
         entry = self._entry
@@ -176,9 +130,9 @@ class Stream(io.RawIOBase):
 
     def _read(self, take: Callable[[ByteQueue], Any], deadline: Deadline, wanted: int) -> Any:
         """Wait for bytes and take them; return ``None`` at the clean end."""
-        entry, connection = self._entry, self._connection
+        entry, engine = self._entry, self._engine
         failure: Failure | None = None
-        with connection.mutex:
+        with engine.mutex:
             if entry.reading:
                 raise ConcurrencyError(f"another thread is reading stream {entry.id}")
             while not entry.buffer or not wanted:
@@ -187,22 +141,22 @@ class Stream(io.RawIOBase):
                     break
                 if entry.ended or not wanted:
                     return None
-                connection.check_locked()
+                engine.check_locked()
                 if deadline.expired():
                     raise TimeoutError(f"read of stream {entry.id} timed out")
                 entry.reading = True
                 try:
-                    entry.reader.wait(connection.mutex, deadline)
+                    entry.reader.wait(engine.mutex, deadline)
                 finally:
                     entry.reading = False
             if failure is None:
                 before = len(entry.buffer)
                 taken = take(entry.buffer)
-                owes = connection.consumed_locked(entry, before - len(entry.buffer))
+                owes = engine.consumed_locked(entry, before - len(entry.buffer))
         if failure is not None:
             raise failure()
         if owes:
-            connection.flush()
+            engine.flush()
         return taken
 
     # Writing
@@ -228,14 +182,14 @@ class Stream(io.RawIOBase):
         else:
             view, copy = memoryview(data).cast("B"), True  # the caller may change it later
         deadline = Deadline(self.timeout)
-        entry, connection = self._entry, self._connection
+        entry, engine = self._entry, self._engine
         size, written, more = len(view), 0, False
         try:
             while True:
                 part = view[written:] if written else view
                 if copy:
-                    part = memoryview(bytes(part[: connection.config.max_frame_size]))
-                with connection.mutex:
+                    part = memoryview(bytes(part[: engine.config.max_frame_size]))
+                with engine.mutex:
                     if entry.writing and not more:
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
                     failure, sent, ticket = self._send_frame_locked(part, deadline)
@@ -245,13 +199,13 @@ class Stream(io.RawIOBase):
                 if more and not sent:
                     raise WriteTimeout(entry.id, written, size)
                 written += sent
-                connection.flush_frame(entry, ticket, deadline)
+                engine.flush_frame(entry, ticket, deadline)
                 if not more:
-                    connection.check_cut()
+                    engine.check_cut()
                     return written
         finally:
             if more:
-                with connection.mutex:
+                with engine.mutex:
                     entry.writing = False
 
     def _send_frame_locked(
@@ -262,18 +216,18 @@ class Stream(io.RawIOBase):
         The failure of the half comes first, if it has one; it may run the application's code, so
         the caller raises it without the mutex.
         """
-        entry, connection = self._entry, self._connection
-        mutex, queue = connection.mutex, connection.queue
+        entry, engine = self._entry, self._engine
+        mutex, queue = engine.mutex, engine.queue
         waited = used = False
         try:
             while True:
                 if entry.write_failure is not None:
                     return entry.write_failure, 0, 0
-                connection.check_locked()
-                credit = connection.credit_locked(entry) or not part
+                engine.check_locked()
+                credit = engine.credit_locked(entry) or not part
                 if credit and queue.has_room_locked(waited):
                     used = True
-                    return None, *connection.send_locked(entry, part)
+                    return None, *engine.send_locked(entry, part)
                 if deadline.expired():
                     return None, 0, 0
                 entry.writing = True
@@ -285,7 +239,7 @@ class Stream(io.RawIOBase):
         finally:
             entry.writing = False
             if waited and not used:
-                connection.wake_locked()  # the turn in the queue was not used: pass it on
+                engine.wake_locked()  # the turn in the queue was not used: pass it on
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""
@@ -301,15 +255,15 @@ class Stream(io.RawIOBase):
         self._close_halves(write=False, read=True)
 
     def _close_halves(self, write: bool, read: bool) -> None:
-        entry, connection = self._entry, self._connection
+        entry, engine = self._entry, self._engine
         wakes: list[LockType] = []
-        with connection.mutex:
+        with engine.mutex:
             if write:
                 entry.fail_write(_write_closed, wakes, own=True)
             if read:
                 entry.fail_read(_read_closed, wakes, own=True)
-            connection.close_locked(entry, write, read, wakes)
-        connection.flush()
+            engine.close_locked(entry, write, read, wakes)
+        engine.flush()
         wake(wakes)
 
     def close(self) -> None:
@@ -320,13 +274,15 @@ class Stream(io.RawIOBase):
         if self._entry.closed:
             return
         if self._dropped:
-            self._connection.abandon(self._entry)
+            self._engine.abandon(self._entry)
             return
         self._entry.closed = True
         self._close_halves(write=True, read=True)
 
-    def reset(self, code: int | BaseException = 0) -> None:
-        """Abort both halves with an error code; unread bytes on both sides are void. Never blocks.
+    def reset(self, code: int | BaseException = 0) -> int:
+        """Abort both halves with an error code, and return it. Never blocks.
+
+        Unread bytes on both sides are void.
 
         Args:
             code: 0 (unknown) or an application code, from 64 up; or an exception, which
@@ -337,16 +293,17 @@ class Stream(io.RawIOBase):
         Raises:
             ValueError: the code is reserved for the protocol.
         """
-        number = self._connection.code_for(code)
+        number = self._engine.code_for(code)
         stream_id = self._entry.id
-        with self._connection.mutex:
+        with self._engine.mutex:
             wakes: list[LockType] = []
             self._entry.closed = True
-            self._connection.reset_locked(
+            self._engine.reset_locked(
                 self._entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
             )
-        self._connection.flush()
+        self._engine.flush()
         wake(wakes)
+        return number
 
     def __exit__(
         self,
@@ -364,7 +321,7 @@ class Stream(io.RawIOBase):
         # No lock: the garbage collector may run this inside any of ours. RawIOBase would close().
         entry = getattr(self, "_entry", None)
         if entry is not None and not entry.closed:
-            self._connection.abandon(entry)
+            self._engine.abandon(entry)
 
     def _dealloc_warn(self, source: object) -> None:
         # The io module says with this that a buffered file over the stream is being collected

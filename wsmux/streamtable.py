@@ -14,11 +14,11 @@ from itertools import chain
 from typing import Any
 
 from .config import SMALLEST_WINDOW, Config
+from .entry import Entry
 from .exceptions import Side, StreamRefused, StreamWriteClosed
 from .protocols import events as ev
 from .protocols.base import MuxProtocol
 from .reasons import Reasons
-from .stream import Entry
 from .waiter import WaitList
 
 __all__ = ["StreamTable"]
@@ -259,7 +259,10 @@ class StreamTable:
 
     def shed(self, detail: str, wakes: list[LockType]) -> None:
         """Reset the stream that holds most unread bytes, naming the limit it fell to."""
-        entry = max(chain(self.entries.values(), self._draining.values()), key=_unread)
+        entries = chain(self.entries.values(), self._draining.values())
+        entry = max(entries, key=_unread, default=None)
+        if entry is None:
+            return  # everything was read in the meantime
         failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
         entry.fail_read(failure, wakes)
         entry.fail_write(failure, wakes)

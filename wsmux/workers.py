@@ -88,12 +88,14 @@ class StreamWorkers:
 
     def _handle(self, stream: Stream) -> None:
         try:
-            with stream:
-                self._handler(stream)
+            self._handler(stream)
         except WsmuxError as error:
+            stream.reset(error)
             _log.info("the handler of stream %d ended: %s", stream.id, error)
         except Exception as error:
-            if self._connection.code_for(error):  # the application has a word for it
+            if stream.reset(error):  # the application has a code for it
                 _log.info("the handler of stream %d ended with %r", stream.id, error)
             else:
                 _log.exception("the handler of stream %d failed; the stream was reset", stream.id)
+        else:
+            stream.close()

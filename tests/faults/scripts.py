@@ -32,6 +32,7 @@ WAIT = 3.0
 PROMPT = 1.0
 
 CALM = wsmux.Config(ping_interval=None)
+LIBRARY = str(Path(wsmux.__file__).parent)
 
 # 64 KiB of credit on stream 0, as one message over a plain byte stream.
 OPEN_BY_HAND = b"\x00\x01\x04" + (2**31).to_bytes(4, "big")
@@ -379,7 +380,7 @@ def collect_under_mutex(kind: str) -> None:
         cycle[0].write(b"x" if "b" in kind else "x")  # type: ignore[attr-defined]
     cycle.append(cycle)
     del stream, cycle
-    with ours.mutex:
+    with ours._engine.mutex:
         gc.collect()
     ours.ping(WAIT)  # makes the I/O thread take a turn
     peer.timeout = WAIT
@@ -406,18 +407,22 @@ def interrupt_when_blocked(blocked: Callable[[], bool] | None = None) -> None:
 
 
 def settled(thread: int) -> bool:
-    """Tell whether a thread waits: the same instruction of a wait, many looks in a row."""
+    """Tell whether a thread waits in a call of the library, many looks in a row."""
     for _ in range(10):
-        frame = sys._current_frames()[thread]
-        if frame.f_code.co_name not in ("wait", "wait_writable", "join", "_wait_for_tstate_lock"):
+        frame: FrameType | None = sys._current_frames()[thread]
+        if frame is None or frame.f_code.co_name not in ("wait", "wait_writable", "join"):
+            return False
+        while frame is not None and not frame.f_code.co_filename.startswith(LIBRARY):
+            frame = frame.f_back
+        if frame is None:
             return False
         time.sleep(0.002)
     return True
 
 
 def check_locks(connection: wsmux.Connection) -> None:
-    check_lock(connection.mutex)
-    check_lock(connection.queue._send_lock)
+    check_lock(connection._engine.mutex)
+    check_lock(connection._engine.queue._send_lock)
 
 
 def check_lock(lock: threading.Lock) -> None:
@@ -511,7 +516,7 @@ def interrupt_full_socket() -> None:
     interrupted(lambda: stream.write(bytes(10_000_000)))
     check_locks(connection)
     in_daemon(swallow, theirs)
-    wait_for(lambda: not connection.queue.has_output())
+    wait_for(lambda: not connection._engine.queue.has_output())
     assert not connection.closed
     connection.abort()
 
@@ -530,7 +535,7 @@ def interrupt_full_queue() -> None:
         in_daemon(write_once, other)
     wait_for(lambda: connection.stats().waiting_for_room)
     interrupted(lambda: stream.write(bytes(10_000_000)))
-    check_lock(connection.mutex)
+    check_lock(connection._engine.mutex)
     in_daemon(swallow, theirs)
     assert stream.write(b"goes on") == 7
     connection.abort()
@@ -546,7 +551,12 @@ def write_once(stream: wsmux.Stream, data: bytes = bytes(1_000_000)) -> None:
 def interrupt_serve_forever(presses: str) -> None:
     """Press Ctrl-C while a client keeps a stream open: once with patience, or twice."""
     opened = threading.Event()
-    server = wsmux.serve(lambda connection: opened.set() or connection.wait_closed())
+
+    def handler(connection: wsmux.Connection) -> None:
+        opened.set()
+        connection.wait_closed()
+
+    server = wsmux.serve(handler)
     connection = wsmux.connect(server.url)
     stream = connection.open_stream()
     opened.wait(WAIT)
@@ -613,7 +623,6 @@ def collecting(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-LIBRARY = str(Path(wsmux.__file__).parent)
 CHECKED = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "CALL_KW")
 behind: dict[object, frozenset[int]] = {}
 
@@ -687,10 +696,11 @@ CALLS: dict[str, Callable[[Bench], Callable[[], object]]] = {
 }
 
 
-def interrupt_everywhere(name: str, step: str) -> None:
+def interrupt_everywhere(name: str) -> None:
     """Interrupt a call at each point; what it leaves behind must work or be dead with a type."""
-    at, complete = 1, False
-    while not complete:
+    at = untouched = 0
+    while untouched < 5:  # one call may have fewer points than the next
+        at += 1
         bench = Bench()
         woken = None
         if not name.startswith(("read", "ping")):
@@ -701,16 +711,15 @@ def interrupt_everywhere(name: str, step: str) -> None:
         with Interrupter(at) as interrupter:
             try:
                 call()
-                complete = not interrupter.where
             except KeyboardInterrupt:
-                complete = False
+                untouched = -1
+        untouched += 1
         problem = left_behind(bench, name, woken)
         if problem:
             sys.stderr.write(f"Ctrl-C in {name} at {interrupter.where}: {problem}\n")
             sys.stderr.flush()
             os._exit(1)
         bench.done()
-        at += int(step)
 
 
 def read_until_error(stream: wsmux.Stream, woken: threading.Event) -> None:
@@ -720,9 +729,18 @@ def read_until_error(stream: wsmux.Stream, woken: threading.Event) -> None:
         woken.set()
 
 
+def read_what_is_left(stream: wsmux.Stream) -> None:
+    stream.timeout = 0.02
+    try:
+        while stream.read(64):
+            pass
+    except TimeoutError:
+        stream.timeout = PROMPT
+
+
 def stayed_empty(connection: wsmux.Connection) -> bool:
     try:
-        wait_for(lambda: connection.closed or not connection.queue.has_output(), PROMPT / 4)
+        wait_for(lambda: connection.closed or not connection._engine.queue.has_output(), PROMPT / 4)
     except AssertionError:
         return False
     return True
@@ -731,7 +749,7 @@ def stayed_empty(connection: wsmux.Connection) -> bool:
 def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     """Say what an interrupted call broke, or nothing."""
     ours, stream = bench.ours, bench.stream
-    for lock in (ours.mutex, ours.queue._send_lock):
+    for lock in (ours._engine.mutex, ours._engine.queue._send_lock):
         if not lock.acquire(timeout=PROMPT):
             return "a lock is held for ever"
         lock.release()
@@ -744,6 +762,7 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
             in_daemon(read_until_error, bench.peer, threading.Event())
             stream.write(b"more")
         if name.startswith("read"):
+            read_what_is_left(stream)
             bench.peer.write(b"more")
             stream.read(1)
     except (wsmux.ConnectionClosed, wsmux.StreamError):

@@ -56,7 +56,7 @@ def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
 
     def end_and_wait(channel: Channel, error: wsmux.WsmuxError) -> None:
         original(channel, error)
-        if channel is meeting.connection._channel:
+        if channel is meeting.connection._engine.channel:
             channel.mutex.release()
             ended.set()
             read.wait(WAIT)
@@ -101,8 +101,8 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
     peer = theirs.accept_stream(WAIT)
     peer.timeout = SHORT
     assert peer.read(1) == b"x"
-    wait_for(lambda: not ours.queue.has_output())
-    with ours.mutex:
+    wait_for(lambda: not ours._engine.queue.has_output())
+    with ours._engine.mutex:
         del stream
         gc.collect()
     with pytest.raises(wsmux.StreamReset):
@@ -115,7 +115,7 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
 ) -> None:
     """The first of two acceptors is woken for a stream and leaves with an exception instead."""
     ours, theirs = pair
-    wait = type(ours._table.acceptors).wait
+    wait = type(ours._engine.table.acceptors).wait
     first = threading.Event()
 
     def leave_when_woken(waiters: Any, mutex: threading.Lock, deadline: Any) -> bool:
@@ -126,12 +126,12 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
             raise KeyboardInterrupt
         return woken
 
-    monkeypatch.setattr(type(ours._table.acceptors), "wait", leave_when_woken)
+    monkeypatch.setattr(type(ours._engine.table.acceptors), "wait", leave_when_woken)
     interrupted = in_thread(ours.accept_stream)
     assert first.wait(WAIT)
-    wait_for(lambda: len(ours._table.acceptors) == 1)
+    wait_for(lambda: len(ours._engine.table.acceptors) == 1)
     patient = in_thread(ours.accept_stream)
-    wait_for(lambda: len(ours._table.acceptors) == 2)
+    wait_for(lambda: len(ours._engine.table.acceptors) == 2)
     kept = theirs.open_stream()
     assert isinstance(interrupted.exception(WAIT), KeyboardInterrupt)
     assert patient.result(SHORT).id == kept.id
@@ -167,14 +167,15 @@ def test_answered_close_of_a_server_ends_without_lingering(
     """
     monkeypatch.setattr("wsmux.channel.LINGER", 60.0)
     ours, theirs = pair
-    channel = theirs._channel
+    channel, io_thread = theirs._engine.channel, theirs._thread.ident
+    assert io_thread is not None
     send = channel._socket.send
 
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
         if theirs.closed and threading.current_thread() is not theirs._thread:
             wait_for(lambda: channel._peer_closed)
-            wait_for(lambda: polls(theirs._thread))
+            wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
 
     monkeypatch.setattr(channel._socket, "send", send_and_be_overtaken)
@@ -186,11 +187,11 @@ def test_answered_close_of_a_server_ends_without_lingering(
         closing.result(WAIT)
 
 
-def polls(thread: threading.Thread) -> bool:
-    """Tell whether a thread stays in poll()."""
-    assert thread.ident is not None
+def stays_in(thread: int, function: str) -> bool:
+    """Tell whether a thread is in a function, many looks in a row."""
     for _ in range(10):
-        if sys._current_frames()[thread.ident].f_code.co_name != "_poll":
+        frame = sys._current_frames().get(thread)
+        if frame is None or frame.f_code.co_name != function:
             return False
         time.sleep(0.002)
     return True
@@ -205,7 +206,7 @@ def test_internal_error_of_the_io_thread_ends_the_connection_with_1011(
         def fail(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(met.connection._protocol, "receive_data", fail)
+        monkeypatch.setattr(met.connection._engine.protocol, "receive_data", fail)
         accepting = in_thread(met.connection.accept_stream)
         met.peer.send_message(met.peer.id(), ACK, uint32(1))
         error = accepting.exception(WAIT)
@@ -236,11 +237,11 @@ def test_socket_is_closed_with_the_mutex_held(
     """``shutdown`` runs under the mutex; if ``close`` did not, it could hit a reused descriptor."""
     ours, _ = pair
     held: queue.Queue[bool] = queue.Queue()
-    sock = ours._channel._socket
+    sock = ours._engine.channel._socket
     close = sock.close
 
     def closing() -> None:
-        held.put(ours.mutex.locked())
+        held.put(ours._engine.mutex.locked())
         close()
 
     monkeypatch.setattr(sock, "close", closing)
@@ -255,7 +256,10 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
     with meet(role, CALM, buffers=4096) as met:
         stream = met.accepted(window=2**31)
         stream.timeout = None
+        io_thread = met.connection._thread.ident
+        assert io_thread is not None
+        wait_for(lambda: stays_in(io_thread, "_poll"))  # it leaves the sending to the writer
         writing = in_thread(stream.write, bytes(60_000))
-        wait_for(met.connection.queue._send_lock.locked)
+        wait_for(lambda: any(stays_in(thread, "wait_writable") for thread in sys._current_frames()))
         met.peer.reset()
         assert isinstance(writing.exception(WAIT), wsmux.ConnectionClosedError)

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -550,7 +551,7 @@ def check_outgoing_cut(role: str, cut: int, how: str) -> None:
         stream = met.accepted(window=ENDLESS)
         stream.timeout = None
         data = bytes(range(250)) * 4
-        calls = [in_thread(speak, stream, data), in_thread(connection.ping)]
+        calls: list[Future[Any]] = [in_thread(speak, stream, data), in_thread(connection.ping)]
         raw = bytearray()
         while len(raw) < cut:
             chunk = peer.sock.recv(cut - len(raw))

@@ -88,31 +88,24 @@ def test_log_may_go_over_the_connection() -> None:
 UNSENT = "what was queued is not sent when the interrupt falls before the flush"
 BY_REASON = {
     UNSENT: ("write", "write-in-frames", "open_stream", "ping", "go_away", "close_write"),
+    "ByteQueue counts bytes it no longer has": ("read", "read-blocked"),
     "collected waiters are lost, or close() does nothing the second time": (
         "close_read",
         "stream-close",
         "reset",
         "abort",
     ),
+    "the send lock stays held when the interrupt falls behind its acquire or release": ("close",),
 }
 SWEPT: list[Any] = [
     "accept_stream",
-    "close",
-    "read",
-    "read-blocked",
     *(failing(name, reason=reason) for reason, names in BY_REASON.items() for name in names),
 ]
 
 
 @pytest.mark.parametrize("call", SWEPT)
-def test_interrupt_at_many_points_of_a_call_leaves_nothing_stuck(call: str) -> None:
-    scripts.run("interrupt_everywhere", call, "3")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("call", SWEPT)
 def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str) -> None:
-    scripts.run("interrupt_everywhere", call, "1", limit=120.0)
+    scripts.run("interrupt_everywhere", call)
 
 
 @pytest.mark.long

@@ -23,12 +23,12 @@ import trustme
 import wsmux
 
 from .scripted import WAIT
-from .wsgi_server import SERVERS
 
 __all__ = [
     "EVERYWHERE",
     "IN_PROCESS",
     "ON_TWO",
+    "SERVERS",
     "TWO",
     "Carrier",
     "Certificates",
@@ -41,6 +41,8 @@ Options = dict[str, Any]
 
 # Seconds for the closing handshake at the end of a test.
 CLOSE = 5.0
+
+SERVERS = ("werkzeug", "gunicorn-gthread", "gunicorn-gevent", "gevent-pywsgi")
 
 TESTS = Path(__file__).parent.parent
 

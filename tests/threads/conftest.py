@@ -66,7 +66,8 @@ def join_over(
 @pytest.fixture(params=IN_PROCESS, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     """Be every carrier that has both ends in this process; narrow it with ``parametrize``."""
-    return request.param
+    chosen: Carrier = request.param
+    return chosen
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -10,7 +10,7 @@ import wsmux
 
 from .scripted import WAIT
 
-__all__ = ["Joined", "fill", "open_pair"]
+__all__ = ["Joined", "fill", "open_pair", "read_on", "write_on"]
 
 WINDOW = wsmux.Config().receive_window
 
@@ -37,3 +37,15 @@ def fill(stream: wsmux.Stream) -> int:
         stream.write(bytes(2 * WINDOW))
     stream.timeout = WAIT
     return error.value.bytes_written
+
+
+def read_on(stream: wsmux.Stream) -> NoReturn:
+    """Read until that raises."""
+    while True:
+        stream.read(64 * 1024)
+
+
+def write_on(stream: wsmux.Stream) -> NoReturn:
+    """Write until that raises."""
+    while True:
+        stream.write(b"x")

@@ -29,10 +29,10 @@ DROP = """
     gc.disable()
     if {cycle}:
         del file, stream
-        with client.mutex:
+        with client._engine.mutex:
             gc.collect()
     else:
-        with client.mutex:
+        with client._engine.mutex:
             del file, stream
     client.ping(5)
     try:

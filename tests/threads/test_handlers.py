@@ -22,7 +22,8 @@ OPEN_TIMEOUT = 0.3
 
 @pytest.fixture(params=TWO, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
-    return request.param
+    chosen: Carrier = request.param
+    return chosen
 
 
 def serving(join_ends: Join, handler: Callable[[wsmux.Stream], object], workers: int) -> Ends:
@@ -72,9 +73,7 @@ def test_workers_are_reused(join_ends: Join) -> None:
     assert len(threads) <= 4
 
 
-def test_idle_workers_end_but_for_one(
-    join_ends: Join, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_workers_end_but_for_one(join_ends: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wsmux.workers.IDLE", 0.02)
     meeting = threading.Barrier(5)
     ends = serving(join_ends, lambda stream: meeting.wait(WAIT), 8)
@@ -100,9 +99,10 @@ def test_a_handler_that_raises_resets_its_stream_and_is_logged(
     join_ends: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = serving(join_ends, scripted.handle, 1)
-    with caplog.at_level(logging.ERROR, "wsmux"), pytest.raises(wsmux.StreamReset):
-        call(ends.client, "raise")
-    assert "as the test asked" in caplog.text
+    with caplog.at_level(logging.ERROR, "wsmux"):
+        with pytest.raises(wsmux.StreamReset):
+            call(ends.client, "raise")
+        wait_for(lambda: "as the test asked" in caplog.text)
     assert call(ends.client, "source", 3, 1) == scripted.pattern(3, 1)
 
 

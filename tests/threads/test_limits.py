@@ -24,7 +24,8 @@ JS_WS = [Carrier("socketpair", "js-ws"), Carrier("ws", "js-ws")]
 
 @pytest.fixture(params=TWO, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
-    return request.param
+    chosen: Carrier = request.param
+    return chosen
 
 
 def limited(join_ends: Join, **limits: Any) -> Ends:
@@ -74,12 +75,10 @@ def test_opening_goes_on_when_an_answer_comes(join_ends: Join, spawn: Spawn) -> 
     wait_for(lambda: ends.server.stats().unaccepted == 20)
 
 
-def test_a_closed_connection_ends_a_blocked_open(
-    peerless: wsmux.Connection, spawn: Spawn
-) -> None:
+def test_a_closed_connection_ends_a_blocked_open(peerless: wsmux.Connection, spawn: Spawn) -> None:
     streams = [peerless.open_stream(timeout=WAIT) for _ in range(2)]
     opening = spawn(peerless.open_stream)
-    wait_for(lambda: len(peerless._table.openers) == 1)
+    wait_for(lambda: len(peerless._engine.table.openers) == 1)
     peerless.abort()
     with pytest.raises(wsmux.ConnectionClosedError):
         opening.result(WAIT)
@@ -234,9 +233,7 @@ def test_too_much_unread_resets_the_stream_that_holds_most(join_ends: Join) -> N
     assert len(modest_far.read()) == WINDOW // 2 + 1
 
 
-def test_a_blocked_reader_of_another_stream_is_not_disturbed(
-    join_ends: Join, spawn: Spawn
-) -> None:
+def test_a_blocked_reader_of_another_stream_is_not_disturbed(join_ends: Join, spawn: Spawn) -> None:
     ends = limited(join_ends, max_connection_buffer=WINDOW)
     quiet, quiet_far = open_pair(*ends)
     reading = spawn(quiet_far.read, 1)

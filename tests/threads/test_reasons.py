@@ -11,12 +11,13 @@ import wsmux
 
 from .carriers import TWO, Carrier
 from .conftest import Join
-from .joined import Joined, open_pair
+from .joined import Joined, open_pair, write_on
 
 
 @pytest.fixture(params=TWO, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
-    return request.param
+    chosen: Carrier = request.param
+    return chosen
 
 
 class QuotaError(Exception):
@@ -48,8 +49,7 @@ def test_a_reset_raises_the_applications_exception(join_ends: Join) -> None:
     with pytest.raises(QuotaError, match="100") as read:
         far.read()
     with pytest.raises(QuotaError, match="100"):
-        while True:
-            far.write(b"x")
+        write_on(far)
     cause = read.value.__cause__
     assert isinstance(cause, wsmux.StreamReset)
     assert (cause.code, cause.side) == (100, "remote")

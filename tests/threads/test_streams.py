@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import wsmux
 
 from . import scripted
 from .conftest import Connect, Spawn
+from .joined import write_on
 from .scripted import WAIT, call, command, digest, pattern
 from .waiting import wait_for, wait_for_reader, wait_for_writer
 
@@ -26,6 +28,19 @@ def open_with(connection: wsmux.Connection, *words: object) -> wsmux.Stream:
     stream = connection.open_stream(timeout=WAIT)
     stream.timeout = WAIT
     stream.write(command(*words))
+    return stream
+
+
+def write_whole(stream: wsmux.Stream, data: bytes) -> None:
+    stream.write(data)
+    stream.close_write()
+
+
+def open_last(connection: wsmux.Connection, *words: object) -> wsmux.Stream:
+    """Give a command that may end the connection before it is written."""
+    stream = connection.open_stream(timeout=WAIT)
+    with suppress(wsmux.ConnectionClosed):
+        stream.write(command(*words))
     return stream
 
 
@@ -72,7 +87,7 @@ def test_both_directions_at_once_carry_every_byte(
 ) -> None:
     data = pattern(2 * MIB, 9)
     with open_with(connection, "echo") as stream:
-        writing = spawn(lambda: (stream.write(data), stream.close_write()))
+        writing = spawn(write_whole, stream, data)
         assert digest(stream.read()) == digest(data)
         writing.result(WAIT)
 
@@ -134,8 +149,7 @@ def test_a_clean_end_stays_the_end(connection: wsmux.Connection) -> None:
 def test_a_peer_that_reads_no_further_stops_the_writer(connection: wsmux.Connection) -> None:
     with open_with(connection, "close-read") as stream:
         with pytest.raises((wsmux.StreamWriteClosed, wsmux.StreamReset)):
-            while True:
-                stream.write(bytes(KIB))
+            write_on(stream)
         assert stream.read() == b"not reading"
 
 
@@ -257,7 +271,7 @@ def test_both_sides_ping(connection: wsmux.Connection) -> None:
 def test_pings_pass_bulk_in_both_directions(connection: wsmux.Connection, spawn: Spawn) -> None:
     data = pattern(4 * MIB, 11)
     with open_with(connection, "echo") as stream:
-        writing = spawn(lambda: (stream.write(data), stream.close_write()))
+        writing = spawn(write_whole, stream, data)
         reading = spawn(lambda: hashlib.sha256(stream.read()).hexdigest())
         while not reading.done():
             connection.ping(WAIT)
@@ -289,7 +303,7 @@ def test_a_closing_server_ends_calls_cleanly(connection: wsmux.Connection, spawn
     stream = open_with(connection, "stall", 7)
     reading = spawn(stream.read)
     wait_for_reader(connection)
-    _last = open_with(connection, "close-connection", 1000)
+    _last = open_last(connection, "close-connection", 1000)
     with pytest.raises(wsmux.ConnectionClosedOK) as error:
         reading.result(WAIT)
     assert (error.value.code, error.value.side) == (1000, "remote")
@@ -297,7 +311,7 @@ def test_a_closing_server_ends_calls_cleanly(connection: wsmux.Connection, spawn
 
 
 def test_a_close_for_a_failure_is_an_error_with_its_code(connection: wsmux.Connection) -> None:
-    _last = open_with(connection, "close-connection", 4321)
+    _last = open_last(connection, "close-connection", 4321)
     with pytest.raises(wsmux.ConnectionClosedError) as error:
         connection.accept_stream(WAIT)
     assert error.value.code == 4321
@@ -309,6 +323,6 @@ def test_a_lost_connection_is_never_an_end_of_file(
     stream = open_with(connection, "stall", 8)
     reading = spawn(stream.read)
     wait_for_reader(connection)
-    _last = open_with(connection, "abort")
+    _last = open_last(connection, "abort")
     with pytest.raises(wsmux.ConnectionClosedError, match="1006"):
         reading.result(WAIT)

@@ -22,9 +22,7 @@ from wsmux.flask import Mux
 
 from . import scripted
 
-__all__ = ["SERVERS", "app"]
-
-SERVERS = ("werkzeug", "gunicorn-gthread", "gunicorn-gevent", "gevent-pywsgi")
+__all__ = ["app"]
 
 app = Flask(__name__)
 mux = Mux(app)

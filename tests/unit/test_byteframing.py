@@ -161,6 +161,11 @@ def test_message_of_exactly_the_limit_is_taken() -> None:
     assert feed(framing, of("0000 4062") + bytes(98)) == [(Kind.BINARY, bytes(100))]
 
 
+def test_limit_counts_one_message_at_a_time() -> None:
+    framing = ByteFraming(100)
+    assert len(feed(framing, (of("0000 4062") + bytes(98)) * 3)) == 3
+
+
 @CHUNKS
 @pytest.mark.parametrize("length", ["4063", "80000063", "ffffffffffffffff"])
 def test_message_above_the_limit_is_refused_by_its_head_alone(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,32 @@ def config(**limits: Any) -> Config:
 
 def test_defaults_pass_their_own_checks() -> None:
     assert Config() == Config()
+
+
+def test_published_defaults_stand() -> None:
+    assert asdict(Config()) == {
+        "receive_window": 262_144,
+        "max_frame_size": 65_536,
+        "max_message_size": 1_048_576,
+        "max_fragments": 1024,
+        "max_streams": 1024,
+        "max_unaccepted": 256,
+        "max_pending_opens": 256,
+        "max_cancelled": 1024,
+        "max_send_queue": 262_144,
+        "max_control_frames": 1000,
+        "max_control_bytes": 262_144,
+        "max_connection_buffer": 16_777_216,
+        "max_process_buffer": 268_435_456,
+        "ping_interval": 20.0,
+        "ping_timeout": 20.0,
+        "idle_timeout": None,
+        "open_timeout": 10.0,
+        "handshake_timeout": 10.0,
+        "max_handshake_size": 65_536,
+        "close_timeout": 10.0,
+        "stream_timeout": None,
+    }
 
 
 def test_config_is_frozen() -> None:
@@ -40,6 +66,11 @@ def test_config_can_be_shared_as_a_key() -> None:
 def test_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} must be above 0, not 0$"):
         config(**{name: 0})
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "max_message_size"])
+def test_one_is_taken(name: str) -> None:
+    assert getattr(config(**{name: 1}), name) == 1
 
 
 @every_field

@@ -171,6 +171,9 @@ def test_closed_error_carries_code_reason_and_side() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
+        (RemoteProtocolError("a rule", 1003), "a rule"),
+        (HandshakeError("refused", 403), "refused"),
+        (StreamError("something with it", 4), "something with it"),
         (ConnectionClosed(1000), "connection closed with code 1000 (normal closure)"),
         (
             ConnectionClosed(1001, "restart", "remote"),
@@ -196,6 +199,30 @@ def test_closed_error_carries_code_reason_and_side() -> None:
 )
 def test_error_reads_as(error: WsmuxError, text: str) -> None:
     assert str(error) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "meaning"),
+    [
+        (1000, "normal closure"),
+        (1001, "going away"),
+        (1002, "protocol error"),
+        (1003, "unsupported data"),
+        (1005, "no code given"),
+        (1006, "connection lost without a closing message"),
+        (1007, "invalid data"),
+        (1008, "policy violation"),
+        (1009, "message too big"),
+        (1010, "extension required"),
+        (1011, "internal error"),
+        (1012, "service restart"),
+        (1013, "try again later"),
+        (2999, "unknown"),
+        (3000, "private use"),
+    ],
+)
+def test_close_code_means(code: int, meaning: str) -> None:
+    assert str(ConnectionClosed(code)) == f"connection closed with code {code} ({meaning})"
 
 
 def test_os_errors_carry_no_errno() -> None:

@@ -425,23 +425,25 @@ def test_fragments_above_the_limit_are_refused_by_the_last_head(role: Role) -> N
     receiver = framing(role, 1000)
     wire = frame(role, Kind.BINARY, b"x" * 600, fin=False) + head(role, CONTINUATION, 401)
     assert feed(receiver, wire) == []
+    assert str(receiver.failure) == "message of at least 1001 bytes is above the limit of 1000"
     assert receiver.failure is not None
     assert receiver.failure.code == 1009
 
 
 @BOTH_ROLES
-def test_control_frame_does_not_count_towards_the_message(role: Role) -> None:
+@CONTROL_OPCODES
+def test_control_frame_does_not_count_towards_the_message(role: Role, opcode: Kind) -> None:
     receiver = framing(role, 100)
     wire = frame(role, Kind.BINARY, b"x" * 100, fin=False)
-    wire += frame(role, Kind.PING, b"p" * 125)
+    wire += frame(role, opcode, b"p" * 125)
     wire += frame(role, CONTINUATION)
-    assert feed(receiver, wire) == [(Kind.PING, b"p" * 125), (Kind.BINARY, b"x" * 100)]
+    assert feed(receiver, wire) == [(opcode, b"p" * 125), (Kind.BINARY, b"x" * 100)]
 
 
 @BOTH_ROLES
 def test_size_of_a_message_is_not_carried_to_the_next(role: Role) -> None:
     receiver = framing(role, 1000)
-    once = frame(role, Kind.BINARY, b"x" * 900, fin=False) + frame(role, CONTINUATION)
+    once = frame(role, Kind.BINARY, b"x" * 1000, fin=False) + frame(role, CONTINUATION)
     assert len(feed(receiver, once * 3)) == 3
 
 
@@ -559,7 +561,7 @@ def test_client_sends_the_pong_of_the_rfc(fixed_key: bytes) -> None:
 
 @BOTH_ROLES
 @pytest.mark.parametrize("head_size", [0, 1, 2, 3, 6, 9])
-@pytest.mark.parametrize("size", [0, 1, 116, 117, 125, 126, 1023, 1024, 1100, 65535, 65536])
+@pytest.mark.parametrize("size", [0, 1, 116, 117, 125, 126, 1024, 4095, 4096, 65535, 65536])
 def test_frame_is_as_the_rfc_draws_it(
     role: Role, head_size: int, size: int, fixed_key: bytes
 ) -> None:

@@ -196,16 +196,16 @@ class ByteFraming(Framing):
             raise FrameError(
                 f"message of {size} bytes is above the limit of {self.max_message_size}", 1009
             )
+        kind = self._controls.get(bytes(view[parsed[1] : head_end])) if not parsed[0] else None
+        if kind is not None and size > MAX_CONTROL:
+            raise FrameError(f"control message of {size} bytes is above the limit of 125")
         if body + size > self._end:
             self._wanted = body + size - self._start
             return False
         start = self._start
-        kind = self._controls.get(bytes(view[parsed[1] : head_end])) if not parsed[0] else None
         payload = self._take(body, body + size)
         if kind is None:
             frames.append(Received(Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
-        elif size > MAX_CONTROL:
-            raise FrameError(f"control message of {size} bytes is above the limit of 125")
         else:
             frames.append(Received(kind, bytes(payload)))
         return True

@@ -17,11 +17,10 @@ __all__ = ["ReceiveWindow", "SendCredit"]
 class SendCredit:
     """Hold the right to send ``available`` more bytes of one stream."""
 
-    __slots__ = ("available", "taken", "unacknowledged")
+    __slots__ = ("available", "unacknowledged")
 
     def __init__(self) -> None:
         self.available = 0
-        self.taken = False  # the first grant, which answers the opening, has come
         self.unacknowledged = 0  # bytes sent that the peer has not returned yet
 
     def grant(self, count: int) -> None:
@@ -35,9 +34,7 @@ class SendCredit:
                 f"ACK of {count} bytes lifts the unspent credit of {self.available} above 2^32-1"
             )
         self.available += count
-        if self.taken:
-            self.unacknowledged = max(0, self.unacknowledged - count)
-        self.taken = True
+        self.unacknowledged = max(0, self.unacknowledged - count)
 
     def spend(self, count: int) -> None:
         """Use ``count`` bytes, never more than are available."""

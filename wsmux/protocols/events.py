@@ -64,7 +64,10 @@ class WriteStopped(NamedTuple):
 
 
 class StreamRejected(NamedTuple):
-    """The peer handled nothing of a stream opened here; ``detail`` says why."""
+    """The peer handled nothing of a stream opened here; ``detail`` says why.
+
+    It comes once for each half that this ends.
+    """
 
     stream_id: int
     code: int

@@ -30,7 +30,8 @@ GO_AWAY, codes all the application's. It works around the package's defects:
 
 - CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
   lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
-  as all is read, but not behind our own CLOSE, where a late ACK opens a phantom stream there.
+  as all is read; but on a stream that the peer opened not behind our own CLOSE, where a late ACK
+  opens a phantom stream there.
 - The window announced fits one message, since the package sends all its credit in one.
 - Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
   answered as the package answers it.
@@ -272,7 +273,6 @@ class NativeProtocol(MuxProtocol):
         self._events.append(GoAwayReceived(stream_id, code))
         unhandled = [s for s in self._streams.values() if s.local and s.id >= stream_id]
         for stream in unhandled:
-            self._answered(stream)
             self._peer_stopped(stream)
             self._peer_ended(stream, ReadInput.PEER_RESET)
             self._events.append(StreamRejected(stream.id, code, "the peer is going away"))
@@ -422,7 +422,9 @@ class NativeProtocol(MuxProtocol):
 
     def credit(self, stream_id: int) -> int:
         stream = self._streams.get(stream_id)
-        return stream.credit.available if stream is not None else 0
+        if stream is None or stream.write is not WriteState.OPEN:
+            return 0
+        return stream.credit.available
 
     def send_data(self, stream_id: int, data: Buffer) -> int:
         stream = self._streams.get(stream_id)
@@ -439,8 +441,10 @@ class NativeProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not ReadState.OPEN:
             return  # the peer sends no more: returning credit would only confuse js-ws
-        # A late ACK makes js-ws take a finished stream for a new one: none behind our own end.
-        prompt = self.dialect.shipped and stream.write is WriteState.OPEN
+        # A late ACK makes js-ws take a finished stream of its own for a new one: on those, none
+        # behind our own end.
+        ended = stream.write is not WriteState.OPEN
+        prompt = self.dialect.shipped and (stream.local or not ended)
         returned = stream.window.consume(count, prompt)
         if returned:
             self._control_message(stream.head, ACK, _UINT32.pack(returned))

@@ -1,0 +1,34 @@
+"""Run the examples in the docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+import wsmux
+
+# Modules whose examples are what a newcomer tries first.
+WITH_EXAMPLES = ["wsmux.client", "wsmux.server"]
+
+
+def pure_python_modules() -> list[str]:
+    names = [module.name for module in pkgutil.walk_packages(wsmux.__path__, "wsmux.")]
+    return [name for name in names if not name.startswith(("wsmux.cli", "wsmux.__main__"))]
+
+
+def examples(module: ModuleType) -> int:
+    return sum(len(test.examples) for test in doctest.DocTestFinder().find(module))
+
+
+@pytest.mark.parametrize("name", ["wsmux", *pure_python_modules()])
+def test_the_examples_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_there_are_examples(name: str) -> None:
+    assert examples(importlib.import_module(name)) > 0

@@ -1,0 +1,140 @@
+"""Serve routes of a Flask application; under Werkzeug in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.serving import make_server
+
+import wsmux
+from wsmux.flask import Mux
+
+from . import scripted
+from .carriers import SERVERS, WsgiServers
+from .scripted import WAIT, call, pattern
+
+Run = Callable[[Flask], str]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """Return ``run(app)``, which serves an application and returns its ``ws://`` address."""
+    with ExitStack() as stack:
+
+        def start(app: Flask) -> str:
+            server = make_server("127.0.0.1", 0, app, threaded=True)
+            thread = threading.Thread(target=server.serve_forever, name="werkzeug")
+            thread.start()
+            stack.callback(server.server_close)
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"ws://127.0.0.1:{server.port}"
+
+        yield start
+
+
+def test_a_route_gets_the_connection_and_the_variables(run: Run) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+
+    @mux.route("/rooms/<name>")
+    def room(connection: wsmux.Connection, name: str) -> None:
+        with connection.accept_stream(WAIT) as stream:
+            stream.write(name.encode())
+
+    with wsmux.connect(f"{run(app)}/rooms/blue") as connection, connection.open_stream() as stream:
+        assert stream.read() == b"blue"
+
+
+def test_a_stream_route_gets_each_stream(run: Run) -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/")(scripted.handle)
+    with wsmux.connect(run(app)) as connection:
+        for seed in range(3):
+            assert call(connection, "source", 10, seed) == pattern(10, seed)
+
+
+def test_routes_may_be_declared_before_there_is_an_application(run: Run) -> None:
+    mux = Mux()
+    mux.stream_route("/early")(scripted.handle)
+    app = Flask("app")
+    mux.init_app(app)
+    mux.route("/late")(lambda connection: connection.accept_stream(WAIT).write(b"late"))
+    address = run(app)
+    with wsmux.connect(f"{address}/early") as connection:
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+    with wsmux.connect(f"{address}/late") as connection, connection.open_stream() as stream:
+        assert stream.read(4) == b"late"
+
+
+def test_options_are_those_of_serve(run: Run) -> None:
+    app = Flask("app")
+    mux = Mux(app, config=wsmux.Config(max_streams=1), protocols=["js-ws", "wsmux"])
+    mux.stream_route("/")(scripted.handle)
+    with wsmux.connect(run(app), protocol="js-ws") as connection:
+        assert connection.protocol == "js-ws"
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({"origin": "http://elsewhere.example"}, 403),
+        ({"protocol": "js-ws"}, 400),
+        ({"url": "/nowhere"}, 404),
+    ],
+    ids=["origin", "subprotocol", "path"],
+)
+def test_what_is_not_served_is_refused(run: Run, options: dict[str, Any], status: int) -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/")(scripted.handle)
+    url = run(app) + options.pop("url", "/")
+    with pytest.raises(wsmux.HandshakeError) as error:
+        wsmux.connect(url, **options)
+    assert error.value.status == status
+
+
+def test_a_plain_request_is_told_to_upgrade() -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/")(scripted.handle)
+    response = app.test_client().get("/", headers={"Connection": "Upgrade", "Upgrade": "other"})
+    assert response.status_code in (400, 426)
+
+
+def test_ordinary_routes_live_beside(run: Run) -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/ws")(scripted.handle)
+    app.get("/page")(lambda: "page")
+    assert app.test_client().get("/page").text == "page"
+
+
+@pytest.mark.parametrize(
+    "options", [{"protocols": ["http"]}, {"start_on": "never"}, {"workers": 0}], ids=str
+)
+def test_bad_options_are_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Mux(**options)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_takes_the_next_connection_and_logs_no_traceback(
+    wsgi_servers: WsgiServers, server: str
+) -> None:
+    url = wsgi_servers.url(server)
+    for code in (1000, 4000):
+        with wsmux.connect(url, timeout=WAIT) as connection:
+            last = connection.open_stream()
+            with suppress(wsmux.ConnectionClosed):
+                last.write(scripted.command("close-connection", code))
+            with pytest.raises(wsmux.ConnectionClosed):
+                connection.accept_stream(WAIT)
+    for _ in range(20):
+        with wsmux.connect(url, timeout=WAIT) as connection:
+            assert call(connection, "source", 10, 1) == pattern(10, 1)
+    wsmux.connect(url, timeout=WAIT).abort()
+    assert "Traceback" not in wsgi_servers.log(server)

@@ -1,0 +1,244 @@
+"""Serve with ``wsmux.serve``: connections, their handlers, and the shutdown."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+
+import pytest
+
+import wsmux
+
+from . import scripted
+from .conftest import Spawn
+from .scripted import WAIT, call
+from .waiting import wait_for
+
+
+def idle(connection: wsmux.Connection) -> None:
+    """Be a connection handler that leaves everything to the stream handler."""
+    connection.wait_closed()
+
+
+def test_a_connection_handler_gets_the_connection_and_the_request() -> None:
+    seen: list[wsmux.Connection] = []
+
+    def handler(connection: wsmux.Connection) -> None:
+        seen.append(connection)
+        with connection.accept_stream(WAIT) as stream:
+            stream.write(b"served")
+
+    with (
+        wsmux.serve(handler) as server,
+        wsmux.connect(f"{server.url}/files?q=1", headers={"X-Name": "me"}) as connection,
+        connection.open_stream() as stream,
+    ):
+        assert stream.read() == b"served"
+    request = seen[0].request
+    assert request is not None
+    assert (request.path, request.query) == ("/files", "q=1")
+    assert request.headers["x-name"] == "me"
+    assert request.remote_address.startswith("127.0.0.1:")
+
+
+def test_the_connection_is_closed_when_its_handler_returns() -> None:
+    with (
+        wsmux.serve(lambda connection: None) as server,
+        wsmux.connect(server.url) as connection,
+        pytest.raises(wsmux.ConnectionClosedOK),
+    ):
+        connection.accept_stream(WAIT)
+
+
+def test_a_handler_that_raises_closes_with_1011(caplog: pytest.LogCaptureFixture) -> None:
+    def handler(connection: wsmux.Connection) -> None:
+        raise ArithmeticError("a bug")
+
+    with (
+        caplog.at_level(logging.ERROR, "wsmux"),
+        wsmux.serve(handler) as server,
+        wsmux.connect(server.url) as connection,
+        pytest.raises(wsmux.ConnectionClosedError) as error,
+    ):
+        connection.accept_stream(WAIT)
+    assert (error.value.code, error.value.reason) == (1011, "internal error")
+    assert "a bug" in caplog.text
+
+
+def test_both_handlers_may_be_given() -> None:
+    def greet(connection: wsmux.Connection) -> None:
+        with connection.open_stream() as stream:
+            stream.write(b"welcome")
+        connection.wait_closed()
+
+    with (
+        wsmux.serve(greet, stream_handler=scripted.handle) as server,
+        wsmux.connect(server.url) as connection,
+    ):
+        assert connection.accept_stream(WAIT).read() == b"welcome"
+        assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
+
+
+def test_one_of_the_handlers_must_be_given() -> None:
+    with pytest.raises(ValueError, match="handler"):
+        wsmux.serve()
+
+
+def test_connections_are_listed_while_they_last() -> None:
+    with wsmux.serve(idle) as server:
+        with wsmux.connect(server.url), wsmux.connect(server.url):
+            wait_for(lambda: len(server.connections) == 2)
+            assert "connections=2" in repr(server)
+        wait_for(lambda: not server.connections)
+
+
+def test_more_connections_than_allowed_get_503() -> None:
+    with wsmux.serve(idle, max_connections=1) as server:
+        with wsmux.connect(server.url):
+            with pytest.raises(wsmux.HandshakeError) as error:
+                wsmux.connect(server.url)
+            assert (error.value.status, error.value.retry_safe) == (503, True)
+        wait_for(lambda: not server.connections)
+        wait_for(lambda: not server._threads)
+        wsmux.connect(server.url).close()
+
+
+def test_a_client_without_a_common_subprotocol_gets_400() -> None:
+    with (
+        wsmux.serve(idle, protocols=["wsmux"]) as server,
+        pytest.raises(wsmux.HandshakeError) as error,
+    ):
+        wsmux.connect(server.url, protocol="js-ws")
+    assert error.value.status == 400
+
+
+def test_each_client_gets_the_wire_it_asks_for() -> None:
+    with wsmux.serve(protocols=["wsmux", "js-ws"], stream_handler=scripted.handle) as server:
+        for protocol in ("wsmux", "js-ws"):
+            with wsmux.connect(server.url, protocol=protocol) as connection:
+                assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
+                assert connection.protocol == protocol
+
+
+def test_a_slow_client_holds_up_nobody() -> None:
+    config = wsmux.Config(handshake_timeout=0.3)
+    with wsmux.serve(idle, config=config) as server:
+        with socket.create_connection((server.host, server.port), timeout=WAIT) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\n")
+            wsmux.connect(server.url).close()
+            assert not slow.recv(100).startswith(b"HTTP/1.1 101")
+        wait_for(lambda: not server._threads)
+
+
+# Shutdown
+
+
+def test_shutdown_says_going_away_to_every_client() -> None:
+    server = wsmux.serve(idle)
+    connections = [wsmux.connect(server.url) for _ in range(3)]
+    wait_for(lambda: len(server.connections) == 3)
+    server.shutdown()
+    for connection in connections:
+        with pytest.raises(wsmux.ConnectionClosedOK) as error:
+            connection.accept_stream(WAIT)
+        assert (error.value.code, error.value.reason) == (1001, "server shutdown")
+        connection.close()
+
+
+def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(spawn: Spawn) -> None:
+    server = wsmux.serve(stream_handler=scripted.handle)
+    connection = wsmux.connect(server.url)
+    stream = connection.open_stream()
+    stream.write(scripted.command("echo") + b"before")
+    assert stream.read(100) == b"before"
+    stopping = spawn(server.shutdown, WAIT)
+    wait_for(lambda: connection._engine.table.peer_refuses_from is not None)
+    with pytest.raises(wsmux.StreamRefused) as error:
+        connection.open_stream()
+    assert error.value.retry_safe
+    stream.write(b"after")
+    assert stream.read(100) == b"after"
+    assert not stopping.done()
+    stream.close_write()
+    assert stream.read() == b""
+    stream.close()
+    stopping.result(WAIT)
+    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+        connection.accept_stream(WAIT)
+    connection.close()
+
+
+def test_shutdown_waits_no_longer_than_told() -> None:
+    server = wsmux.serve(stream_handler=scripted.handle)
+    connection = wsmux.connect(server.url)
+    stream = connection.open_stream()
+    stream.write(scripted.command("echo") + b"x")
+    assert stream.read(1) == b"x"
+    start = time.monotonic()
+    server.shutdown(timeout=0.05)
+    assert time.monotonic() - start < WAIT / 2
+    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+        stream.read()
+    connection.close()
+
+
+def test_shutdown_stops_listening() -> None:
+    server = wsmux.serve(idle)
+    server.shutdown()
+    with pytest.raises(ConnectionRefusedError):
+        wsmux.connect(server.url)
+
+
+def test_shutdown_may_be_called_from_several_threads(spawn: Spawn) -> None:
+    server = wsmux.serve(idle)
+    connection = wsmux.connect(server.url)
+    for future in [spawn(server.shutdown) for _ in range(4)]:
+        future.result(WAIT)
+    connection.close()
+
+
+def test_a_handler_may_shut_its_server_down() -> None:
+    done = threading.Event()
+
+    def handler(connection: wsmux.Connection) -> None:
+        server.shutdown(timeout=0)
+        done.set()
+
+    server = wsmux.serve(handler, config=wsmux.Config(close_timeout=1.0))
+    with wsmux.connect(server.url):
+        assert done.wait(WAIT)
+    server.shutdown()
+
+
+def test_serve_forever_returns_at_the_shutdown(spawn: Spawn) -> None:
+    server = wsmux.serve(idle)
+    serving = spawn(server.serve_forever)
+    server.shutdown()
+    serving.result(WAIT)
+
+
+def test_a_with_block_left_by_an_exception_shuts_down_at_once() -> None:
+    opened: list[wsmux.Connection] = []
+
+    def fail() -> None:
+        with wsmux.serve(stream_handler=scripted.handle) as server:
+            opened.append(wsmux.connect(server.url))
+            opened[0].ping(WAIT)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+        opened[0].accept_stream(WAIT)
+    opened[0].close()
+
+
+def test_it_serves_ipv6_too() -> None:
+    try:
+        server = wsmux.serve(host="::1", stream_handler=scripted.handle)
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with server, wsmux.connect(server.url) as connection:
+        assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)

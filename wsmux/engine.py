@@ -1,0 +1,328 @@
+"""Drive one connection: the protocol machine, the stream table, the timers.
+
+Threads and locks of a connection, in one place:
+
+- One mutex, the channel's, guards the protocol machine, the stream table, every ``Entry`` and the
+  send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up happens
+  under it: they are collected and done after its release.
+- One I/O thread runs ``run``: it takes what the channel received, feeds the machine, applies the
+  events, and keeps the timers. It holds the mutex once per slice of a batch.
+- A caller that must wait is parked on its entry (one reader, one writer), in the accept list, in
+  the list of openers, or for room in the send queue. Whatever may let it go on collects it: the
+  event it waits for, the end of its half, the end of the connection, its own time.
+- The first cause that ends the connection is in ``channel.error``; then every waiter is collected
+  and finds it there. What was received before stays readable.
+- Dropped streams (``Stream.__del__``) only append to ``_abandoned``; the I/O thread resets them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from _thread import LockType
+from collections import deque
+
+from .channel import Channel, protocol_failure
+from .config import Config
+from .deadline import Deadline
+from .entry import Entry, Failure
+from .exceptions import (
+    ConnectionClosedError,
+    ForkedError,
+    FrameError,
+    RemoteProtocolError,
+    closed_error,
+)
+from .memory import ProcessMemory
+from .protocols.base import MuxProtocol
+from .protocols.carrier import Kind, Received
+from .reasons import Reasons
+from .sendqueue import SendQueue
+from .streamtable import StreamTable
+from .waiter import WaitList, wake
+
+__all__ = ["Engine"]
+
+# Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
+SLICE = 64
+
+# From this share of a memory limit on, new streams get the smallest window.
+PRESSURE = 0.75
+
+# Unread bytes that may change before the process's sum is told: a lock for each message costs.
+REPORT_STEP = 16 * 1024
+
+_log = logging.getLogger("wsmux")
+_memory: ProcessMemory[Engine] = ProcessMemory()
+
+
+class Engine:
+    """Be what a connection and its streams are made of, behind their public methods.
+
+    Attributes:
+        channel, protocol, table: the parts it drives.
+        quiet: threads waiting until streams have ended, or closes are on the wire.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        protocol: MuxProtocol,
+        reasons: Reasons,
+        *,
+        accept_streams: bool,
+        start_on_data: bool,
+    ) -> None:
+        self.config: Config = channel.config
+        self.channel = channel
+        self.protocol = protocol
+        self.table = StreamTable(
+            protocol, channel.config, reasons, accept_streams, start_on_data, time.monotonic()
+        )
+        self.quiet = WaitList()
+        self._reasons = reasons
+        self._abandoned: deque[Entry] = deque()
+        self._reported = 0  # unread bytes last reported to the process's sum
+        self._deaf = False  # the end of the connection was told to everybody
+        channel.owner_timer = self.table.next_timer()
+        self.thread = threading.Thread(target=self.run, name=f"{channel.name}-io", daemon=True)
+        try:
+            self.thread.start()
+        except RuntimeError:  # the system has no thread to give
+            channel.discard()
+            raise
+
+    # Any thread
+
+    @property
+    def mutex(self) -> threading.Lock:
+        """The one lock; a fork replaces it."""
+        return self.channel.mutex
+
+    @property
+    def queue(self) -> SendQueue:
+        """The send queue."""
+        return self.channel.queue
+
+    def flush(self) -> None:
+        """Send what is queued, without waiting."""
+        self.channel.flush()
+
+    def flush_frame(self, entry: Entry, ticket: int, deadline: Deadline) -> None:
+        """Send what is queued; wait for the socket until the writer's frame is out.
+
+        The wait ends when the stream's writing half or the connection does; then the I/O thread
+        sends the rest of the frame, if it still can be sent.
+        """
+        channel = self.channel
+        channel.flush(
+            ticket, deadline, lambda: entry.write_failure is not None or channel.error is not None
+        )
+
+    def check_locked(self) -> None:
+        """Raise what ended the connection, if it has ended."""
+        self.channel.check_locked()
+
+    def check_cut(self) -> None:
+        """Raise what cut the connection, so that frames in its queue are known to be void."""
+        if self.channel.cut:
+            with self.mutex:
+                self.check_locked()
+
+    def wake_locked(self) -> None:
+        """Make the I/O thread look at its timers and queues."""
+        self.channel.wake_locked()
+
+    def code_for(self, reason: int | BaseException) -> int:
+        """Return the error code for what ``reset`` was given."""
+        return self._reasons.code(reason)
+
+    def credit_locked(self, entry: Entry) -> int:
+        """Return how many bytes the stream may send now."""
+        return self.protocol.credit(entry.id)
+
+    def send_locked(self, entry: Entry, data: memoryview) -> tuple[int, int]:
+        """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``."""
+        size = self.protocol.send_data(entry.id, data)
+        return size, self.queue.add_data_locked(self.protocol.data_to_send())
+
+    def consumed_locked(self, entry: Entry, count: int) -> bool:
+        """Note bytes that were read; return whether credit is to be sent back."""
+        if not count:
+            return False
+        self.table.consumed(entry, count)
+        return self.queue_locked()
+
+    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[LockType]) -> None:
+        """End halves on the wire; what is unread of the reading one is dropped."""
+        if write:
+            self.queue.interrupt_locked()
+            self.protocol.close_write(entry.id, time.monotonic())
+        if read:
+            self.table.drop_unread(entry)
+            self.protocol.close_read(entry.id)
+        self.settle_locked(wakes)
+
+    def reset_locked(
+        self, entry: Entry, code: int, failure: Failure, wakes: list[LockType]
+    ) -> None:
+        """Abort both halves."""
+        entry.fail_read(failure, wakes, own=True)
+        entry.fail_write(failure, wakes, own=True)
+        self.queue.interrupt_locked()
+        self.table.reset(entry, code)
+        self.settle_locked(wakes)
+
+    def abandon(self, entry: Entry) -> None:
+        """Have the I/O thread reset a stream that was dropped; takes no lock but by trying."""
+        self._abandoned.append(entry)
+        mutex = self.mutex
+        if mutex.acquire(blocking=False):  # else the I/O thread sees it at its next turn
+            try:
+                self.channel.wake_locked()
+            finally:
+                mutex.release()
+
+    def queue_locked(self, provoked: bool = False) -> bool:
+        """Move what the protocol wants to send into the send queue; tell whether there was any."""
+        control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
+        if control and not self.queue.add_control_locked(control, provoked=provoked):
+            text = "the peer causes answers and does not read them"
+            self.channel.fail_locked(closed_error(1008, text, "local"))
+        if data:
+            self.queue.add_data_locked(data)
+        return bool(control or data)
+
+    def settle_locked(self, wakes: list[LockType]) -> None:
+        """Apply what a call of this side did, and queue what it sends."""
+        self.table.apply(time.monotonic(), wakes)
+        if not self.table.entries:
+            self.quiet.collect(wakes)
+        self.queue_locked()
+        if self.table.next_timer() != self.channel.owner_timer:
+            self.table.changed = True  # messages may come together with the wake
+            self.channel.wake_locked()
+
+    def wake_everybody(self) -> None:
+        wakes: list[LockType] = []
+        with self.mutex:
+            self._collect_locked(wakes)
+        wake(wakes)
+
+    def _collect_locked(self, wakes: list[LockType]) -> None:
+        self.table.collect_all(wakes)
+        self.quiet.collect(wakes)
+        self.channel.collect_locked(wakes)
+
+    # The I/O thread
+
+    def run(self) -> None:
+        batches = self.channel.batches()
+        try:
+            for messages in batches:
+                self._handle(messages)
+        except Exception:
+            _log.exception("the I/O thread of %s failed; the connection ends", self.channel.name)
+            self.channel.abort(ConnectionClosedError(1011, "internal error", "local"))
+        finally:
+            batches.close()
+            if not isinstance(self.channel.error, ForkedError):
+                self.wake_everybody()
+                _memory.forget(self)
+                _log.debug("%s ended: %s", self.channel.name, self.channel.error)
+
+    def _handle(self, messages: list[Received]) -> None:
+        wakes: list[LockType] = []
+        table, now = self.table, time.monotonic()
+        failure: RemoteProtocolError | None = None
+        for start in range(0, len(messages) or 1, SLICE):
+            with self.mutex:
+                failure = self._feed_locked(messages[start : start + SLICE], now, wakes) or failure
+                last = start + SLICE >= len(messages)
+                if last and (table.changed or self._due(now, len(messages))):
+                    self._keep_time_locked(now, wakes)
+            if wakes:
+                wake(wakes)
+        if failure is not None:
+            _log.info("%s: the peer broke the protocol: %s", self.channel.name, failure)
+        if not messages or abs(table.unread - self._reported) >= REPORT_STEP:
+            self._limit_process_memory()
+
+    def _due(self, now: float, messages: int) -> bool:
+        """Tell whether there is more to do than what messages of running streams ask for."""
+        timer = self.channel.owner_timer
+        return (
+            not messages
+            or (timer is not None and now >= timer)
+            or self.channel.error is not None
+            or bool(self._abandoned or self.quiet)
+            or self.table.unread > self.config.max_connection_buffer * PRESSURE
+        )
+
+    def _feed_locked(
+        self, messages: list[Received], now: float, wakes: list[LockType]
+    ) -> RemoteProtocolError | None:
+        if self._deaf:
+            return None
+        table, failure = self.table, None
+        table.short_of_memory = (
+            table.unread >= self.config.max_connection_buffer * PRESSURE
+            or _memory.total >= self.config.max_process_buffer * PRESSURE
+        )
+        try:
+            for message in messages:
+                if message.kind is not Kind.BINARY:
+                    raise FrameError("text message; this protocol is binary", 1003)
+                self.protocol.receive_data(message.data)
+                table.apply(now, wakes)
+        except RemoteProtocolError as error:
+            failure = error
+            table.apply(now, wakes)
+            self.channel.fail_locked(protocol_failure(error))
+        self.queue_locked(provoked=True)
+        return failure
+
+    def _keep_time_locked(self, now: float, wakes: list[LockType]) -> None:
+        table = self.table
+        table.changed = False
+        while self._abandoned:
+            entry = self._abandoned.popleft()
+            table.abandon(entry)
+        self.protocol.handle_timer(now)
+        table.refuse_late(now)
+        limit = self.config.max_connection_buffer
+        while table.unread > limit:
+            table.shed(f"unread bytes exceed Config.max_connection_buffer = {limit}", wakes)
+        table.apply(now, wakes)
+        self.queue_locked()
+        if not (table.entries and self.protocol.pending_closes()):
+            self.quiet.collect(wakes)
+        if self.channel.error is None and self._idle(now):
+            self.channel.close_locked(1000, "idle")
+        self.channel.owner_timer = table.next_timer()
+        if self.channel.error is not None:
+            self._deaf = True  # whatever was received with the end has been handled
+            self._collect_locked(wakes)
+
+    def _idle(self, now: float) -> bool:
+        limit, since = self.config.idle_timeout, self.table.idle_since
+        return limit is not None and since is not None and now >= since + limit
+
+    def _limit_process_memory(self) -> None:
+        """Report what is unread; have the connection that holds most reset its largest stream."""
+        limit = self.config.max_process_buffer
+        self._reported = self.table.unread
+        largest = _memory.report(self, self._reported, limit)
+        while largest is self:
+            wakes: list[LockType] = []
+            with self.mutex:
+                detail = f"unread bytes of the process exceed Config.max_process_buffer = {limit}"
+                self.table.shed(detail, wakes)
+                self.settle_locked(wakes)
+            wake(wakes)
+            self._reported = self.table.unread
+            largest = _memory.report(self, self._reported, limit)
+        if largest is not None:
+            with largest.mutex:  # its own thread reports first, then acts
+                largest.wake_locked()
