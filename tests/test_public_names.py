@@ -58,9 +58,6 @@ CONNECTION = {
     "wait_drained",
 }
 
-# What a connection offers its own streams, in the same package; names in ``_locked`` go with them.
-FOR_STREAMS = {"abandon", "check_cut", "code_for", "flush", "flush_frame", "mutex", "queue"}
-
 STREAM = {
     "close",
     "close_read",
@@ -107,8 +104,7 @@ def test_the_flask_module_exports_one_class() -> None:
 def test_a_connection_offers_what_it_promises() -> None:
     client, server = wsmux.pair()
     with client, server:
-        names = public_names(client) - FOR_STREAMS
-        assert {name for name in names if not name.endswith("_locked")} == CONNECTION
+        assert public_names(client) == CONNECTION
 
 
 def test_a_stream_offers_what_it_promises_and_is_a_raw_file() -> None:

@@ -1329,9 +1329,6 @@ def test_shipped_credit_behind_the_own_end_is_returned_by_half_windows(role: Rol
 
 
 @BOTH_ROLES
-@pytest.mark.xfail(
-    strict=True, reason="behind its own CLOSE an opener keeps less than half a window to itself"
-)
 def test_shipped_answer_to_a_request_ends_once_all_is_read(role: Role) -> None:
     near, far, stream_id, pair = opened_pair(role, JS_WS)
     near.close_write(stream_id, 0.0)
