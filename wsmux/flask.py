@@ -127,10 +127,10 @@ class Mux:
             accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
         )
         behaviour.serve(connection, handler)
-        return _Ended(accepted.mode)
+        return Ended(accepted.mode)
 
 
-class _Ended(Response):
+class Ended(Response):
     """End a request whose socket is shut down already."""
 
     def __init__(self, mode: str) -> None:

@@ -167,13 +167,13 @@ def test_answered_close_of_a_server_ends_without_lingering(
     """
     monkeypatch.setattr("wsmux.channel.LINGER", 60.0)
     ours, theirs = pair
-    channel, io_thread = theirs._engine.channel, theirs._thread.ident
+    channel, io_thread = theirs._engine.channel, theirs._engine.thread.ident
     assert io_thread is not None
     send = channel._socket.send
 
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
-        if theirs.closed and threading.current_thread() is not theirs._thread:
+        if theirs.closed and threading.current_thread() is not theirs._engine.thread:
             wait_for(lambda: channel._peer_closed)
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
@@ -225,7 +225,7 @@ def test_late_abort_does_not_touch_a_descriptor_that_was_given_away(
         for end in (ours, theirs):
             end.abort()
             end.close()
-            end.flush()
+            end._engine.flush()
         one.sendall(b"untouched")
         assert other.recv(64) == b"untouched"
 
@@ -256,7 +256,7 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
     with meet(role, CALM, buffers=4096) as met:
         stream = met.accepted(window=2**31)
         stream.timeout = None
-        io_thread = met.connection._thread.ident
+        io_thread = met.connection._engine.thread.ident
         assert io_thread is not None
         wait_for(lambda: stays_in(io_thread, "_poll"))  # it leaves the sending to the writer
         writing = in_thread(stream.write, bytes(60_000))

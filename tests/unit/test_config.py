@@ -120,3 +120,13 @@ def test_smallest_windows_of_all_streams_fit_the_connection_buffer() -> None:
 
 def test_pending_opens_do_not_overrun_an_equal_accept_queue() -> None:
     assert Config().max_pending_opens <= Config().max_unaccepted
+
+
+def test_count_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_streams must be a whole number, not 2.5"):
+        Config(max_streams=2.5)  # type: ignore[arg-type]
+
+
+def test_duration_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="ping_timeout must be above 0, not nan"):
+        Config(ping_timeout=float("nan"))

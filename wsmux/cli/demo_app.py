@@ -12,13 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Iterable
-from typing import Any
 
 import simple_websocket
 from flask import Flask, Response, request
 
-from ..flask import Mux
+from ..flask import Ended, Mux
 from ..stream import Stream
 
 __all__ = ["app"]
@@ -58,19 +56,4 @@ def single() -> Response:
         websocket.receive()
     except simple_websocket.ConnectionClosed:
         pass  # the client has closed it
-    return _Ended(websocket.mode)
-
-
-class _Ended(Response):
-    """End a request whose socket was a WebSocket, as Flask-Sock does."""
-
-    def __init__(self, mode: str) -> None:
-        super().__init__()
-        self._mode = mode
-
-    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
-        if self._mode == "gunicorn":
-            raise StopIteration
-        if self._mode == "werkzeug":
-            raise ConnectionError
-        return []
+    return Ended(websocket.mode)
