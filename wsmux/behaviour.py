@@ -94,10 +94,11 @@ class Behaviour:
                 handler(connection)
             elif self.stream_handler is not None:
                 StreamWorkers(connection, self.stream_handler, self.workers).run()
-        except (ConnectionClosed, ForkedError) as error:
-            _log.info("the handler of %s ended: %s", connection.name, error)
-        except Exception:
-            _log.exception("the handler of %s failed; the connection is closed", connection.name)
-            connection.close(code=1011, reason="internal error")
+        except Exception as error:
+            if connection.closed and isinstance(error, ConnectionClosed | ForkedError):
+                _log.info("the handler of %s ended: %s", connection.name, error)
+            else:
+                _log.exception("the handler of %s failed; the connection ends", connection.name)
+                connection.close(code=1011, reason="internal error")
         finally:
             connection.close()

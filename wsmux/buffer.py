@@ -38,15 +38,13 @@ class ByteQueue:
             return b""
         chunk = self._chunks[0]
         start = self._offset
-        if len(chunk) - start <= limit:
-            self._chunks.popleft()
-            self._offset = 0
-            if start:
-                chunk = chunk[start:]
-        else:
-            chunk = chunk[start : start + limit]
-            self._offset = start + limit
-        self._size -= len(chunk)
+        if len(chunk) - start > limit:
+            self._offset, self._size = start + limit, self._size - limit
+            return chunk[start : start + limit]
+        if start:
+            chunk = chunk[start:]
+        self._offset, self._size = 0, self._size - len(chunk)
+        del self._chunks[0]
         return chunk
 
     def take_into(self, target: memoryview) -> int:

@@ -38,7 +38,7 @@ from .exceptions import (
     closed_error,
 )
 from .keepalive import KeepAlive
-from .protocols.base import Buffer, Message, Role
+from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
 from .sockio import Socket, Wakeup, take_over
@@ -62,6 +62,7 @@ class Channel:
         queue: the send queue; its ``_locked`` methods want the mutex.
         error: what ended the channel, ``None`` while it lives. Only ever set once.
         cut: nothing goes out any more; the I/O thread is ending, or has.
+        in_child: this is a forked child's useless copy.
         owner_timer: when the owner wants a batch, even an empty one; set under the mutex.
     """
 
@@ -84,7 +85,9 @@ class Channel:
         self._now = time.monotonic()  # of the I/O thread, when its last poll returned
         self._finished = threading.Event()
         self._peer_closed = False
+        self._close_payload: bytes | None = None
         self.cut = False
+        self.in_child = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
         _channels.add(self)
 
@@ -112,11 +115,12 @@ class Channel:
             if isinstance(error, SendInterrupted) and error.__cause__ is not None:
                 raise error.__cause__ from None
         finally:
-            if not emptied:  # after an interrupt, too, the rest is for the I/O thread
-                with self.mutex:
-                    self._wakeup.set()
+            # After an interrupt, too, the rest is for the I/O thread; at the end, it waits to hear
+            # that the Close is out.
+            if not emptied or self.error is not None:
+                self._wakeup.set()
 
-    def wake_locked(self) -> None:
+    def wake(self) -> None:
         """Make the I/O thread look at its timers and queues."""
         self._wakeup.set()
 
@@ -254,6 +258,8 @@ class Channel:
             while not self._done():
                 self._poll(poller)
                 yield self._sort(self._read())
+                if self._note_end():
+                    yield []  # the owner tells everybody
                 if self.queue.turns_waiting() or self.keep_alive.due(self._now):
                     self._keep_time()
                 self.queue.flush(0, None, None)  # what does not go out is polled for
@@ -347,12 +353,23 @@ class Channel:
             if frame.kind < Kind.CLOSE:
                 messages.append(frame)
             elif frame.kind is Kind.CLOSE:
-                self._close_received(frame.data)
+                self._peer_closed = True
+                self._close_payload = bytes(frame.data)
             else:
                 self._ping_or_pong(frame.kind, bytes(frame.data))
-        if self._framing.failure is not None and not self._peer_closed:
-            self.fail(self._framing.failure)
         return messages
+
+    def _note_end(self) -> bool:
+        """Note a Close or a broken rule, once what came before it has been handled."""
+        payload, self._close_payload = self._close_payload, None
+        if payload is not None:
+            self._close_received(payload)
+            return True
+        failure = self._framing.failure
+        if failure is None or self._peer_closed or self.error is not None:
+            return False
+        self.fail(failure)
+        return True
 
     def _ping_or_pong(self, kind: Kind, payload: bytes) -> None:
         wakes: list[LockType] = []
@@ -363,8 +380,7 @@ class Channel:
                 self.keep_alive.pong(payload, time.monotonic(), wakes)
         wake(wakes)
 
-    def _close_received(self, payload: Buffer) -> None:
-        self._peer_closed = True
+    def _close_received(self, payload: bytes) -> None:
         try:
             code, reason = decode_close(payload)
         except RemoteProtocolError as failure:
@@ -385,8 +401,7 @@ class Channel:
                 return
             self._abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
         self.queue.finish()
-        with self.mutex:
-            self._wakeup.close()
+        self._wakeup.close()
         self._finished.set()
 
     # Fork
@@ -401,9 +416,9 @@ class Channel:
             self.error = ForkedError(
                 f"{self.name} belongs to the process that forked this one; connect anew here"
             )
-        self.cut = True
+        self.cut = self.in_child = True
         self._socket.abandon()
-        self._wakeup.close()
+        self._wakeup.forked()
 
 
 def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:

@@ -122,6 +122,7 @@ class Connection:
         """
         deadline = Deadline(timeout)
         with self._engine.mutex:
+            self._engine.check_forked_locked()
             while not self._engine.table.offered:
                 self._engine.check_locked()
                 if deadline.expired():

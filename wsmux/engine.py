@@ -124,15 +124,20 @@ class Engine:
         """Raise what ended the connection, if it has ended."""
         self.channel.check_locked()
 
+    def check_forked_locked(self) -> None:
+        """Raise ``ForkedError`` in a forked child, whatever was received before the fork."""
+        if self.channel.in_child:
+            self.channel.check_locked()
+
     def check_cut(self) -> None:
         """Raise what cut the connection, so that frames in its queue are known to be void."""
         if self.channel.cut:
             with self.mutex:
                 self.check_locked()
 
-    def wake_locked(self) -> None:
+    def wake(self) -> None:
         """Make the I/O thread look at its timers and queues."""
-        self.channel.wake_locked()
+        self.channel.wake()
 
     def code_for(self, reason: int | BaseException) -> int:
         """Return the error code for what ``reset`` was given."""
@@ -175,14 +180,9 @@ class Engine:
         self.settle_locked(wakes)
 
     def abandon(self, entry: Entry) -> None:
-        """Have the I/O thread reset a stream that was dropped; takes no lock but by trying."""
+        """Have the I/O thread reset a stream that was dropped; waits for no lock."""
         self._abandoned.append(entry)
-        mutex = self.mutex
-        if mutex.acquire(blocking=False):  # else the I/O thread sees it at its next turn
-            try:
-                self.channel.wake_locked()
-            finally:
-                mutex.release()
+        self.channel.wake()
 
     def queue_locked(self, provoked: bool = False) -> bool:
         """Move what the protocol wants to send into the send queue; tell whether there was any."""
@@ -202,7 +202,7 @@ class Engine:
         self.queue_locked()
         if self.table.next_timer() != self.channel.owner_timer:
             self.table.changed = True  # messages may come together with the wake
-            self.channel.wake_locked()
+            self.channel.wake()
 
     def wake_everybody(self) -> None:
         wakes: list[LockType] = []
@@ -246,7 +246,8 @@ class Engine:
                 wake(wakes)
         if failure is not None:
             _log.info("%s: the peer broke the protocol: %s", self.channel.name, failure)
-        if not messages or abs(table.unread - self._reported) >= REPORT_STEP:
+        step = abs(table.unread - self._reported) >= REPORT_STEP
+        if not messages or step or _memory.total > self.config.max_process_buffer:
             self._limit_process_memory()
 
     def _due(self, now: float, messages: int) -> bool:
@@ -278,6 +279,7 @@ class Engine:
                 table.apply(now, wakes)
         except RemoteProtocolError as error:
             failure = error
+            self._deaf = True
             table.apply(now, wakes)
             self.channel.fail_locked(protocol_failure(error))
         self.queue_locked(provoked=True)
@@ -312,17 +314,19 @@ class Engine:
     def _limit_process_memory(self) -> None:
         """Report what is unread; have the connection that holds most reset its largest stream."""
         limit = self.config.max_process_buffer
-        self._reported = self.table.unread
-        largest = _memory.report(self, self._reported, limit)
-        while largest is self:
-            wakes: list[LockType] = []
-            with self.mutex:
-                detail = f"unread bytes of the process exceed Config.max_process_buffer = {limit}"
-                self.table.shed(detail, wakes)
-                self.settle_locked(wakes)
-            wake(wakes)
+        while True:
             self._reported = self.table.unread
             largest = _memory.report(self, self._reported, limit)
+            if largest is not self:
+                break
+            wakes: list[LockType] = []
+            with self.mutex:
+                if self.table.unread >= self._reported:  # else read in the meantime: look again
+                    detail = (
+                        f"unread bytes of the process exceed Config.max_process_buffer = {limit}"
+                    )
+                    self.table.shed(detail, wakes)
+                    self.settle_locked(wakes)
+            wake(wakes)
         if largest is not None:
-            with largest.mutex:  # its own thread reports first, then acts
-                largest.wake_locked()
+            largest.wake()  # its own thread reports first, then acts

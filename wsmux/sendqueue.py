@@ -275,29 +275,25 @@ class SendQueue:
         """Close the socket when nobody is sending; what is left in the queues is dropped.
 
         The socket must have been shut down, so that the holder of the send lock leaves. Holding
-        the lock keeps the descriptor from being reused under a send.
+        both locks keeps the descriptor from being reused under a send or a shutdown.
         """
-        with self._send_lock:
+        with self._send_lock, self._mutex:
             self._socket.close()
             self._out.clear()
-            with self._mutex:
-                self._close_interrupt()
-        with self._mutex:
+            if self._interrupt is not None:
+                self._interrupt.close()
             self.closed = True
             self._control.clear()
             self._pongs.clear()
             self.drop_data_locked()
-
-    def _close_interrupt(self) -> None:
-        if self._interrupt is not None:
-            self._interrupt.close()
 
     def forked(self, mutex: threading.Lock) -> None:
         """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
         self._mutex = mutex
         self._send_lock = threading.Lock()
         self._room.clear()
-        self._close_interrupt()
+        if self._interrupt is not None:
+            self._interrupt.forked()
         self.closed = True
         self._control.clear()
         self._pongs.clear()

@@ -75,6 +75,7 @@ class Server:
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
         self._threads: set[threading.Thread] = set()
+        self._shutting_down = threading.Lock()
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self.host, self.port = listener.getsockname()[:2]
@@ -113,13 +114,13 @@ class Server:
         closing itself takes up to ``Config.close_timeout`` more. A handler still running finds its
         connection closed. Calling it again waits for the first call.
         """
+        with self._shutting_down:  # a call that a second Ctrl-C interrupts can be made again
+            if not self._stopped.is_set():
+                self._shut_down(Deadline(timeout))
+
+    def _shut_down(self, deadline: Deadline) -> None:
         with self._lock:
-            first, stopping = not self._stopping.is_set(), self._stopping
-            stopping.set()
-        if not first:
-            self._stopped.wait()
-            return
-        deadline = Deadline(timeout)
+            self._stopping.set()
         self._stop_listening()
         connections = self.connections
         for connection in connections:
@@ -151,6 +152,7 @@ class Server:
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
         self._lock = threading.Lock()
+        self._shutting_down = threading.Lock()
         self._stopping, self._stopped = threading.Event(), threading.Event()
         self._stopping.set()
         self._stopped.set()

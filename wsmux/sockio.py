@@ -170,9 +170,15 @@ def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:
 
 
 class Wakeup:
-    """Wake a thread out of ``poll``; the owner's mutex guards ``set`` against ``close``."""
+    """Wake a thread out of ``poll``.
+
+    ``set`` may be called from anywhere, a finalizer inside ``set`` included: it waits for nothing.
+    A small lock keeps the descriptor from being closed, and given away, under a write.
+    """
 
     def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._wanted = False
         self._event = hasattr(os, "eventfd")
         if self._event:
             self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -187,12 +193,17 @@ class Wakeup:
 
     def set(self) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
-        if self._write < 0:
-            return
-        try:
-            os.write(self._write, b"\x01\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            return  # full, so it is readable already
+        self._wanted = True
+        # Who does not get the guard leaves it to the holder, who looks again after letting go.
+        while self._wanted and self._guard.acquire(blocking=False):
+            try:
+                self._wanted = False
+                if self._write >= 0:
+                    os.write(self._write, b"\x01\0\0\0\0\0\0\0")
+            except BlockingIOError:
+                return  # full, so it is readable already
+            finally:
+                self._guard.release()
 
     def clear(self) -> None:
         """Make the descriptor unreadable again."""
@@ -203,7 +214,12 @@ class Wakeup:
 
     def close(self) -> None:
         """Close the descriptors, once."""
-        read, write = self._read, self._write
-        self._read = self._write = -1
-        for fd in {read, write} - {-1}:
-            os.close(fd)
+        with self._guard:
+            for fd in {self._read, self._write} - {-1}:
+                os.close(fd)
+            self._read = self._write = -1
+
+    def forked(self) -> None:
+        """Close the copies of a forked child, where the guard's holder may not exist."""
+        self._guard = threading.Lock()
+        self.close()

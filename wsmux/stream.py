@@ -133,6 +133,7 @@ class Stream(io.RawIOBase):
         entry, engine = self._entry, self._engine
         failure: Failure | None = None
         with engine.mutex:
+            engine.check_forked_locked()
             if entry.reading:
                 raise ConcurrencyError(f"another thread is reading stream {entry.id}")
             while not entry.buffer or not wanted:
@@ -239,7 +240,7 @@ class Stream(io.RawIOBase):
         finally:
             entry.writing = False
             if waited and not used:
-                engine.wake_locked()  # the turn in the queue was not used: pass it on
+                engine.wake()  # the turn in the queue was not used: pass it on
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""
@@ -263,8 +264,9 @@ class Stream(io.RawIOBase):
             if read:
                 entry.fail_read(_read_closed, wakes, own=True)
             engine.close_locked(entry, write, read, wakes)
-        engine.flush()
+            entry.closed = entry.closed or (write and read)
         wake(wakes)
+        engine.flush()
 
     def close(self) -> None:
         """End writing after what was written, stop reading, and return at once.
@@ -276,7 +278,6 @@ class Stream(io.RawIOBase):
         if self._dropped:
             self._engine.abandon(self._entry)
             return
-        self._entry.closed = True
         self._close_halves(write=True, read=True)
 
     def reset(self, code: int | BaseException = 0) -> int:
@@ -301,8 +302,8 @@ class Stream(io.RawIOBase):
             self._engine.reset_locked(
                 self._entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
             )
-        self._engine.flush()
         wake(wakes)
+        self._engine.flush()
         return number
 
     def __exit__(

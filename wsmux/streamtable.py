@@ -89,12 +89,16 @@ class StreamTable:
 
     def open(self) -> Entry:
         """Open a stream; the protocol must permit it."""
-        entry = Entry(self._protocol.open_stream(), peer_opened=False)
+        entry = Entry(self._protocol.open_stream(self._window()), peer_opened=False)
         self.entries[entry.id] = entry
         self.opened += 1
         self.changed = True
         self.idle_since = None
         return entry
+
+    def _window(self) -> int:
+        window = self._config.receive_window
+        return min(window, SMALLEST_WINDOW) if self.short_of_memory else window
 
     def take_offered(self) -> Entry:
         """Accept the stream that was offered first."""
@@ -162,10 +166,7 @@ class StreamTable:
             self.refused += 1
             self._protocol.refuse(stream_id, self._protocol.refused_code)
             return
-        window = self._config.receive_window
-        self._protocol.accept(
-            stream_id, min(window, SMALLEST_WINDOW) if self.short_of_memory else window
-        )
+        self._protocol.accept(stream_id, self._window())
         entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True)
         self._peer_streams += 1
         self.unaccepted += 1

@@ -61,24 +61,22 @@ class WaitList:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def wait(self, mutex: threading.Lock, deadline: Deadline) -> bool:
-        """Wait as ``Waiter.wait`` does; return whether this thread was woken.
-
-        A thread that was woken and then does not use what it was woken for must wake the next.
-        """
+    def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
+        """Wait as ``Waiter.wait`` does; a thread that is interrupted passes its turn on."""
         lock = threading.Lock()
         lock.acquire()
         self._parked.append(lock)
-        woken = True
+        interrupted = True
         try:
             mutex.release()
             lock.acquire(timeout=deadline.park_seconds())
+            interrupted = False
         finally:
             mutex.acquire()
             if lock in self._parked:
                 self._parked.remove(lock)
-                woken = False
-        return woken
+            elif interrupted and self._parked:
+                self._parked.popleft().release()
 
     def collect(self, wakes: list[LockType], count: int | None = None) -> None:
         """Move the first ``count`` parked locks, or all, to ``wakes``."""

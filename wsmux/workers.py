@@ -82,7 +82,12 @@ class StreamWorkers:
             with self._lock:
                 self._waiting -= 1
             self._spawn()
-            self._handle(stream)
+            try:
+                self._handle(stream)
+            except BaseException:  # such as SystemExit: this thread ends, its place is free
+                with self._lock:
+                    self._count -= 1
+                raise
             with self._lock:
                 self._waiting += 1
 

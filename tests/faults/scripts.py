@@ -466,7 +466,7 @@ def interrupt(call: str) -> None:
         assert peer.read(4) == b"more"
     elif call == "accept_stream":
         interrupted(ours.accept_stream, twice=True)
-        theirs.open_stream()
+        KEPT.append(theirs.open_stream())
         ours.accept_stream(WAIT)
     elif call == "iterate":
         interrupted(lambda: list(ours))

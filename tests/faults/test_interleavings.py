@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,9 +44,6 @@ def pair() -> Iterator[tuple[wsmux.Connection, wsmux.Connection]]:
         assert end.wait_closed(WAIT)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the end is noted before the bytes in front of it are handed over"
-)
 def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +89,6 @@ def test_open_and_close_before_the_answer_does_not_use_up_the_right_to_open() ->
             met.peer.send_message(stream.id, ACK, uint32(100))
 
 
-@pytest.mark.xfail(strict=True, reason="nobody wakes the I/O thread")
 def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
     pair: tuple[wsmux.Connection, wsmux.Connection],
 ) -> None:
@@ -109,37 +106,37 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
         peer.read(1)
 
 
-@pytest.mark.xfail(strict=True, reason="the wake-up is lost with the thread it went to")
+class InterruptedLock:
+    """Be a lock whose waiter is interrupted at the moment it is woken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.release = self._lock.release
+
+    def acquire(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            return self._lock.acquire()
+        self._lock.acquire(timeout=timeout)
+        raise KeyboardInterrupt
+
+
 def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of two acceptors is woken for a stream and leaves with an exception instead."""
     ours, theirs = pair
-    wait = type(ours._engine.table.acceptors).wait
-    first = threading.Event()
-
-    def leave_when_woken(waiters: Any, mutex: threading.Lock, deadline: Any) -> bool:
-        failing = not first.is_set()
-        first.set()
-        woken = wait(waiters, mutex, deadline)
-        if failing:
-            raise KeyboardInterrupt
-        return woken
-
-    monkeypatch.setattr(type(ours._engine.table.acceptors), "wait", leave_when_woken)
-    interrupted = in_thread(ours.accept_stream)
-    assert first.wait(WAIT)
-    wait_for(lambda: len(ours._engine.table.acceptors) == 1)
+    acceptors = ours._engine.table.acceptors
+    with monkeypatch.context() as patched:
+        patched.setattr("wsmux.waiter.threading", SimpleNamespace(Lock=InterruptedLock))
+        interrupted = in_thread(ours.accept_stream)
+        wait_for(lambda: len(acceptors) == 1)
     patient = in_thread(ours.accept_stream)
-    wait_for(lambda: len(ours._engine.table.acceptors) == 2)
+    wait_for(lambda: len(acceptors) == 2)
     kept = theirs.open_stream()
     assert isinstance(interrupted.exception(WAIT), KeyboardInterrupt)
     assert patient.result(SHORT).id == kept.id
 
 
-@pytest.mark.xfail(
-    strict=True, reason="any ConnectionClosed is taken for the end of the own connection"
-)
 def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly() -> None:
     """A relay whose upstream is lost must not look to its client like one that is done."""
 
@@ -157,7 +154,6 @@ def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly() 
         connection.accept_stream(WAIT)
 
 
-@pytest.mark.xfail(strict=True, reason="nobody wakes the I/O thread")
 def test_answered_close_of_a_server_ends_without_lingering(
     pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +226,6 @@ def test_late_abort_does_not_touch_a_descriptor_that_was_given_away(
         assert other.recv(64) == b"untouched"
 
 
-@pytest.mark.xfail(strict=True, reason="finish() closes under the send lock only")
 def test_socket_is_closed_with_the_mutex_held(
     pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

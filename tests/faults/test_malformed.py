@@ -281,7 +281,6 @@ def test_broken_rule_wakes_a_blocked_stream_call(
     assert error.code == 1002
 
 
-@pytest.mark.xfail(strict=True, reason="later slices of the batch are still handled")
 def test_bytes_before_the_broken_rule_are_delivered_and_none_behind_it(meeting: Meeting) -> None:
     stream, peer = meeting.accepted(), meeting.peer
     good = b"".join(peer.packed(stream.id, DATA, b"good") for _ in range(10))

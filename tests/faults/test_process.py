@@ -15,7 +15,7 @@ def failing(*values: str, reason: str) -> Any:
 
 @pytest.mark.parametrize(
     "unread",
-    ["nothing", failing("unread", reason="what was received before the fork is handed out")],
+    ["nothing", "unread"],
 )
 def test_every_call_in_a_forked_child_raises_and_nothing_is_written(unread: str) -> None:
     scripts.run("fork", unread)
@@ -69,9 +69,7 @@ def test_interrupted_wait_for_room_lets_others_go_on() -> None:
     scripts.run("interrupt_full_queue")
 
 
-@pytest.mark.parametrize(
-    "presses", ["1", failing("2", reason="the second shutdown waits for the first, which is gone")]
-)
+@pytest.mark.parametrize("presses", ["1", "2"])
 def test_interrupted_server_shuts_down(presses: str) -> None:
     scripts.run("interrupt_serve_forever", presses)
 

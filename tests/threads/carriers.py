@@ -179,8 +179,9 @@ class WsgiServers:
             socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
             (self._directory / name).open("wb") as log,
         ):
+            numbers = [str(listener.fileno()), str(os.getpid())]
             process = subprocess.Popen(
-                [sys.executable, "-m", "threads.wsgi_server", name, str(listener.fileno())],
+                [sys.executable, "-m", "threads.wsgi_server", name, *numbers],
                 cwd=TESTS,
                 env=_environment(),
                 pass_fds=[listener.fileno()],

@@ -151,7 +151,6 @@ def test_close_never_waits_longer_than_told(spawn: Spawn) -> None:
 
 
 @ON_TWO
-@pytest.mark.xfail(strict=True, reason="the I/O thread is not told that its Close went out")
 def test_a_close_that_another_thread_sends_ends_the_connection_at_once(ends: Ends) -> None:
     with ends.server._engine.queue._send_lock:  # as a writer that is sending just now
         ends.client.begin_close()

@@ -251,7 +251,6 @@ def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> No
 
 
 @ON_TWO
-@pytest.mark.xfail(strict=True, reason="abandon() wakes nobody when the mutex is taken")
 def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: Ends) -> None:
     near, far = open_pair(*ends)
     far.timeout = 2

@@ -277,7 +277,6 @@ def test_the_process_limit_resets_the_stream_that_holds_most_anywhere(join_over:
     assert len(modest_far.read()) == WINDOW * 3 // 4
 
 
-@pytest.mark.xfail(strict=True, reason="the largest stream is shed by a sum that is out of date")
 def test_a_stream_that_was_read_just_in_time_is_not_reset(
     join_over: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Serve ``scripted.handle`` under a WSGI server: ``python -m threads.wsgi_server SERVER FD``.
+"""Serve ``scripted.handle``: ``python -m threads.wsgi_server SERVER FD PARENT``.
 
 The listening socket is inherited, so a client may connect before anybody accepts.
 """
@@ -13,7 +13,9 @@ if sys.argv[1:2] == ["gevent-pywsgi"]:
 
     monkey.patch_all()
 
+import ctypes
 import logging
+import signal
 import socket
 
 from flask import Flask
@@ -23,6 +25,9 @@ from wsmux.flask import Mux
 from . import scripted
 
 __all__ = ["app"]
+
+# From linux/prctl.h; it outlives an exec.
+PR_SET_PDEATHSIG = 1
 
 app = Flask(__name__)
 mux = Mux(app)
@@ -50,8 +55,16 @@ def _pywsgi(fd: int) -> None:
     WSGIServer(socket.socket(fileno=fd), app, log=None).serve_forever()
 
 
+def _end_with_the_parent(parent: int) -> None:
+    """Have the kernel end this process with the test run, also with one that was killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit("the test run has ended")
+
+
 def main() -> None:
-    name, fd = sys.argv[1], int(sys.argv[2])
+    name, fd, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _end_with_the_parent(parent)
     if name == "werkzeug":
         _werkzeug(fd)
     elif name == "gevent-pywsgi":

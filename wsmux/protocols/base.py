@@ -87,8 +87,11 @@ class MuxProtocol(ABC):
         """
 
     @abstractmethod
-    def open_stream(self) -> int:
-        """Open a stream and return its id; bytes may be sent as soon as credit comes."""
+    def open_stream(self, window: int | None = None) -> int:
+        """Open a stream, announce ``window`` bytes of room or the configured ones, return its id.
+
+        Bytes may be sent as soon as credit comes.
+        """
 
     @abstractmethod
     def may_open(self) -> bool:

@@ -392,14 +392,14 @@ class NativeProtocol(MuxProtocol):
     def may_open(self) -> bool:
         return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
 
-    def open_stream(self) -> int:
+    def open_stream(self, window: int | None = None) -> int:
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         stream_id = self._next_id
         if stream_id > MAX_VARINT:
             raise LocalProtocolError("all 2^61 stream ids of this side are used up")
         self._next_id += 2
-        size = self._window(self.config.receive_window)
+        size = self._window(self.config.receive_window if window is None else window)
         stream = _Stream(stream_id, encode_varint(stream_id), ReceiveWindow(size), local=True)
         self._streams[stream_id] = stream
         self._pending_opens += 1
