@@ -12,8 +12,9 @@ import pytest
 from wsmux.config import Config
 from wsmux.protocols.base import Buffer, MuxProtocol, Role
 from wsmux.protocols.carrier import Framing, Kind
+from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import Event, StreamOpened
-from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from wsmux.protocols.native import NativeProtocol
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 READ, WRITE = b"\x00", b"\x01"

@@ -8,6 +8,7 @@ import pytest
 
 from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import Role
+from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
     CreditGranted,
     DataReceived,
@@ -21,7 +22,7 @@ from wsmux.protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, WSMUX_V1, Dialect, NativeProtocol
+from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
 
 from .pairs import (
     ACK,

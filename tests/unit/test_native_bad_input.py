@@ -11,8 +11,9 @@ import pytest
 
 from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, StreamIdError
 from wsmux.protocols.base import Role
+from wsmux.protocols.dialects import JS_WS, Dialect
 from wsmux.protocols.events import DataReceived, StreamAborted
-from wsmux.protocols.native import JS_WS, MAX_GAPS, Dialect, NativeProtocol
+from wsmux.protocols.native import MAX_GAPS, NativeProtocol
 
 from .pairs import (
     ACK,

@@ -25,17 +25,7 @@ it is silent or contradicts itself:
 - Code 3 (refused) ends a stream that nobody took; applications use codes from 64 up.
 - GO_AWAY is not in the text.
 
-The js-ws dialect differs where the shipped package does: types of two bytes, no subprotocol, no
-GO_AWAY, codes all the application's. It works around the package's defects:
-
-- CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
-  lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
-  as all is read; but on a stream that the peer opened not behind our own CLOSE, where a late ACK
-  opens a phantom stream there.
-- The window announced fits one message, since the package sends all its credit in one.
-- Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
-  answered as the package answers it.
-- Bytes behind a complete body are ignored; an ACK on a lower id never seen counts as late.
+The js-ws dialect, and what it works around, stands in ``dialects.py``.
 """
 
 from __future__ import annotations
@@ -43,12 +33,12 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
 from .base import Buffer, Message, MuxProtocol, Role
 from .credit import ReceiveWindow, SendCredit
+from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
 from .events import (
     CreditGranted,
     DataReceived,
@@ -64,14 +54,12 @@ from .events import (
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
 
-__all__ = ["JS_WS", "WSMUX_V1", "Dialect", "NativeProtocol"]
+__all__ = ["NativeProtocol"]
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 READ, WRITE = 0, 1
 
-CODE_UNKNOWN = 0
 CODE_OVERFLOW = 2
-CODE_REFUSED = 3
 REFUSED_DETAIL = "nobody took it there"
 
 # Long enough for a busy peer to drain its queue, short enough not to look like a lost end.
@@ -83,22 +71,6 @@ MAX_GAPS = 64
 _UINT32 = struct.Struct(">I")
 _DIRECTION = (b"\x00", b"\x01")
 _WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """Tell the two forms of the wire apart."""
-
-    name: str
-    subprotocol: str | None
-    type_width: int
-    first_application_code: int
-    refused_code: int
-    shipped: bool  # behave as, and towards, the shipped js-ws package
-
-
-WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, shipped=False)
-JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, shipped=True)
 
 
 class _Stream:

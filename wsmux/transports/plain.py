@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..config import Config
 from ..protocols.base import MuxProtocol, Role
 from ..protocols.carrier import ByteFraming, Framing
-from ..protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from ..protocols.dialects import JS_WS, WSMUX_V1, Dialect
+from ..protocols.native import NativeProtocol
 from ..websocket.framing import WebSocketFraming
 
 __all__ = ["PROTOCOLS", "byte_parts", "protocol_of", "subprotocols", "websocket_parts"]
