@@ -87,10 +87,11 @@ def opened(
 
 def snapshot(machine: NativeProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    kept = {"_handlers", "_streams", "config", "dialect"}
+    kept = {"_handlers", "_ids", "_streams", "config", "dialect"}
     state = {
         name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in kept
     }
+    state["_ids"] = copy.deepcopy(vars(machine._ids))
     state["_streams"] = {
         stream_id: _slots(stream) for stream_id, stream in machine._streams.items()
     }

@@ -134,7 +134,7 @@ def test_going_away_on_the_wire() -> None:
 )
 def test_wide_ids_on_the_wire(stream_id: int, wire: str) -> None:
     client = native(Role.CLIENT, receive_window=MIB)
-    client._next_id = stream_id
+    client._ids.next = stream_id
     assert client.open_stream() == stream_id
     assert outbox(client) == [of(wire + "01 00100000")]
 
@@ -237,7 +237,7 @@ def test_open_streams_counts_both_sides(role: Role) -> None:
 @BOTH_ROLES
 def test_last_id_can_be_opened_and_none_after_it(role: Role) -> None:
     machine = native(role)
-    machine._next_id = 2**62 - (2 if role is Role.CLIENT else 1)
+    machine._ids.next = 2**62 - (2 if role is Role.CLIENT else 1)
     machine.open_stream()
     with pytest.raises(LocalProtocolError, match="used up"):
         machine.open_stream()

@@ -13,7 +13,8 @@ from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, 
 from wsmux.protocols.base import Role
 from wsmux.protocols.dialects import JS_WS, Dialect
 from wsmux.protocols.events import DataReceived, StreamAborted
-from wsmux.protocols.native import MAX_GAPS, NativeProtocol
+from wsmux.protocols.ids import MAX_GAPS
+from wsmux.protocols.native import NativeProtocol
 
 from .pairs import (
     ACK,

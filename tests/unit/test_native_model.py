@@ -312,7 +312,7 @@ class NativeModel(RuleBasedStateMachine):
         assert client._streams.keys() == server._streams.keys()
         for near, far in ((client, server), (server, client)):
             # A peer that goes away never ends what it did not hear of.
-            assert all(far._ignored(stream_id) for stream_id in near._stopped)
+            assert all(far._ids.ignored(stream_id) for stream_id in near._stopped)
             for stream_id, stream in near._streams.items():
                 peer = far._streams[stream_id]
                 writing = stream.write in (WriteState.OPEN, WriteState.CLOSING)
@@ -320,7 +320,7 @@ class NativeModel(RuleBasedStateMachine):
                 if writing:
                     assert_same_credit(stream.credit.available, peer.window)
         for (stream_id, writer), flow in self.flows.items():
-            unheard = self.machines[other(writer)]._ignored(stream_id)
+            unheard = self.machines[other(writer)]._ids.ignored(stream_id)
             if not flow.torn and not unheard:
                 assert flow.read + b"".join(drained(flow.unread)) == flow.written
                 if not self.dialect.shipped:

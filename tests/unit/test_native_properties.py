@@ -50,7 +50,7 @@ class Link(NamedTuple):
 def link(role: Role, dialect: Dialect, number: int) -> Link:
     """Return two machines with one stream, whose id is as large as ``number``."""
     near, far = native(role, dialect), native(other(role), dialect)
-    near._next_id = min(number - number % 2, MAX_VARINT - 1) + (role is Role.SERVER)
+    near._ids.next = min(number - number % 2, MAX_VARINT - 1) + (role is Role.SERVER)
     pair = Pair(*((near, far) if role is Role.CLIENT else (far, near)))
     stream_id = near.open_stream()
     pair.pump()
@@ -106,7 +106,7 @@ def test_close_decodes_to_the_end(role: Role, dialect: Dialect, number: int) -> 
 @given(roles, dialects, numbers, st.integers(0, 2**32 - 1))
 def test_window_decodes_to_credit(role: Role, dialect: Dialect, number: int, window: int) -> None:
     near, far = native(role, dialect), native(other(role), dialect, max_message_size=2**33)
-    near._next_id = min(number - number % 2, MAX_VARINT - 1) + (role is Role.SERVER)
+    near._ids.next = min(number - number % 2, MAX_VARINT - 1) + (role is Role.SERVER)
     stream_id = near.open_stream()
     far.receive_data(outbox(near)[0])
     far.accept(stream_id, window)
@@ -118,11 +118,11 @@ def test_window_decodes_to_credit(role: Role, dialect: Dialect, number: int, win
 @given(roles, st.integers(0, 2**61 - 2), codes)
 def test_going_away_decodes_to_what_was_sent(role: Role, count: int, code: int) -> None:
     near, far = native(role), native(other(role))
-    near._peer_next_id += 2 * count
-    far._next_id = near._peer_next_id
+    near._ids.peer_next += 2 * count
+    far._ids.next = near._ids.peer_next
     near.go_away(code)
     far.receive_data(outbox(near)[0])
-    assert far.events() == [GoAwayReceived(near._peer_next_id, code)]
+    assert far.events() == [GoAwayReceived(near._ids.peer_next, code)]
 
 
 @settings(max_examples=80)

@@ -129,7 +129,7 @@ def provoke(machine: NativeProtocol, wire: bytes) -> None:
     kind, body = int.from_bytes(wire[offset : offset + 2], "big"), wire[offset + 2 :]
     if kind == DATA:
         assert machine.send_data(stream_id, body) == len(body)
-    elif kind == ACK and stream_id == machine._next_id:
+    elif kind == ACK and stream_id == machine._ids.next:
         machine.open_stream()
     elif kind == ACK:
         machine.consumed(stream_id, int.from_bytes(body, "big"))

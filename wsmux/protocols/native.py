@@ -31,7 +31,6 @@ The js-ws dialect, and what it works around, stands in ``dialects.py``.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable
 
 from ..config import MAX_HEAD, Config
@@ -51,6 +50,7 @@ from .events import (
     StreamRejected,
     WriteStopped,
 )
+from .ids import StreamIds
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
 
@@ -64,9 +64,6 @@ REFUSED_DETAIL = "nobody took it there"
 
 # Long enough for a busy peer to drain its queue, short enough not to look like a lost end.
 JS_WS_CLOSE_DELAY = 5.0
-
-# Ranges of ids remembered as left out by the peer; no peer that counts up leaves out any.
-MAX_GAPS = 64
 
 _UINT32 = struct.Struct(">I")
 _DIRECTION = (b"\x00", b"\x01")
@@ -98,15 +95,11 @@ class NativeProtocol(MuxProtocol):
         self.first_application_code = dialect.first_application_code
         self.refused_code = dialect.refused_code
         self.empty_messages = 0
-        parity = 0 if role is Role.CLIENT else 1
-        self._next_id = parity
-        self._peer_next_id = 1 - parity  # the high-water mark: lower ids have been opened...
-        self._skipped: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)  # ...except these ranges
+        self._ids = StreamIds(role, strict=not dialect.shipped)
         self._streams: dict[int, _Stream] = {}
         self._stopped: dict[int, None] = {}  # finished here, the peer may still be writing
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
         self._pending_opens = 0
-        self._ignore_from: int | None = None  # own GO_AWAY
         self._peer_refuses = False
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
         self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
@@ -140,8 +133,8 @@ class NativeProtocol(MuxProtocol):
     def _receive_data(self, stream_id: int, data: Buffer, offset: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            if stream_id not in self._stopped and not self._ignored(stream_id):
-                self._check_seen(stream_id, "DATA")
+            if stream_id not in self._stopped and not self._ids.ignored(stream_id):
+                self._ids.check_seen(stream_id, "DATA")
                 raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
             return
         if stream.read is not ReadState.OPEN:
@@ -171,7 +164,7 @@ class NativeProtocol(MuxProtocol):
         (count,) = _UINT32.unpack_from(data, offset)
         stream = self._streams.get(stream_id)
         if stream is None:
-            if self._ignored(stream_id) or self._seen(stream_id):
+            if self._ids.ignored(stream_id) or self._ids.seen(stream_id):
                 return
             stream = self._opened_by_peer(stream_id)
         usable = stream.credit.available
@@ -236,10 +229,7 @@ class NativeProtocol(MuxProtocol):
         parsed = decode_varint(data, offset)
         if parsed is None or parsed[1] != len(data):
             raise FrameError("GO_AWAY without exactly one code")
-        if (stream_id - self._next_id) % 2 or stream_id > self._next_id:
-            raise StreamIdError(
-                f"GO_AWAY names stream {stream_id}; the next one here would be {self._next_id}"
-            )
+        self._ids.check_go_away(stream_id)
         code = parsed[0]
         self._peer_refuses = True
         self._events.append(GoAwayReceived(stream_id, code))
@@ -252,45 +242,16 @@ class NativeProtocol(MuxProtocol):
 
     # Which stream a message means
 
-    def _seen(self, stream_id: int) -> bool:
-        """Tell whether an id was opened before; one that never can be any more is illegal."""
-        if (stream_id - self._next_id) % 2 == 0:
-            if stream_id < self._next_id:
-                return True
-            raise StreamIdError(
-                f"stream {stream_id} has the parity of this side, which has not opened it"
-            )
-        if stream_id >= self._peer_next_id:
-            return False
-        if not self.dialect.shipped and any(a <= stream_id <= b for a, b in self._skipped):
-            raise StreamIdError(
-                f"stream {stream_id} is new, but not above {self._peer_next_id - 2}, opened before"
-            )
-        return True
-
-    def _ignored(self, stream_id: int) -> bool:
-        return (
-            self._ignore_from is not None
-            and stream_id >= self._ignore_from
-            and (stream_id - self._ignore_from) % 2 == 0
-        )
-
-    def _check_seen(self, stream_id: int, kind: str) -> None:
-        if not self._seen(stream_id):
-            raise StreamIdError(f"the first message on stream {stream_id} is {kind}, not ACK")
-
     def _find(self, stream_id: int, kind: str, direction: int) -> _Stream | None:
         stream = self._streams.get(stream_id)
-        if stream is None and not self._ignored(stream_id):
-            self._check_seen(stream_id, kind)
+        if stream is None and not self._ids.ignored(stream_id):
+            self._ids.check_seen(stream_id, kind)
             if direction == READ:
                 self._stopped.pop(stream_id, None)
         return stream
 
     def _opened_by_peer(self, stream_id: int) -> _Stream:
-        if stream_id > self._peer_next_id:
-            self._skipped.append((self._peer_next_id, stream_id - 2))
-        self._peer_next_id = stream_id + 2
+        self._ids.peer_opened(stream_id)
         window = ReceiveWindow(0)  # until accept() announces one
         stream = _Stream(stream_id, encode_varint(stream_id), window, local=False)
         self._streams[stream_id] = stream
@@ -367,10 +328,7 @@ class NativeProtocol(MuxProtocol):
     def open_stream(self, window: int | None = None) -> int:
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
-        stream_id = self._next_id
-        if stream_id > MAX_VARINT:
-            raise LocalProtocolError("all 2^61 stream ids of this side are used up")
-        self._next_id += 2
+        stream_id = self._ids.open()
         size = self._window(self.config.receive_window if window is None else window)
         stream = _Stream(stream_id, encode_varint(stream_id), ReceiveWindow(size), local=True)
         self._streams[stream_id] = stream
@@ -459,11 +417,11 @@ class NativeProtocol(MuxProtocol):
         self._forget_if_done(stream)
 
     def go_away(self, code: int) -> None:
-        if self._ignore_from is not None or self.dialect.shipped:
+        if self._ids.ignore_from is not None or self.dialect.shipped:
             return
-        self._ignore_from = self._peer_next_id
-        if self._ignore_from <= MAX_VARINT:  # else the peer has no id left to open anyway
-            self._control_message(encode_varint(self._ignore_from), GO_AWAY, encode_varint(code))
+        first = self._ids.go_away()
+        if first <= MAX_VARINT:  # else the peer has no id left to open anyway
+            self._control_message(encode_varint(first), GO_AWAY, encode_varint(code))
 
     # Time
 

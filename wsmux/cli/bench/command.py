@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
     from . import environment
     from .results import judge, pass_as_json, pass_table
 
-    peers, measures = _chosen_peers(args.peers), _chosen_measures(args.measures)
+    measures = _chosen_measures(args.measures)  # first: what is misspelt there is the answer
+    peers = _chosen_peers(args.peers)
     described = environment.describe()
     passes = _measure(args, peers, measures)
     verdicts = judge(passes)
