@@ -11,51 +11,53 @@ class ByteQueue:
     """Hold chunks of bytes in order; ``take`` copies only where a read cuts a chunk.
 
     Not locked: the owner's mutex guards it.
+
+    Attributes:
+        size: the bytes it holds; for the owner to read only.
     """
 
-    __slots__ = ("_chunks", "_offset", "_size")
+    __slots__ = ("_chunks", "_offset", "size")
 
     def __init__(self) -> None:
         self._chunks: deque[bytes] = deque()
         self._offset = 0  # bytes of the first chunk already taken
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
 
     def append(self, chunk: bytes) -> None:
         """Add a chunk at the end; an empty one changes nothing."""
         if chunk:
             self._chunks.append(chunk)
-            self._size += len(chunk)
+            self.size += len(chunk)
 
     def take(self, limit: int) -> bytes:
         """Remove and return up to ``limit`` bytes from the first chunk; ``b""`` if none are left.
 
         A read never joins chunks, so that a chunk that fits is returned without a copy.
         """
-        if not self._size or limit <= 0:
+        if not self.size or limit <= 0:
             return b""
         chunk = self._chunks[0]
         start = self._offset
         if len(chunk) - start > limit:
-            self._offset, self._size = start + limit, self._size - limit
+            self._offset = start + limit
+            self.size -= limit
             return chunk[start : start + limit]
         if start:
             chunk = chunk[start:]
-        self._offset, self._size = 0, self._size - len(chunk)
+            self._offset = 0
+        self.size -= len(chunk)
         del self._chunks[0]
         return chunk
 
     def take_into(self, target: memoryview) -> int:
         """Move bytes into ``target`` until it is full or the queue is empty; return how many."""
         filled = 0
-        while filled < len(target) and self._size:
+        while filled < len(target) and self.size:
             chunk = self._chunks[0]
             part = memoryview(chunk)[self._offset : self._offset + len(target) - filled]
             target[filled : filled + len(part)] = part
             filled += len(part)
-            self._size -= len(part)
+            self.size -= len(part)
             self._offset += len(part)
             if self._offset == len(chunk):
                 self._chunks.popleft()
@@ -64,7 +66,7 @@ class ByteQueue:
 
     def clear(self) -> int:
         """Drop everything; return how many bytes were dropped."""
-        dropped = self._size
+        dropped = self.size
         self._chunks.clear()
-        self._offset = self._size = 0
+        self._offset = self.size = 0
         return dropped

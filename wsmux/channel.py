@@ -50,6 +50,9 @@ __all__ = ["Channel", "protocol_failure"]
 # 7.1.1), and that a failed connection is given to get its close code out.
 LINGER = 1.0
 
+# A look into the module for each poll costs too much.
+POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
+
 _serial = itertools.count(1)
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
@@ -64,6 +67,7 @@ class Channel:
         cut: nothing goes out any more; the I/O thread is ending, or has.
         in_child: this is a forked child's useless copy.
         owner_timer: when the owner wants a batch, even an empty one; set under the mutex.
+        now: when the I/O thread's last poll returned, for that thread.
     """
 
     def __init__(
@@ -82,7 +86,7 @@ class Channel:
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._wakeup = Wakeup()
         self._interest = 0
-        self._now = time.monotonic()  # of the I/O thread, when its last poll returned
+        self.now = time.monotonic()
         self._finished = threading.Event()
         self._peer_closed = False
         self._close_payload: bytes | None = None
@@ -234,7 +238,7 @@ class Channel:
     def _queue_close_locked(self, code: int, reason: str, last: bool) -> int:
         ticket = 0
         if not self.queue.closed:
-            messages = [Message(encode_close(code, reason), b"")]
+            messages: list[Message] = [(encode_close(code, reason), b"")]
             if last:
                 ticket = self.queue.add_data_locked(messages, Kind.CLOSE)
             else:
@@ -253,25 +257,27 @@ class Channel:
         """
         try:
             poller = select.poll()
-            poller.register(self._wakeup.fileno(), select.POLLIN)
+            poller.register(self._wakeup.fd, POLLIN)
             poller.register(self._socket.fileno(), self._interest)
-            while not self._done():
+            queue, framing = self.queue, self._framing
+            while self.error is None or not self._done():
                 self._poll(poller)
-                yield self._sort(self._read())
-                if self._note_end():
+                yield self._read()
+                ending = self._close_payload is not None or framing.failure is not None
+                if ending and self._note_end():
                     yield []  # the owner tells everybody
-                if self.queue.turns_waiting() or self.keep_alive.due(self._now):
+                if queue.turns_waiting() or self.keep_alive.due(self.now):
                     self._keep_time()
-                self.queue.flush(0, None, None)  # what does not go out is polled for
+                queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
             self._lost(error)
         finally:
             self._shut_down()
 
     def _done(self) -> bool:
-        """Tell whether there is nothing left to wait for."""
-        if self.error is None or self.cut:
-            return self.cut
+        """Tell whether there is nothing left to wait for, once the channel has ended."""
+        if self.cut:
+            return True
         now = time.monotonic()
         if self._give_up is not None and now >= self._give_up:
             return True
@@ -283,37 +289,38 @@ class Channel:
         return False
 
     def _poll(self, poller: select.poll) -> None:
-        if self._socket.read_wants_write:
-            interest = select.POLLOUT
+        sock, wakeup = self._socket, self._wakeup
+        if sock.read_wants_write:
+            interest = POLLOUT
         else:
-            interest = select.POLLIN | (select.POLLOUT if self.queue.wants_io else 0)
-        if self._framing.filled and interest == select.POLLIN and self.error is None:
-            self._now = time.monotonic()
+            interest = POLLIN | POLLOUT if self.queue.wants_io else POLLIN
+        if self._framing.filled and interest == POLLIN and self.error is None:
+            self.now = time.monotonic()
             return  # the last read left more behind, most likely
         if interest != self._interest:
-            poller.modify(self._socket.fileno(), interest)
+            poller.modify(sock.fileno(), interest)
             self._interest = interest
-        timeout = 0.0 if self._socket.pending() else self._timeout()
-        for fd, _ in poller.poll(None if timeout is None else timeout * 1000):
-            if fd == self._wakeup.fileno():
-                self._wakeup.clear()
-        self._now = time.monotonic()
-
-    def _timeout(self) -> float | None:
         if self.error is not None:
             due = self._give_up
         else:
             due = self.keep_alive.next_timer()
             if self.owner_timer is not None and (due is None or self.owner_timer < due):
                 due = self.owner_timer
-        return None if due is None else max(0.0, due - time.monotonic())
+        if sock.pending():
+            timeout: float | None = 0.0
+        else:
+            timeout = None if due is None else max(0.0, due - time.monotonic()) * 1000
+        for fd, _ in poller.poll(timeout):
+            if fd == wakeup.fd:
+                wakeup.clear()
+        self.now = time.monotonic()
 
     def _keep_time(self) -> None:
         """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
         wakes: list[LockType] = []
         with self.mutex:
             self.queue.collect_room_locked(wakes)
-            now = self._now
+            now = self.now
             if self.error is None and self.keep_alive.due(now):
                 silence = self.keep_alive.lost(now)
                 if silence is None:
@@ -325,16 +332,18 @@ class Channel:
         wake(wakes)
 
     def _read(self) -> list[Received]:
-        count = self._socket.recv_into(self._framing.get_buffer())
-        if count is None:
-            self._framing.filled = False
-            return []
+        framing = self._framing
+        count = self._socket.recv_into(framing.get_buffer())
         if not count:
-            self._end_of_file()
+            if count is None:
+                framing.filled = False
+            else:
+                self._end_of_file()
             return []
         self.bytes_received += count
-        self.keep_alive.heard(self._now)
-        return self._framing.received(count)
+        self.keep_alive.heard(self.now)
+        frames = framing.received(count)
+        return self._sort(frames) if framing.controls or self._peer_closed else frames
 
     def _end_of_file(self) -> None:
         with self.mutex:
@@ -347,16 +356,16 @@ class Channel:
     def _sort(self, frames: list[Received]) -> list[Received]:
         """Handle control frames; return the messages, which count even before a failure."""
         messages = []
-        for frame in frames:
+        for kind, data in frames:
             if self._peer_closed:
                 break  # RFC 6455 section 5.5.1: nothing follows a Close
-            if frame.kind < Kind.CLOSE:
-                messages.append(frame)
-            elif frame.kind is Kind.CLOSE:
+            if kind < Kind.CLOSE:
+                messages.append((kind, data))
+            elif kind is Kind.CLOSE:
                 self._peer_closed = True
-                self._close_payload = bytes(frame.data)
+                self._close_payload = bytes(data)
             else:
-                self._ping_or_pong(frame.kind, bytes(frame.data))
+                self._ping_or_pong(kind, bytes(data))
         return messages
 
     def _note_end(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Deadline"]
+__all__ = ["Deadline", "deadline_in"]
 
 
 class Deadline:
@@ -27,9 +27,17 @@ class Deadline:
 
     def park_seconds(self) -> float:
         """Return what ``Lock.acquire(timeout=)`` takes: the seconds left, -1 for no limit."""
-        remaining = self.remaining()
-        return -1 if remaining is None else min(remaining, _LONGEST_PARK)
+        if self._at is None:
+            return -1
+        return min(max(0.0, self._at - time.monotonic()), _LONGEST_PARK)
 
 
 # threading.TIMEOUT_MAX is about 292 years on Linux and 49 days on Windows; waits loop anyway.
 _LONGEST_PARK = 86_400.0
+
+_NEVER = Deadline(None)
+
+
+def deadline_in(timeout: float | None) -> Deadline:
+    """Return a deadline; the one that never comes is made once."""
+    return _NEVER if timeout is None else Deadline(timeout)

@@ -39,7 +39,7 @@ from .protocols.base import MuxProtocol
 from .protocols.carrier import Kind, Received
 from .reasons import Reasons
 from .sendqueue import SendQueue
-from .streamtable import StreamTable
+from .streamtable import PRESSURE, StreamTable
 from .waiter import WaitList, wake
 
 __all__ = ["Engine"]
@@ -47,11 +47,10 @@ __all__ = ["Engine"]
 # Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
 SLICE = 64
 
-# From this share of a memory limit on, new streams get the smallest window.
-PRESSURE = 0.75
-
 # Unread bytes that may change before the process's sum is told: a lock for each message costs.
 REPORT_STEP = 16 * 1024
+
+_BINARY = Kind.BINARY
 
 _log = logging.getLogger("wsmux")
 _memory: ProcessMemory[Engine] = ProcessMemory()
@@ -78,8 +77,15 @@ class Engine:
         self.channel = channel
         self.protocol = protocol
         self.table = StreamTable(
-            protocol, channel.config, reasons, accept_streams, start_on_data, time.monotonic()
+            protocol,
+            channel.config,
+            reasons,
+            _memory,
+            accept_streams,
+            start_on_data,
+            time.monotonic(),
         )
+        self._pressure = channel.config.max_connection_buffer * PRESSURE
         self.quiet = WaitList()
         self._reasons = reasons
         self._abandoned: deque[Entry] = deque()
@@ -149,15 +155,14 @@ class Engine:
 
     def send_locked(self, entry: Entry, data: memoryview) -> tuple[int, int]:
         """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``."""
-        size = self.protocol.send_data(entry.id, data)
-        return size, self.queue.add_data_locked(self.protocol.data_to_send())
+        protocol = self.protocol
+        size = protocol.send_data(entry.id, data)
+        return size, self.queue.add_data_locked(protocol.data_to_send())
 
     def consumed_locked(self, entry: Entry, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
-        if not count:
-            return False
         self.table.consumed(entry, count)
-        return self.queue_locked()
+        return self.protocol.has_output() and self.queue_locked()
 
     def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[LockType]) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
@@ -234,55 +239,58 @@ class Engine:
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[LockType] = []
-        table, now = self.table, time.monotonic()
-        failure: RemoteProtocolError | None = None
-        for start in range(0, len(messages) or 1, SLICE):
-            with self.mutex:
-                failure = self._feed_locked(messages[start : start + SLICE], now, wakes) or failure
-                last = start + SLICE >= len(messages)
-                if last and (table.changed or self._due(now, len(messages))):
+        channel, table, count = self.channel, self.table, len(messages)
+        now, failure, start = channel.now, None, 0
+        while True:
+            part = messages if count <= SLICE else messages[start : start + SLICE]
+            start += SLICE
+            with channel.mutex:
+                if part and not self._deaf:
+                    failure = self._feed_locked(part, now, wakes)
+                if start >= count and (table.changed or not count or self._due(now)):
                     self._keep_time_locked(now, wakes)
             if wakes:
                 wake(wakes)
+            if start >= count:
+                break
         if failure is not None:
             _log.info("%s: the peer broke the protocol: %s", self.channel.name, failure)
-        step = abs(table.unread - self._reported) >= REPORT_STEP
-        if not messages or step or _memory.total > self.config.max_process_buffer:
+        change = table.unread - self._reported
+        if (
+            not -REPORT_STEP < change < REPORT_STEP
+            or not count
+            or _memory.total > self.config.max_process_buffer
+        ):
             self._limit_process_memory()
 
-    def _due(self, now: float, messages: int) -> bool:
+    def _due(self, now: float) -> bool:
         """Tell whether there is more to do than what messages of running streams ask for."""
         timer = self.channel.owner_timer
-        return (
-            not messages
-            or (timer is not None and now >= timer)
+        return bool(
+            self._abandoned
+            or self.quiet.parked
+            or self.table.unread > self._pressure
             or self.channel.error is not None
-            or bool(self._abandoned or self.quiet)
-            or self.table.unread > self.config.max_connection_buffer * PRESSURE
+            or (timer is not None and now >= timer)
         )
 
     def _feed_locked(
         self, messages: list[Received], now: float, wakes: list[LockType]
     ) -> RemoteProtocolError | None:
-        if self._deaf:
-            return None
-        table, failure = self.table, None
-        table.short_of_memory = (
-            table.unread >= self.config.max_connection_buffer * PRESSURE
-            or _memory.total >= self.config.max_process_buffer * PRESSURE
-        )
+        protocol, table, failure = self.protocol, self.table, None
         try:
-            for message in messages:
-                if message.kind is not Kind.BINARY:
+            for kind, data in messages:
+                if kind is not _BINARY:
                     raise FrameError("text message; this protocol is binary", 1003)
-                self.protocol.receive_data(message.data)
+                protocol.receive_data(data)
                 table.apply(now, wakes)
         except RemoteProtocolError as error:
             failure = error
             self._deaf = True
             table.apply(now, wakes)
             self.channel.fail_locked(protocol_failure(error))
-        self.queue_locked(provoked=True)
+        if protocol.has_output():
+            self.queue_locked(provoked=True)
         return failure
 
     def _keep_time_locked(self, now: float, wakes: list[LockType]) -> None:

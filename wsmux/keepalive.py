@@ -64,7 +64,7 @@ class KeepAlive:
         """Return a ping to wait for and the control frame to send for it."""
         self._serial += 1
         ping = self._pings[self._serial] = Ping(now)
-        return ping, Message(self._serial.to_bytes(8, "big"), b"")
+        return ping, (self._serial.to_bytes(8, "big"), b"")
 
     def forget(self, ping: Ping) -> None:
         """Wait no longer for a ping."""

@@ -21,6 +21,7 @@ import threading
 from _thread import LockType
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from .config import Config
 from .deadline import Deadline
@@ -37,6 +38,8 @@ MAX_PONGS = 32
 # Data frames handed to the socket in one call, in number and bytes.
 BATCH_FRAMES = 32
 BATCH_BYTES = 64 * 1024
+
+_BINARY = Kind.BINARY
 
 
 class SendQueue:
@@ -58,7 +61,7 @@ class SendQueue:
         self._framing = framing
         self._config = config
         self._mutex = mutex
-        self._send_lock = threading.Lock()
+        self._new_send_lock()
         self._control: deque[tuple[Kind, Message]] = deque()
         self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
         self._data: deque[tuple[Kind, Message]] = deque()
@@ -73,6 +76,10 @@ class SendQueue:
         self._out: list[Buffer] = []  # encoded, not yet taken by the socket
         self._out_frames = 0  # data frames among them
         self._taken = 0  # data frames ever moved to _out
+
+    def _new_send_lock(self) -> None:
+        self._send_lock = threading.Lock()
+        self._try_lock = partial(self._send_lock.acquire, False)
 
     # Under the mutex
 
@@ -90,7 +97,7 @@ class SendQueue:
             self._control.append((kind, message))
             if provoked:
                 self._provoked_frames += 1
-                self._provoked_bytes += len(message.head) + len(message.body)
+                self._provoked_bytes += len(message[0]) + len(message[1])
         return (
             self._provoked_frames <= self._config.max_control_frames
             and self._provoked_bytes <= self._config.max_control_bytes
@@ -101,8 +108,8 @@ class SendQueue:
         if not self.closed:
             for message in messages:
                 self._data.append((kind, message))
-                self._data_bytes += len(message.head) + len(message.body)
-            self._queued += len(messages)
+                self._data_bytes += len(message[0]) + len(message[1])
+                self._queued += 1
         return self._queued
 
     def add_pong_locked(self, payload: bytes) -> None:
@@ -166,7 +173,7 @@ class SendQueue:
 
     def has_output(self) -> bool:
         """Tell whether anything waits for the socket."""
-        return bool(self._control or self._data or self._pongs or self._out)
+        return bool(self._data or self._control or self._out or self._pongs)
 
     def flush(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
@@ -179,17 +186,21 @@ class SendQueue:
         Raises:
             OSError: the socket failed; the frames are void.
         """
-        while self.has_output() and self._send_lock.acquire(blocking=False):
-            self.wants_io = False
-            emptied = False
-            try:
-                emptied = self._drain(ticket, deadline, given_up)
-            finally:
-                self.wants_io = not emptied
-                self._send_lock.release()
-            if not emptied:
-                return False
-        return True
+        emptied = True
+        while emptied and (self._data or self._control or self._out or self._pongs):
+            # A loop over an iterator, since an interrupt can come between a call that gets the
+            # lock and the line behind it.
+            for _ in iter(self._try_lock, False):
+                emptied = False
+                try:
+                    emptied = self._drain(ticket, deadline, given_up)
+                finally:
+                    self.wants_io = not emptied
+                    self._send_lock.release()
+                break
+            else:
+                break  # the holder looks again
+        return emptied
 
     def _drain(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
@@ -198,12 +209,13 @@ class SendQueue:
         waiting = False
         try:
             while True:
-                if not self._out and not self._fill():
+                if not (self._out or self._data or self._control or self._pongs):
                     return True
-                sent = self._socket.send(self._out)
+                out = self._out or self._fill()
+                sent = self._socket.send(out)
                 if sent is not None:
                     self.bytes_sent += sent
-                    _advance(self._out, sent)
+                    _advance(out, sent)
                     continue
                 if deadline is None or ticket <= self._taken - self._out_frames:
                     return False
@@ -229,33 +241,32 @@ class SendQueue:
         try:
             if deadline.expired() or (given_up is not None and given_up()):
                 return False
-            wait_writable(self._socket, deadline.remaining(), self._interrupt.fileno())
+            wait_writable(self._socket, deadline.remaining(), self._interrupt.fd)
             return True
         finally:
             with self._mutex:
                 self._holder_waits = False
                 self._interrupt.clear()
 
-    def _fill(self) -> bool:
-        """Move frames from the queues, control first, and encode them; false if there are none."""
-        if not (self._data or self._control or self._pongs):
-            return False  # what comes in this moment is seen by flush(), after the lock is free
+    def _fill(self) -> list[Buffer]:
+        """Move frames from the queues, control first, and encode them."""
         frames: list[tuple[Kind, Message]] = []
         wakes: list[LockType] = []
+        count = taken = 0
         with self._mutex:
             if self._control:
-                frames.extend(self._control)
+                frames += self._control
                 self._control.clear()
                 self._provoked_frames = self._provoked_bytes = 0
             if self._pongs:
-                frames.extend((Kind.PONG, Message(payload, b"")) for payload in self._pongs)
+                frames += [(Kind.PONG, (payload, b"")) for payload in self._pongs]
                 self._pongs.clear()
-            count = taken = 0
-            while self._data and taken < BATCH_BYTES and count < BATCH_FRAMES:
-                frame = self._data.popleft()
-                taken += len(frame[1].head) + len(frame[1].body)
-                count += 1
+            data = self._data
+            while data and taken < BATCH_BYTES and count < BATCH_FRAMES:
+                frame = data.popleft()
                 frames.append(frame)
+                taken += len(frame[1][0]) + len(frame[1][1])
+                count += 1
             self._data_bytes -= taken
             self._taken += count
             self._out_frames = count
@@ -263,13 +274,15 @@ class SendQueue:
                 self.collect_room_locked(wakes)
         if wakes:
             wake(wakes)
-        encode, control = self._framing.encode, self._framing.encode_control
+        out, encode = self._out, self._framing.encode
         for kind, message in frames:
-            if kind < Kind.CLOSE:
-                self._out.extend(encode(message, kind))
+            if kind is _BINARY:
+                out += encode(message)
+            elif kind < Kind.CLOSE:
+                out += encode(message, kind)
             else:
-                self._out.append(control(kind, message.head))
-        return bool(frames)
+                out.append(self._framing.encode_control(kind, message[0]))
+        return out
 
     def finish(self) -> None:
         """Close the socket when nobody is sending; what is left in the queues is dropped.
@@ -290,7 +303,7 @@ class SendQueue:
     def forked(self, mutex: threading.Lock) -> None:
         """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
         self._mutex = mutex
-        self._send_lock = threading.Lock()
+        self._new_send_lock()
         self._room.clear()
         if self._interrupt is not None:
             self._interrupt.forked()
@@ -310,6 +323,9 @@ class SendInterrupted(OSError):
 
 def _advance(pieces: list[Buffer], count: int) -> None:
     """Drop the first ``count`` bytes of ``pieces``."""
+    if len(pieces) == 1 and len(pieces[0]) == count:
+        pieces.clear()  # mostly
+        return
     done = 0
     for piece in pieces:
         if len(piece) > count:

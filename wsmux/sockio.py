@@ -174,22 +174,20 @@ class Wakeup:
 
     ``set`` may be called from anywhere, a finalizer inside ``set`` included: it waits for nothing.
     A small lock keeps the descriptor from being closed, and given away, under a write.
+
+    Attributes:
+        fd: the descriptor to poll for reading.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._wanted = False
-        self._event = hasattr(os, "eventfd")
-        if self._event:
-            self._read = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        if hasattr(os, "eventfd"):
+            self.fd = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._read, False)
+            self.fd, self._write = os.pipe()
+            os.set_blocking(self.fd, False)
             os.set_blocking(self._write, False)
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll for reading."""
-        return self._read
 
     def set(self) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
@@ -208,16 +206,16 @@ class Wakeup:
     def clear(self) -> None:
         """Make the descriptor unreadable again."""
         try:
-            os.read(self._read, 4096)
+            os.read(self.fd, 4096)
         except BlockingIOError:
             return
 
     def close(self) -> None:
         """Close the descriptors, once."""
         with self._guard:
-            for fd in {self._read, self._write} - {-1}:
+            for fd in {self.fd, self._write} - {-1}:
                 os.close(fd)
-            self._read = self._write = -1
+            self.fd = self._write = -1
 
     def forked(self) -> None:
         """Close the copies of a forked child, where the guard's holder may not exist."""

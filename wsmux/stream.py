@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .buffer import ByteQueue
-from .deadline import Deadline
+from .deadline import Deadline, deadline_in
 from .engine import Engine
 from .entry import Entry, Failure
 from .exceptions import (
@@ -31,6 +31,9 @@ __all__ = ["Stream"]
 
 # What read() to the end asks for at a time; a chunk is never larger than a message.
 _ALL = 2**62
+
+
+_take = ByteQueue.take
 
 
 def _read_closed() -> ValueError:
@@ -67,7 +70,7 @@ class Stream(io.RawIOBase):
     def __repr__(self) -> str:
         entry = self._entry
         state = "closed" if entry.closed else "open"
-        return f"<Stream {entry.id} {state} unread={len(entry.buffer)} of {self._connection.name}>"
+        return f"<Stream {entry.id} {state} unread={entry.buffer.size} of {self._connection.name}>"
 
     @property
     def id(self) -> int:
@@ -108,8 +111,7 @@ class Stream(io.RawIOBase):
         """
         if size is None or size < 0:
             return self.readall()
-        deadline = Deadline(self.timeout)
-        return self._read(lambda buffer: buffer.take(size), deadline, size) or b""
+        return self._read(_take, size, size) or b""
 
     def readall(self) -> bytes:
         """Return everything up to the clean end; ``timeout`` is for the whole call.
@@ -118,47 +120,65 @@ class Stream(io.RawIOBase):
         """
         deadline = Deadline(self.timeout)
         chunks: list[bytes] = []
-        while chunk := self._read(lambda buffer: buffer.take(_ALL), deadline, _ALL):
+        while chunk := self._read(_take, _ALL, _ALL, deadline):
             chunks.append(chunk)
         return b"".join(chunks)
 
     def readinto(self, target: Any, /) -> int:
         """Read into a writable buffer; return how many bytes, 0 at the clean end. See ``read``."""
         with memoryview(target) as view, view.cast("B") as flat:
-            deadline = Deadline(self.timeout)
-            return self._read(lambda buffer: buffer.take_into(flat), deadline, len(flat)) or 0
+            return self._read(ByteQueue.take_into, flat, len(flat)) or 0
 
-    def _read(self, take: Callable[[ByteQueue], Any], deadline: Deadline, wanted: int) -> Any:
+    def _read(
+        self,
+        take: Callable[[ByteQueue, Any], Any],
+        argument: int | memoryview,
+        wanted: int,
+        deadline: Deadline | None = None,
+    ) -> Any:
         """Wait for bytes and take them; return ``None`` at the clean end."""
-        entry, engine = self._entry, self._engine
-        failure: Failure | None = None
-        with engine.mutex:
-            engine.check_forked_locked()
-            if entry.reading:
-                raise ConcurrencyError(f"another thread is reading stream {entry.id}")
-            while not entry.buffer or not wanted:
-                failure = entry.read_failure
-                if failure is not None:
-                    break
-                if entry.ended or not wanted:
+        engine, entry = self._engine, self._entry
+        channel, buffer = engine.channel, entry.buffer
+        with channel.mutex:
+            if entry.reading or channel.in_child or not buffer.size or not wanted:
+                failure = self._wait_bytes_locked(deadline or deadline_in(self.timeout), wanted)
+                if failure is None and not (buffer.size and wanted):
                     return None
-                engine.check_locked()
-                if deadline.expired():
-                    raise TimeoutError(f"read of stream {entry.id} timed out")
-                entry.reading = True
-                try:
-                    entry.reader.wait(engine.mutex, deadline)
-                finally:
-                    entry.reading = False
+            else:
+                failure = None
             if failure is None:
-                before = len(entry.buffer)
-                taken = take(entry.buffer)
-                owes = engine.consumed_locked(entry, before - len(entry.buffer))
+                before = buffer.size
+                taken = take(buffer, argument)
+                owes = engine.consumed_locked(entry, before - buffer.size)
         if failure is not None:
             raise failure()
         if owes:
             engine.flush()
         return taken
+
+    def _wait_bytes_locked(self, deadline: Deadline, wanted: int) -> Failure | None:
+        """Wait until there are bytes, or the half has ended; return its failure, if it failed.
+
+        The failure may run the application's code, so the caller raises it without the mutex.
+        """
+        engine, entry = self._engine, self._entry
+        engine.check_forked_locked()
+        if entry.reading:
+            raise ConcurrencyError(f"another thread is reading stream {entry.id}")
+        while not (entry.buffer.size and wanted):
+            if entry.read_failure is not None:
+                return entry.read_failure
+            if entry.ended or not wanted:
+                break
+            engine.check_locked()
+            if deadline.expired():
+                raise TimeoutError(f"read of stream {entry.id} timed out")
+            entry.reading = True
+            try:
+                entry.reader.wait(engine.channel.mutex, deadline)
+            finally:
+                entry.reading = False
+        return None
 
     # Writing
 
@@ -182,7 +202,7 @@ class Stream(io.RawIOBase):
             view, copy = memoryview(data), False
         else:
             view, copy = memoryview(data).cast("B"), True  # the caller may change it later
-        deadline = Deadline(self.timeout)
+        deadline = deadline_in(self.timeout)
         entry, engine = self._entry, self._engine
         size, written, more = len(view), 0, False
         try:
@@ -190,19 +210,20 @@ class Stream(io.RawIOBase):
                 part = view[written:] if written else view
                 if copy:
                     part = memoryview(bytes(part[: engine.config.max_frame_size]))
-                with engine.mutex:
+                with engine.channel.mutex:
                     if entry.writing and not more:
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
                     failure, sent, ticket = self._send_frame_locked(part, deadline)
-                    more = entry.writing = failure is None and written + sent < size
+                    written += sent
+                    more = entry.writing = failure is None and written < size
                 if failure is not None:
                     raise failure()
                 if more and not sent:
                     raise WriteTimeout(entry.id, written, size)
-                written += sent
                 engine.flush_frame(entry, ticket, deadline)
                 if not more:
-                    engine.check_cut()
+                    if engine.channel.cut:
+                        engine.check_cut()
                     return written
         finally:
             if more:
@@ -218,29 +239,31 @@ class Stream(io.RawIOBase):
         the caller raises it without the mutex.
         """
         entry, engine = self._entry, self._engine
-        mutex, queue = engine.mutex, engine.queue
-        waited = used = False
+        channel = engine.channel
+        queue, waited = channel.queue, False
         try:
             while True:
                 if entry.write_failure is not None:
                     return entry.write_failure, 0, 0
-                engine.check_locked()
-                credit = engine.credit_locked(entry) or not part
-                if credit and queue.has_room_locked(waited):
-                    used = True
-                    return None, *engine.send_locked(entry, part)
+                if channel.error is not None:
+                    channel.check_locked()
+                if room := queue.has_room_locked(waited):
+                    sent, ticket = engine.send_locked(entry, part)
+                    if sent or not part:
+                        waited = False
+                        return None, sent, ticket
                 if deadline.expired():
                     return None, 0, 0
                 entry.writing = True
-                if not credit:
-                    entry.writer.wait(mutex, deadline)
+                if room or not engine.credit_locked(entry):
+                    entry.writer.wait(channel.mutex, deadline)
                 else:
                     waited = True
                     queue.wait_room_locked(entry.writer, deadline)
         finally:
             entry.writing = False
-            if waited and not used:
-                engine.wake()  # the turn in the queue was not used: pass it on
+            if waited:
+                engine.wake()  # a turn in the queue was not used: pass it on
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""

@@ -16,15 +16,19 @@ from typing import Any
 from .config import SMALLEST_WINDOW, Config
 from .entry import Entry
 from .exceptions import Side, StreamRefused, StreamWriteClosed
+from .memory import ProcessMemory
 from .protocols import events as ev
 from .protocols.base import MuxProtocol
 from .reasons import Reasons
 from .waiter import WaitList
 
-__all__ = ["StreamTable"]
+__all__ = ["PRESSURE", "StreamTable"]
 
 # Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
 CODE_OVERFLOW = 2
+
+# From this share of a memory limit on, new streams get the smallest window.
+PRESSURE = 0.75
 
 # Ends a stream without a reason that the application gave.
 CODE_UNKNOWN = 0
@@ -39,7 +43,6 @@ class StreamTable:
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: bytes received and not read, of all streams.
         changed: streams came or went since the owner last kept time.
-        short_of_memory: new streams get the smallest window.
         peer_refuses_from: first id that a peer which is going away did not handle.
     """
 
@@ -48,6 +51,7 @@ class StreamTable:
         protocol: MuxProtocol,
         config: Config,
         reasons: Reasons,
+        memory: ProcessMemory[Any],
         accept_streams: bool,
         start_on_data: bool,
         now: float,
@@ -61,12 +65,12 @@ class StreamTable:
         self.opened = self.accepted = self.refused = 0
         self.accept_streams = accept_streams
         self.changed = False
-        self.short_of_memory = False
         self.peer_refuses_from: int | None = None
         self.idle_since: float | None = now
         self._protocol = protocol
         self._config = config
         self._reasons = reasons
+        self._memory = memory
         self._start_on_data = start_on_data
         self._peer_streams = 0
         self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
@@ -97,8 +101,12 @@ class StreamTable:
         return entry
 
     def _window(self) -> int:
-        window = self._config.receive_window
-        return min(window, SMALLEST_WINDOW) if self.short_of_memory else window
+        config = self._config
+        short = (
+            self.unread >= config.max_connection_buffer * PRESSURE
+            or self._memory.total >= config.max_process_buffer * PRESSURE
+        )
+        return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
 
     def take_offered(self) -> Entry:
         """Accept the stream that was offered first."""
@@ -117,7 +125,7 @@ class StreamTable:
     def consumed(self, entry: Entry, count: int) -> None:
         """Note bytes that were read."""
         self.unread -= count
-        if not entry.buffer:
+        if self._draining and not entry.buffer.size:
             self._draining.pop(entry.id, None)
         self._protocol.consumed(entry.id, count)
 
@@ -144,11 +152,14 @@ class StreamTable:
             self._apply[type(event)](event)
 
     def _data_received(self, event: ev.DataReceived) -> None:
-        entry = self.entries[event.stream_id]
-        entry.buffer.append(event.data)
-        self.unread += len(event.data)
-        entry.reader.collect(self._wakes)
-        self._offer(entry)
+        stream_id, data = event
+        entry = self.entries[stream_id]
+        entry.buffer.append(data)
+        self.unread += len(data)
+        if entry.reading:
+            entry.reader.collect(self._wakes)
+        if not entry.accepted:
+            self._offer(entry)
 
     def _credit_granted(self, event: ev.CreditGranted) -> None:
         entry = self.entries.get(event.stream_id)
@@ -218,7 +229,7 @@ class StreamTable:
         entry = self.entries.pop(event.stream_id, None)
         if entry is not None:  # a refused stream never had one
             self._peer_streams -= entry.peer_opened
-            if entry.buffer:
+            if entry.buffer.size:
                 self._draining[entry.id] = entry
         if not self.entries:
             self.idle_since = self._now
@@ -284,4 +295,4 @@ def _offered_at(entry: Entry) -> float:
 
 
 def _unread(entry: Entry) -> int:
-    return len(entry.buffer)
+    return entry.buffer.size

@@ -113,10 +113,10 @@ class InterruptedLock:
         self._lock = threading.Lock()
         self.release = self._lock.release
 
-    def acquire(self, timeout: float | None = None) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         if timeout is None:
             return self._lock.acquire()
-        self._lock.acquire(timeout=timeout)
+        self._lock.acquire(blocking, timeout)
         raise KeyboardInterrupt
 
 
@@ -129,9 +129,9 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     with monkeypatch.context() as patched:
         patched.setattr("wsmux.waiter.threading", SimpleNamespace(Lock=InterruptedLock))
         interrupted = in_thread(ours.accept_stream)
-        wait_for(lambda: len(acceptors) == 1)
+        wait_for(lambda: len(acceptors.parked) == 1)
     patient = in_thread(ours.accept_stream)
-    wait_for(lambda: len(acceptors) == 2)
+    wait_for(lambda: len(acceptors.parked) == 2)
     kept = theirs.open_stream()
     assert isinstance(interrupted.exception(WAIT), KeyboardInterrupt)
     assert patient.result(SHORT).id == kept.id

@@ -92,10 +92,10 @@ BY_REASON = {
         "reset",
         "abort",
     ),
-    "the send lock stays held when the interrupt falls behind its acquire or release": ("close",),
 }
 SWEPT: list[Any] = [
     "accept_stream",
+    "close",
     "read",
     "read-blocked",
     *(failing(name, reason=reason) for reason, names in BY_REASON.items() for name in names),

@@ -92,7 +92,7 @@ def test_close_wakes_every_blocked_call(ends: Ends, spawn: Spawn) -> None:
     for end in ends:
         wait_for_reader(end)
         wait_for_writer(end)
-        wait_for(lambda: len(end._engine.table.acceptors) == 1)  # noqa: B023 -- called now
+        wait_for(lambda: len(end._engine.table.acceptors.parked) == 1)  # noqa: B023 -- called now
     ends.client.close()
     for future in blocked:
         with pytest.raises(wsmux.ConnectionClosedOK):
@@ -191,7 +191,7 @@ def test_js_ws_closes_a_connection_when_its_last_stream_is_acknowledged(
     near.write(pattern(WINDOW, 3))
     near.close_write()
     closing = spawn(client.close)
-    wait_for(lambda: len(client._engine.quiet) == 1)
+    wait_for(lambda: len(client._engine.quiet.parked) == 1)
     assert far.read() == pattern(WINDOW, 3)
     closing.result(WAIT / 2)
     server.close()
@@ -228,7 +228,7 @@ def test_iteration_ends_at_a_clean_close(ends: Ends, spawn: Spawn) -> None:
 @pytest.mark.parametrize("how", ["abort", "code"])
 def test_iteration_raises_at_any_other_end(ends: Ends, spawn: Spawn, how: str) -> None:
     accepting = spawn(list, ends.server)
-    wait_for(lambda: len(ends.server._engine.table.acceptors) == 1)
+    wait_for(lambda: len(ends.server._engine.table.acceptors.parked) == 1)
     if how == "abort":
         ends.client.abort()
     else:

@@ -80,7 +80,7 @@ def test_opening_goes_on_when_an_answer_comes(join_ends: Join, spawn: Spawn) -> 
 def test_a_closed_connection_ends_a_blocked_open(peerless: wsmux.Connection, spawn: Spawn) -> None:
     streams = [peerless.open_stream(timeout=WAIT) for _ in range(2)]
     opening = spawn(peerless.open_stream)
-    wait_for(lambda: len(peerless._engine.table.openers) == 1)
+    wait_for(lambda: len(peerless._engine.table.openers.parked) == 1)
     peerless.abort()
     with pytest.raises(wsmux.ConnectionClosedError):
         opening.result(WAIT)

@@ -19,16 +19,16 @@ def queue_of(*chunks: bytes) -> ByteQueue:
 
 
 def test_new_queue_is_empty() -> None:
-    assert len(ByteQueue()) == 0
+    assert ByteQueue().size == 0
 
 
 def test_length_counts_bytes() -> None:
-    assert len(queue_of(b"abc", b"de")) == 5
+    assert queue_of(b"abc", b"de").size == 5
 
 
 def test_empty_chunk_changes_nothing() -> None:
     queue = queue_of(b"", b"a", b"")
-    assert (queue.take(9), queue.take(9), len(queue)) == (b"a", b"", 0)
+    assert (queue.take(9), queue.take(9), queue.size) == (b"a", b"", 0)
 
 
 def test_take_from_an_empty_queue_is_empty() -> None:
@@ -38,7 +38,7 @@ def test_take_from_an_empty_queue_is_empty() -> None:
 @pytest.mark.parametrize("limit", [0, -1])
 def test_take_of_nothing_takes_nothing(limit: int) -> None:
     queue = queue_of(b"abc")
-    assert (queue.take(limit), len(queue)) == (b"", 3)
+    assert (queue.take(limit), queue.size) == (b"", 3)
 
 
 def test_take_returns_a_whole_chunk_without_a_copy() -> None:
@@ -63,7 +63,7 @@ def test_take_goes_on_with_the_next_chunk() -> None:
 def test_take_into_fills_across_chunks() -> None:
     target = bytearray(4)
     queue = queue_of(b"abc", b"de")
-    assert (queue.take_into(memoryview(target)), bytes(target), len(queue)) == (4, b"abcd", 1)
+    assert (queue.take_into(memoryview(target)), bytes(target), queue.size) == (4, b"abcd", 1)
 
 
 def test_take_into_leaves_the_rest_of_a_larger_target() -> None:
@@ -73,7 +73,7 @@ def test_take_into_leaves_the_rest_of_a_larger_target() -> None:
 
 def test_take_into_an_empty_target_takes_nothing() -> None:
     queue = queue_of(b"abc")
-    assert (queue.take_into(memoryview(bytearray())), len(queue)) == (0, 3)
+    assert (queue.take_into(memoryview(bytearray())), queue.size) == (0, 3)
 
 
 def test_take_into_of_an_empty_queue_is_zero() -> None:
@@ -83,7 +83,7 @@ def test_take_into_of_an_empty_queue_is_zero() -> None:
 def test_clear_tells_how_much_was_dropped() -> None:
     queue = queue_of(b"abc", b"de")
     queue.take(1)
-    assert (queue.clear(), len(queue), queue.take(9)) == (4, 0, b"")
+    assert (queue.clear(), queue.size, queue.take(9)) == (4, 0, b"")
 
 
 def test_queue_goes_on_after_clear() -> None:
@@ -146,4 +146,4 @@ def test_queue_behaves_as_one_run_of_bytes(moves: list[Move]) -> None:
     for move in moves:
         got, expected = move(queue, model)
         assert got == expected
-        assert len(queue) == len(model)
+        assert queue.size == len(model)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError, RemoteProtocolError
-from wsmux.protocols.base import Message, MuxProtocol, Role
+from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.carrier import (
     LARGEST_BUFFER,
     SMALLEST_BUFFER,
@@ -44,7 +44,7 @@ def of(wire: str) -> bytes:
 
 
 def encoded(framing: Framing, head: bytes, body: bytes = b"") -> bytes:
-    return b"".join(framing.encode(Message(head, body)))
+    return b"".join(framing.encode((head, body)))
 
 
 def failed(framing: Framing) -> tuple[type[RemoteProtocolError], int, str]:
@@ -86,7 +86,7 @@ def test_long_message_on_the_wire() -> None:
 
 def test_body_is_not_copied_when_encoding() -> None:
     body = b"x" * 5000
-    assert ByteFraming(LIMIT).encode(Message(b"\x00\x00", body))[1] is body
+    assert ByteFraming(LIMIT).encode((b"\x00\x00", body))[1] is body
 
 
 @WIDTHS

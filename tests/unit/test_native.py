@@ -335,7 +335,7 @@ def test_whole_write_is_not_copied(role: Role) -> None:
     machine, stream_id = opened(role, local=True)
     body = b"x" * 500
     machine.send_data(stream_id, body)
-    assert machine.data_to_send()[0].body is body
+    assert machine.data_to_send()[0][1] is body
 
 
 @BOTH_ROLES
@@ -343,7 +343,7 @@ def test_cut_write_of_a_view_is_not_copied(role: Role) -> None:
     machine, stream_id = opened(role, local=True, credit=3)
     body = bytearray(b"hello")
     machine.send_data(stream_id, memoryview(body))
-    cut = machine.data_to_send()[0].body
+    cut = machine.data_to_send()[0][1]
     assert isinstance(cut, memoryview)
     assert cut.obj is body
 

@@ -298,7 +298,7 @@ class NativeModel(RuleBasedStateMachine):
                 far = self.machines[other(writer)]._streams.get(stream_id)
                 if far is None or far.read is not ReadState.OPEN:
                     continue
-                unread = len(self.flows[Half(stream_id, writer)].unread)
+                unread = self.flows[Half(stream_id, writer)].unread.size
                 flying = sum(len(body) for body in bodies(wire, stream_id, DATA, self.dialect))
                 returning = sum(
                     int.from_bytes(body, "big")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import StrEnum
-from typing import NamedTuple
 
 from ..config import Config
 from .events import Event
@@ -26,11 +25,8 @@ class Role(StrEnum):
     SERVER = "server"
 
 
-class Message(NamedTuple):
-    """One message to send: a head and the payload that follows it, kept apart to spare a copy."""
-
-    head: bytes
-    body: Buffer
+# One message to send: a head and the payload that follows it, kept apart to spare a copy.
+Message = tuple[bytes, Buffer]
 
 
 class MuxProtocol(ABC):
@@ -61,6 +57,10 @@ class MuxProtocol(ABC):
             return []
         events, self._events = self._events, []
         return events
+
+    def has_output(self) -> bool:
+        """Tell whether there is anything to send; asked after each call, so it costs little."""
+        return bool(self._data or self._control)
 
     def control_to_send(self) -> list[Message]:
         """Return the messages that may overtake data, in order."""

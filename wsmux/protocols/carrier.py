@@ -16,7 +16,6 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from enum import IntEnum
-from typing import NamedTuple
 
 from ..exceptions import FrameError, RemoteProtocolError
 from .base import Buffer, Message
@@ -55,11 +54,9 @@ class Kind(IntEnum):
     PONG = 10
 
 
-class Received(NamedTuple):
-    """One message or control frame; ``data`` is valid until the next ``get_buffer()``."""
-
-    kind: Kind
-    data: Buffer
+# One message or control frame; its data is valid until the next ``get_buffer()``. A plain tuple:
+# a named one costs seven times as much to make.
+Received = tuple[Kind, Buffer]
 
 
 class Framing(ABC):
@@ -67,19 +64,28 @@ class Framing(ABC):
 
     Attributes:
         failure: the rule the peer broke. What came before it was returned; nothing follows.
+        filled: the last read left no room, so more is likely to be waiting.
+        controls: there were others than messages in what ``received`` returned last.
     """
 
     def __init__(self, max_message_size: int) -> None:
         self.max_message_size = max_message_size
         self.failure: RemoteProtocolError | None = None
-        self.filled = False  # the last read left no room, so more is likely to be waiting
-        self._buffer = bytearray(SMALLEST_BUFFER)
+        self.filled = self.controls = False
+        self._use(bytearray(SMALLEST_BUFFER))
         self._start = 0  # first byte not yet parsed
         self._end = 0  # first free byte
         self._wanted = 0  # bytes from _start that the next frame is known to need
 
+    def _use(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)  # kept: making one costs, for each read of the socket
+
     def get_buffer(self) -> memoryview:
         """Return the free part of the receive buffer, never empty."""
+        if self._start == self._end and not self._wanted and not self.filled:
+            self._start = self._end = 0
+            return self._view
         size = len(self._buffer)
         unread = self._end - self._start
         if self.filled and size < LARGEST_BUFFER:
@@ -89,18 +95,20 @@ class Framing(ABC):
         if size > len(self._buffer):
             # Views of the old buffer may still be around, so it cannot be resized in place.
             larger = bytearray(size)
-            larger[:unread] = memoryview(self._buffer)[self._start : self._end]
-            self._buffer, self._start, self._end = larger, 0, unread
-        elif self._start:
-            with memoryview(self._buffer) as view:
-                view[:unread] = view[self._start : self._end]
+            larger[:unread] = self._view[self._start : self._end]
+            self._use(larger)
             self._start, self._end = 0, unread
-        return memoryview(self._buffer)[self._end :]
+        elif self._start:
+            view = self._view
+            view[:unread] = view[self._start : self._end]
+            self._start, self._end = 0, unread
+        return self._view[self._end :]
 
     def received(self, count: int) -> list[Received]:
         """Parse ``count`` further bytes; return what is whole. Sets ``failure`` on bad input."""
         self._end += count
-        self.filled = self._end == len(self._buffer)
+        self.filled = self._end == len(self._view)
+        self.controls = False
         frames: list[Received] = []
         try:
             while self.failure is None and self._start != self._end and self._parse(frames):
@@ -114,7 +122,7 @@ class Framing(ABC):
     def shrink(self) -> None:
         """Give an empty buffer that had grown back to the system."""
         if self._start == self._end and len(self._buffer) > SMALLEST_BUFFER:
-            self._buffer = bytearray(SMALLEST_BUFFER)
+            self._use(bytearray(SMALLEST_BUFFER))
             self._start = self._end = self._wanted = 0
             self.filled = False
 
@@ -125,7 +133,7 @@ class Framing(ABC):
     def _take(self, start: int, end: int) -> memoryview:
         """Return the payload from ``start`` to ``end`` and go on behind it."""
         self._start, self._wanted = end, 0
-        return memoryview(self._buffer)[start:end]
+        return self._view[start:end]
 
     @abstractmethod
     def _parse(self, frames: list[Received]) -> bool:
@@ -183,7 +191,7 @@ class ByteFraming(Framing):
         }
 
     def _parse(self, frames: list[Received]) -> bool:
-        view = memoryview(self._buffer)[: self._end]
+        view = self._view[: self._end]
         parsed = decode_varint(view, self._start)
         if parsed is None:
             return False
@@ -205,13 +213,15 @@ class ByteFraming(Framing):
         start = self._start
         payload = self._take(body, body + size)
         if kind is None:
-            frames.append(Received(Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
+            frames.append((Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
         else:
-            frames.append(Received(kind, bytes(payload)))
+            self.controls = True
+            frames.append((kind, bytes(payload)))
         return True
 
     def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
-        return [message.head + encode_varint(len(message.body)), message.body]
+        head, body = message
+        return [head + encode_varint(len(body)), body]
 
     def encode_control(self, kind: Kind, payload: bytes) -> bytes:
         check_control(payload)

@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
-from .base import Buffer, Message, MuxProtocol, Role
+from .base import Buffer, MuxProtocol, Role
 from .credit import ReceiveWindow, SendCredit
 from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
 from .events import (
@@ -67,17 +67,30 @@ JS_WS_CLOSE_DELAY = 5.0
 
 _UINT32 = struct.Struct(">I")
 _DIRECTION = (b"\x00", b"\x01")
+# Looking a member up in its class costs too much for each message.
+_READING, _WRITING = ReadState.OPEN, WriteState.OPEN
 _WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
 
 
 class _Stream:
-    __slots__ = ("answered", "credit", "head", "id", "local", "read", "window", "write")
+    __slots__ = (
+        "answered",
+        "credit",
+        "data_head",
+        "head",
+        "id",
+        "local",
+        "read",
+        "window",
+        "write",
+    )
 
-    def __init__(self, stream_id: int, head: bytes, window: ReceiveWindow, local: bool) -> None:
+    def __init__(self, stream_id: int, data: bytes, window: ReceiveWindow, local: bool) -> None:
         self.id = stream_id
-        self.head = head  # the encoded id
-        self.write = WriteState.OPEN
-        self.read = ReadState.OPEN
+        self.head = encode_varint(stream_id)
+        self.data_head = self.head + data  # the same with the type DATA
+        self.write = _WRITING
+        self.read = _READING
         self.credit = SendCredit()
         self.window = window
         self.local = local
@@ -101,6 +114,9 @@ class NativeProtocol(MuxProtocol):
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
         self._pending_opens = 0
         self._peer_refuses = False
+        self._width = dialect.type_width
+        self._max_frame = config.max_frame_size
+        self._prompt = dialect.shipped  # return credit as soon as nothing is unread
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
         self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
             DATA: self._receive_data,
@@ -121,10 +137,10 @@ class NativeProtocol(MuxProtocol):
             if parsed is None:
                 raise FrameError("message without a whole stream id" if data else "empty message")
             stream_id, offset = parsed
-        end = offset + self.dialect.type_width
+        end = offset + self._width
         if end > len(data):
             raise FrameError(f"message for stream {stream_id} ends before its type")
-        kind = data[offset] if end - offset == 1 else int.from_bytes(data[offset:end], "big")
+        kind = data[offset] if self._width == 1 else int.from_bytes(data[offset:end], "big")
         handler = self._handlers.get(kind)
         if handler is None:
             raise FrameError(f"message for stream {stream_id} has the unknown type {kind}")
@@ -137,7 +153,7 @@ class NativeProtocol(MuxProtocol):
                 self._ids.check_seen(stream_id, "DATA")
                 raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
             return
-        if stream.read is not ReadState.OPEN:
+        if stream.read is not _READING:
             try:
                 stream.read = advance_read(stream.read, ReadInput.DATA)
             except KeyError:
@@ -170,7 +186,7 @@ class NativeProtocol(MuxProtocol):
         usable = stream.credit.available
         stream.credit.grant(count)
         self._answered(stream)
-        if not usable and count and stream.write is WriteState.OPEN:
+        if not usable and count and stream.write is _WRITING:
             self._events.append(CreditGranted(stream_id))
         if stream.write is WriteState.CLOSING and not stream.credit.unacknowledged:
             self._send_close(stream)
@@ -253,7 +269,7 @@ class NativeProtocol(MuxProtocol):
     def _opened_by_peer(self, stream_id: int) -> _Stream:
         self._ids.peer_opened(stream_id)
         window = ReceiveWindow(0)  # until accept() announces one
-        stream = _Stream(stream_id, encode_varint(stream_id), window, local=False)
+        stream = _Stream(stream_id, self._types[DATA], window, local=False)
         self._streams[stream_id] = stream
         self._events.append(StreamOpened(stream_id))
         return stream
@@ -280,7 +296,7 @@ class NativeProtocol(MuxProtocol):
                 self._events.append(OpenPermitted())
 
     def _peer_ended(self, stream: _Stream, how: ReadInput) -> bool:
-        was_open = stream.read is ReadState.OPEN
+        was_open = stream.read is _READING
         stream.read = advance_read(stream.read, how)
         return was_open
 
@@ -291,7 +307,7 @@ class NativeProtocol(MuxProtocol):
         return was_open
 
     def _forget_if_done(self, stream: _Stream) -> None:
-        if stream.read is ReadState.OPEN or stream.write not in _WRITE_DONE:
+        if stream.read is _READING or stream.write not in _WRITE_DONE:
             return
         del self._streams[stream.id]
         self._answered(stream)  # nothing is owed to a stream that is over
@@ -304,10 +320,10 @@ class NativeProtocol(MuxProtocol):
     # Messages out
 
     def _control_message(self, head: bytes, kind: int, body: Buffer) -> None:
-        self._control.append(Message(head + self._types[kind], body))
+        self._control.append((head + self._types[kind], body))
 
     def _data_message(self, head: bytes, kind: int, body: Buffer) -> None:
-        self._data.append(Message(head + self._types[kind], body))
+        self._data.append((head + self._types[kind], body))
 
     def _send_error(self, stream: _Stream, direction: int, code: int) -> None:
         body = _DIRECTION[direction] + encode_varint(code)
@@ -330,7 +346,7 @@ class NativeProtocol(MuxProtocol):
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         stream_id = self._ids.open()
         size = self._window(self.config.receive_window if window is None else window)
-        stream = _Stream(stream_id, encode_varint(stream_id), ReceiveWindow(size), local=True)
+        stream = _Stream(stream_id, self._types[DATA], ReceiveWindow(size), local=True)
         self._streams[stream_id] = stream
         self._pending_opens += 1
         self._control_message(stream.head, ACK, _UINT32.pack(size))
@@ -352,36 +368,37 @@ class NativeProtocol(MuxProtocol):
 
     def credit(self, stream_id: int) -> int:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.write is not WriteState.OPEN:
+        if stream is None or stream.write is not _WRITING:
             return 0
         return stream.credit.available
 
     def send_data(self, stream_id: int, data: Buffer) -> int:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.write is not WriteState.OPEN:
+        if stream is None or stream.write is not _WRITING:
             raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
-        size = min(len(data), stream.credit.available, self.config.max_frame_size)
+        credit, size = stream.credit, len(data)
+        if size > credit.available or size > self._max_frame:
+            size = min(credit.available, self._max_frame)
         if size:
-            stream.credit.spend(size)
+            credit.spend(size)
             body = data if size == len(data) else data[:size]
-            self._data.append(Message(stream.head + self._types[DATA], body))
+            self._data.append((stream.data_head, body))
         return size
 
     def consumed(self, stream_id: int, count: int) -> None:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.read is not ReadState.OPEN:
+        if stream is None or stream.read is not _READING:
             return  # the peer sends no more: returning credit would only confuse js-ws
         # A late ACK makes js-ws take a finished stream of its own for a new one: on those, none
         # behind our own end.
-        ended = stream.write is not WriteState.OPEN
-        prompt = self.dialect.shipped and (stream.local or not ended)
+        prompt = self._prompt and (stream.local or stream.write is _WRITING)
         returned = stream.window.consume(count, prompt)
         if returned:
             self._control_message(stream.head, ACK, _UINT32.pack(returned))
 
     def close_write(self, stream_id: int, now: float) -> None:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.write is not WriteState.OPEN:
+        if stream is None or stream.write is not _WRITING:
             return
         if self.dialect.shipped and stream.credit.unacknowledged:
             stream.write = advance_write(stream.write, WriteInput.DEFER)
@@ -398,7 +415,7 @@ class NativeProtocol(MuxProtocol):
 
     def _stop_reading(self, stream_id: int, code: int | None) -> None:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.read is not ReadState.OPEN:
+        if stream is None or stream.read is not _READING:
             return
         stream.read = advance_read(stream.read, ReadInput.STOP)
         if code is None:

@@ -23,12 +23,17 @@ _OPCODE = 0x0F
 _MASKED = 0x80
 _LENGTH = 0x7F
 
-_WHOLE_BINARY = _FIN | Kind.BINARY
+# Looking a member up in its class costs too much for each frame.
+_BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
+
+_WHOLE_BINARY = _FIN | int(_BINARY)
 _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
 _UINT16 = struct.Struct(">H")
 _UINT64 = struct.Struct(">Q")
+_MEDIUM_HEADER = struct.Struct(">BBH")
+_LONG_HEADER = struct.Struct(">BBQ")
 
-# Below it one masking call over head and body together costs less than two.
+# Below it one piece over head and body together costs less than two, to mask and to send.
 _JOIN_BELOW = 4096
 
 
@@ -68,7 +73,7 @@ class WebSocketFraming(Framing):
             size = self._long_size(payload, extra)
             payload += extra
         opcode = first & _OPCODE
-        if size + self._fragments_size > self.max_message_size and opcode < Kind.CLOSE:
+        if size + self._fragments_size > self.max_message_size and opcode < _CLOSE:
             self._too_big(size)
         key = b""
         if second & _MASKED:
@@ -80,9 +85,10 @@ class WebSocketFraming(Framing):
         view = self._take(payload, payload + size)
         data = mask(view, key) if key else view
         if first == _WHOLE_BINARY:
-            frames.append(Received(Kind.BINARY, data))
-        elif opcode >= Kind.CLOSE:
-            frames.append(Received(Kind(opcode), bytes(data)))
+            frames.append((_BINARY, data))
+        elif opcode >= _CLOSE:
+            self.controls = True
+            frames.append((Kind(opcode), bytes(data)))
         elif first & _FIN and opcode:
             frames.append(_whole(Kind(opcode), data))
         else:
@@ -110,7 +116,8 @@ class WebSocketFraming(Framing):
             raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
 
     def _long_size(self, offset: int, extra: int) -> int:
-        size = int.from_bytes(self._buffer[offset : offset + extra], "big")
+        layout = _UINT16 if extra == 2 else _UINT64
+        size: int = layout.unpack_from(self._buffer, offset)[0]
         if size <= (_SHORT if extra == 2 else _MEDIUM):
             raise FrameError("frame length not in its shortest form")
         if size > _LONG:
@@ -141,16 +148,19 @@ class WebSocketFraming(Framing):
         head, body = message
         size = len(head) + len(body)
         if not self._masks:
-            return [_header(kind, size, 0) + head, body]
+            header = _header(kind, size, 0)
+            if size < _JOIN_BELOW:
+                return [b"".join((header, head, body))]
+            return [header + head, body]
         key = os.urandom(4)
         header = _header(kind, size, _MASKED) + key
         if size < _JOIN_BELOW:
-            return [header + mask(head + body, key)]
+            return [header + mask(b"".join((head, body)), key)]
         return [header + mask(head, key), mask(body, rotate(key, len(head)))]
 
     def encode_control(self, kind: Kind, payload: bytes) -> bytes:
         check_control(payload)
-        return b"".join(self.encode(Message(payload, b""), kind))
+        return b"".join(self.encode((payload, b""), kind))
 
 
 def _whole(kind: Kind, data: Buffer) -> Received:
@@ -159,7 +169,7 @@ def _whole(kind: Kind, data: Buffer) -> Received:
             str(data, "utf-8")
         except UnicodeDecodeError:
             raise FrameError("text message that is not UTF-8", 1007) from None
-    return Received(kind, data)
+    return kind, data
 
 
 def _header(kind: Kind, size: int, masked: int) -> bytes:
@@ -167,5 +177,5 @@ def _header(kind: Kind, size: int, masked: int) -> bytes:
     if size <= _SHORT:
         return bytes((first, masked | size))
     if size <= _MEDIUM:
-        return bytes((first, masked | _SHORT + 1)) + _UINT16.pack(size)
-    return bytes((first, masked | _SHORT + 2)) + _UINT64.pack(size)
+        return _MEDIUM_HEADER.pack(first, masked | _SHORT + 1, size)
+    return _LONG_HEADER.pack(first, masked | _SHORT + 2, size)
