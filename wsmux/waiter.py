@@ -130,16 +130,16 @@ def _park(lock: LockType, mutex: threading.Lock, deadline: Deadline) -> None:
         mutex.release()
         lock.acquire(True, seconds)
     finally:
-        while True:
-            try:
-                # CPython looks for signals after a call and where a function starts: a plain
-                # acquire may have succeeded when the exception comes. A loop over an iterator is
-                # not a call; when that raises, the mutex is not held.
-                for _ in iter(mutex.acquire, None):
-                    break
-            except BaseException as error:
-                interrupt = error
-            else:
+        # CPython looks for signals behind a call and where a function starts, so a plain acquire
+        # may have succeeded when the exception comes. A loop over an iterator is not a call: when
+        # it raises, the mutex is not held. The mutex is held for microseconds; a second signal
+        # would have to come within them.
+        try:
+            for _ in iter(mutex.acquire, None):
+                break
+        except BaseException as error:
+            interrupt = error
+            for _ in iter(mutex.acquire, None):
                 break
     if interrupt is not None:
         raise interrupt
