@@ -41,6 +41,8 @@ BATCH_BYTES = 64 * 1024
 
 _BINARY = Kind.BINARY
 
+_Frame = tuple[Kind, Message, int]  # the size of the message's parts together
+
 
 class SendQueue:
     """Hold the frames that wait for one socket.
@@ -62,9 +64,9 @@ class SendQueue:
         self._config = config
         self._mutex = mutex
         self._new_send_lock()
-        self._control: deque[tuple[Kind, Message]] = deque()
+        self._control: deque[_Frame] = deque()
         self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
-        self._data: deque[tuple[Kind, Message]] = deque()
+        self._data: deque[_Frame] = deque()
         self._data_bytes = 0
         self._provoked_frames = 0
         self._provoked_bytes = 0
@@ -94,10 +96,11 @@ class SendQueue:
         if self.closed:
             return True
         for message in messages:
-            self._control.append((kind, message))
+            size = len(message[0]) + len(message[1])
+            self._control.append((kind, message, size))
             if provoked:
                 self._provoked_frames += 1
-                self._provoked_bytes += len(message[0]) + len(message[1])
+                self._provoked_bytes += size
         return (
             self._provoked_frames <= self._config.max_control_frames
             and self._provoked_bytes <= self._config.max_control_bytes
@@ -107,8 +110,9 @@ class SendQueue:
         """Queue messages in order; return the ticket of the last for ``flush``."""
         if not self.closed:
             for message in messages:
-                self._data.append((kind, message))
-                self._data_bytes += len(message[0]) + len(message[1])
+                size = len(message[0]) + len(message[1])
+                self._data.append((kind, message, size))
+                self._data_bytes += size
                 self._queued += 1
         return self._queued
 
@@ -250,22 +254,15 @@ class SendQueue:
 
     def _fill(self) -> list[Buffer]:
         """Move frames from the queues, control first, and encode them."""
-        frames: list[tuple[Kind, Message]] = []
         wakes: list[LockType] = []
+        data, out, encode = self._data, self._out, self._framing.encode
         count = taken = 0
         with self._mutex:
-            if self._control:
-                frames += self._control
-                self._control.clear()
-                self._provoked_frames = self._provoked_bytes = 0
-            if self._pongs:
-                frames += [(Kind.PONG, (payload, b"")) for payload in self._pongs]
-                self._pongs.clear()
-            data = self._data
+            frames = self._take_control_locked() if self._control or self._pongs else []
             while data and taken < BATCH_BYTES and count < BATCH_FRAMES:
                 frame = data.popleft()
                 frames.append(frame)
-                taken += len(frame[1][0]) + len(frame[1][1])
+                taken += frame[2]
                 count += 1
             self._data_bytes -= taken
             self._taken += count
@@ -274,8 +271,7 @@ class SendQueue:
                 self.collect_room_locked(wakes)
         if wakes:
             wake(wakes)
-        out, encode = self._out, self._framing.encode
-        for kind, message in frames:
+        for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
             elif kind < Kind.CLOSE:
@@ -283,6 +279,14 @@ class SendQueue:
             else:
                 out.append(self._framing.encode_control(kind, message[0]))
         return out
+
+    def _take_control_locked(self) -> list[_Frame]:
+        frames = list(self._control)
+        self._control.clear()
+        self._provoked_frames = self._provoked_bytes = 0
+        frames += [(Kind.PONG, (payload, b""), 0) for payload in self._pongs]
+        self._pongs.clear()
+        return frames
 
     def finish(self) -> None:
         """Close the socket when nobody is sending; what is left in the queues is dropped.

@@ -106,13 +106,14 @@ class Framing(ABC):
 
     def received(self, count: int) -> list[Received]:
         """Parse ``count`` further bytes; return what is whole. Sets ``failure`` on bad input."""
-        self._end += count
-        self.filled = self._end == len(self._view)
+        self._end = end = self._end + count
+        self.filled = end == len(self._view)
         self.controls = False
         frames: list[Received] = []
         try:
-            while self.failure is None and self._start != self._end and self._parse(frames):
-                pass
+            if self.failure is None:
+                while self._start != end and self._parse(frames):
+                    pass
         except RemoteProtocolError as error:
             self.failure = error
         if self.failure is not None:  # nothing that follows counts
@@ -129,11 +130,6 @@ class Framing(ABC):
     def between_messages(self) -> bool:
         """Tell whether the end of the bytes here would cut nothing off."""
         return self._start == self._end
-
-    def _take(self, start: int, end: int) -> memoryview:
-        """Return the payload from ``start`` to ``end`` and go on behind it."""
-        self._start, self._wanted = end, 0
-        return self._view[start:end]
 
     @abstractmethod
     def _parse(self, frames: list[Received]) -> bool:
@@ -211,7 +207,8 @@ class ByteFraming(Framing):
             self._wanted = body + size - self._start
             return False
         start = self._start
-        payload = self._take(body, body + size)
+        payload = view[body : body + size]
+        self._start, self._wanted = body + size, 0
         if kind is None:
             frames.append((Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
         else:

@@ -28,10 +28,14 @@ _BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
 
 _WHOLE_BINARY = _FIN | int(_BINARY)
 _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
-_UINT16 = struct.Struct(">H")
-_UINT64 = struct.Struct(">Q")
 _MEDIUM_HEADER = struct.Struct(">BBH")
 _LONG_HEADER = struct.Struct(">BBQ")
+
+# What 126 and 127 in the length's place announce: its layout, its least value, the header's size.
+_LENGTHS = {
+    _SHORT + 1: (struct.Struct(">H"), _SHORT + 1, 4),
+    _SHORT + 2: (struct.Struct(">Q"), _MEDIUM + 1, 10),
+}
 
 # Below it one piece over head and body together costs less than two, to mask and to send.
 _JOIN_BELOW = 4096
@@ -53,40 +57,44 @@ class WebSocketFraming(Framing):
         return super().between_messages() and self._kind is None
 
     def _parse(self, frames: list[Received]) -> bool:
-        buffer, start = self._buffer, self._start
-        available = self._end - start
-        if available < 2:
+        buffer, start, end = self._buffer, self._start, self._end
+        payload = start + 2
+        if payload > end:
             return False
         first, second = buffer[start], buffer[start + 1]
         if (
             first != _WHOLE_BINARY
-            or self._kind is not None
             or second & _MASKED != self._wanted_mask
+            or self._kind is not None
         ):
             self._check_head(first, second)
         size = second & _LENGTH
-        payload = start + 2
         if size > _SHORT:
-            extra = 2 if size == _SHORT + 1 else 8
-            if available < 2 + extra:
+            layout, shortest, payload = _LENGTHS[size]
+            payload += start
+            if payload > end:
                 return False
-            size = self._long_size(payload, extra)
-            payload += extra
-        opcode = first & _OPCODE
-        if size + self._fragments_size > self.max_message_size and opcode < _CLOSE:
+            size = layout.unpack_from(buffer, start + 2)[0]
+            if not shortest <= size <= _LONG:
+                self._wrong_size(size)
+        if size + self._fragments_size > self.max_message_size and first & _OPCODE < _CLOSE:
             self._too_big(size)
-        key = b""
-        if second & _MASKED:
-            key = bytes(buffer[payload : payload + 4])
+        masked = payload
+        if self._wanted_mask:
             payload += 4
-        if payload + size > self._end:
-            self._wanted = payload + size - start
+        stop = payload + size
+        if stop > end:
+            self._wanted = stop - start
             return False
-        view = self._take(payload, payload + size)
-        data = mask(view, key) if key else view
+        self._start, self._wanted = stop, 0
+        data: Buffer = self._view[payload:stop]
+        if self._wanted_mask:
+            data = mask(data, bytes(buffer[masked:payload]))
         if first == _WHOLE_BINARY:
             frames.append((_BINARY, data))
-        elif opcode >= _CLOSE:
+            return True
+        opcode = first & _OPCODE
+        if opcode >= _CLOSE:
             self.controls = True
             frames.append((Kind(opcode), bytes(data)))
         elif first & _FIN and opcode:
@@ -115,14 +123,10 @@ class WebSocketFraming(Framing):
         if second & _MASKED != self._wanted_mask:
             raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
 
-    def _long_size(self, offset: int, extra: int) -> int:
-        layout = _UINT16 if extra == 2 else _UINT64
-        size: int = layout.unpack_from(self._buffer, offset)[0]
-        if size <= (_SHORT if extra == 2 else _MEDIUM):
-            raise FrameError("frame length not in its shortest form")
+    def _wrong_size(self, size: int) -> None:
         if size > _LONG:
             raise FrameError("frame length with the top bit set")
-        return size
+        raise FrameError("frame length not in its shortest form")
 
     def _too_big(self, size: int) -> None:
         raise FrameError(
