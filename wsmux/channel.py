@@ -24,9 +24,9 @@ import socket
 import threading
 import time
 import weakref
-from _thread import LockType
 from collections.abc import Callable, Generator
 
+from .bell import Bell
 from .config import Config
 from .deadline import Deadline
 from .exceptions import (
@@ -210,7 +210,7 @@ class Channel:
             self._queue_close_locked(error.code, error.reason, last=False)
             self._give_up = time.monotonic() + LINGER
 
-    def collect_locked(self, wakes: list[LockType]) -> None:
+    def collect_locked(self, wakes: list[Bell]) -> None:
         """Collect every thread that waits here, after ``error`` was set."""
         self.queue.collect_all_locked(wakes)
         self.keep_alive.collect(wakes)
@@ -317,7 +317,7 @@ class Channel:
 
     def _keep_time(self) -> None:
         """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         with self.mutex:
             self.queue.collect_room_locked(wakes)
             now = self.now
@@ -381,7 +381,7 @@ class Channel:
         return True
 
     def _ping_or_pong(self, kind: Kind, payload: bytes) -> None:
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         with self.mutex:
             if kind is Kind.PING:
                 self.queue.add_pong_locked(payload)

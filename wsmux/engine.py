@@ -20,9 +20,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from _thread import LockType
 from collections import deque
 
+from .bell import Bell
 from .channel import Channel, protocol_failure
 from .config import Config
 from .deadline import Deadline
@@ -164,7 +164,7 @@ class Engine:
         self.table.consumed(entry, count)
         return self.protocol.has_output() and self.queue_locked()
 
-    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[LockType]) -> None:
+    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[Bell]) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
         if write:
             self.queue.interrupt_locked()
@@ -174,9 +174,7 @@ class Engine:
             self.protocol.close_read(entry.id)
         self.settle_locked(wakes)
 
-    def reset_locked(
-        self, entry: Entry, code: int, failure: Failure, wakes: list[LockType]
-    ) -> None:
+    def reset_locked(self, entry: Entry, code: int, failure: Failure, wakes: list[Bell]) -> None:
         """Abort both halves."""
         entry.fail_read(failure, wakes, own=True)
         entry.fail_write(failure, wakes, own=True)
@@ -199,7 +197,7 @@ class Engine:
             self.queue.add_data_locked(data)
         return bool(control or data)
 
-    def settle_locked(self, wakes: list[LockType]) -> None:
+    def settle_locked(self, wakes: list[Bell]) -> None:
         """Apply what a call of this side did, and queue what it sends."""
         self.table.apply(time.monotonic(), wakes)
         if not self.table.entries:
@@ -210,12 +208,12 @@ class Engine:
             self.channel.wake()
 
     def wake_everybody(self) -> None:
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         with self.mutex:
             self._collect_locked(wakes)
         wake(wakes)
 
-    def _collect_locked(self, wakes: list[LockType]) -> None:
+    def _collect_locked(self, wakes: list[Bell]) -> None:
         self.table.collect_all(wakes)
         self.quiet.collect(wakes)
         self.channel.collect_locked(wakes)
@@ -238,7 +236,7 @@ class Engine:
                 _log.debug("%s ended: %s", self.channel.name, self.channel.error)
 
     def _handle(self, messages: list[Received]) -> None:
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         channel, table, count = self.channel, self.table, len(messages)
         now, failure, start = channel.now, None, 0
         while True:
@@ -275,7 +273,7 @@ class Engine:
         )
 
     def _feed_locked(
-        self, messages: list[Received], now: float, wakes: list[LockType]
+        self, messages: list[Received], now: float, wakes: list[Bell]
     ) -> RemoteProtocolError | None:
         protocol, table, failure = self.protocol, self.table, None
         try:
@@ -293,7 +291,7 @@ class Engine:
             self.queue_locked(provoked=True)
         return failure
 
-    def _keep_time_locked(self, now: float, wakes: list[LockType]) -> None:
+    def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
         table = self.table
         table.changed = False
         while self._abandoned:
@@ -327,7 +325,7 @@ class Engine:
             largest = _memory.report(self, self._reported, limit)
             if largest is not self:
                 break
-            wakes: list[LockType] = []
+            wakes: list[Bell] = []
             with self.mutex:
                 if self.table.unread >= self._reported:  # else read in the meantime: look again
                     detail = (

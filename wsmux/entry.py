@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from _thread import LockType
 from collections.abc import Callable
 
+from .bell import Bell
 from .buffer import ByteQueue
 from .waiter import Waiter
 
@@ -49,13 +49,13 @@ class Entry:
         self.accepted = not peer_opened
         self.offered_at: float | None = None  # when it came into the accept queue
 
-    def fail_read(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
+    def fail_read(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
         """End reading with an error; the first one stays, but for what this side does itself."""
         if own or self.read_failure is None:
             self.read_failure = failure
             self.reader.collect(wakes)
 
-    def fail_write(self, failure: Failure, wakes: list[LockType], own: bool = False) -> None:
+    def fail_write(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
         """End writing with an error; the first one stays, but for what this side does itself."""
         if own or self.write_failure is None:
             self.write_failure = failure

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from _thread import LockType
-
+from .bell import Bell
 from .protocols.base import Message
 from .waiter import Waiter
 
@@ -71,7 +70,7 @@ class KeepAlive:
         for serial in [n for n, other in self._pings.items() if other is ping]:
             del self._pings[serial]
 
-    def pong(self, payload: bytes, now: float, wakes: list[LockType]) -> None:
+    def pong(self, payload: bytes, now: float, wakes: list[Bell]) -> None:
         """Match a pong; RFC 6455 section 5.5.3 lets it answer only the latest of several pings."""
         serial = int.from_bytes(payload, "big")
         if serial not in self._pings:
@@ -81,7 +80,7 @@ class KeepAlive:
             self.rtt = ping.rtt = now - ping.sent
             ping.waiter.collect(wakes)
 
-    def collect(self, wakes: list[LockType]) -> None:
+    def collect(self, wakes: list[Bell]) -> None:
         """Collect every thread that waits for a pong."""
         for ping in self._pings.values():
             ping.waiter.collect(wakes)

@@ -18,11 +18,11 @@ the connection. The waits themselves are safe to interrupt.
 from __future__ import annotations
 
 import threading
-from _thread import LockType
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from .bell import Bell
 from .config import Config
 from .deadline import Deadline
 from .protocols.base import Buffer, Message
@@ -142,7 +142,7 @@ class SendQueue:
             if waiter in self._room:
                 self._room.remove(waiter)
 
-    def collect_room_locked(self, wakes: list[LockType]) -> None:
+    def collect_room_locked(self, wakes: list[Bell]) -> None:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
             room = self._config.max_send_queue - self._data_bytes
@@ -151,7 +151,7 @@ class SendQueue:
                 self._room.popleft().collect(wakes)
                 turns -= 1
 
-    def collect_all_locked(self, wakes: list[LockType]) -> None:
+    def collect_all_locked(self, wakes: list[Bell]) -> None:
         """Collect every waiting writer."""
         while self._room:
             self._room.popleft().collect(wakes)
@@ -254,7 +254,7 @@ class SendQueue:
 
     def _fill(self) -> list[Buffer]:
         """Move frames from the queues, control first, and encode them."""
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         data, out, encode = self._data, self._out, self._framing.encode
         count = taken = 0
         with self._mutex:

@@ -8,11 +8,11 @@ its waiter under the mutex and wakes it afterwards; the waiter looks again and r
 from __future__ import annotations
 
 import io
-from _thread import LockType
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .bell import Bell
 from .buffer import ByteQueue
 from .deadline import Deadline, deadline_in
 from .engine import Engine
@@ -280,7 +280,7 @@ class Stream(io.RawIOBase):
 
     def _close_halves(self, write: bool, read: bool) -> None:
         entry, engine = self._entry, self._engine
-        wakes: list[LockType] = []
+        wakes: list[Bell] = []
         with engine.mutex:
             if write:
                 entry.fail_write(_write_closed, wakes, own=True)
@@ -320,7 +320,7 @@ class Stream(io.RawIOBase):
         number = self._engine.code_for(code)
         stream_id = self._entry.id
         with self._engine.mutex:
-            wakes: list[LockType] = []
+            wakes: list[Bell] = []
             self._entry.closed = True
             self._engine.reset_locked(
                 self._entry, number, lambda: StreamReset(stream_id, number, "local"), wakes

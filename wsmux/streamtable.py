@@ -6,13 +6,13 @@ in ``wakes`` afterwards.
 
 from __future__ import annotations
 
-from _thread import LockType
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any
 
+from .bell import Bell
 from .config import SMALLEST_WINDOW, Config
 from .entry import Entry
 from .exceptions import Side, StreamRefused, StreamWriteClosed
@@ -75,7 +75,7 @@ class StreamTable:
         self._peer_streams = 0
         self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
         self._now = now
-        self._wakes: list[LockType] = []
+        self._wakes: list[Bell] = []
         self._apply: dict[type, Callable[[Any], None]] = {
             ev.DataReceived: self._data_received,
             ev.CreditGranted: self._credit_granted,
@@ -145,7 +145,7 @@ class StreamTable:
 
     # What the protocol reports
 
-    def apply(self, now: float, wakes: list[LockType]) -> None:
+    def apply(self, now: float, wakes: list[Bell]) -> None:
         """Apply every event that the protocol has reported since the last call."""
         self._now, self._wakes = now, wakes
         for event in self._protocol.events():
@@ -269,7 +269,7 @@ class StreamTable:
             times.append(self.idle_since + self._config.idle_timeout)
         return min((time for time in times if time is not None), default=None)
 
-    def shed(self, detail: str, wakes: list[LockType]) -> None:
+    def shed(self, detail: str, wakes: list[Bell]) -> None:
         """Reset the stream that holds most unread bytes, naming the limit it fell to."""
         entries = chain(self.entries.values(), self._draining.values())
         entry = max(entries, key=_unread, default=None)
@@ -280,7 +280,7 @@ class StreamTable:
         entry.fail_write(failure, wakes)
         self.reset(entry, CODE_OVERFLOW)
 
-    def collect_all(self, wakes: list[LockType]) -> None:
+    def collect_all(self, wakes: list[Bell]) -> None:
         """Collect every waiting thread, because the connection has ended."""
         for entry in self.entries.values():
             entry.reader.collect(wakes)

@@ -1,11 +1,11 @@
 """Park threads on a mutex, and wake them after it has been released.
 
 ``threading.Condition.notify`` must hold the mutex, so a woken thread runs straight into it. Here
-the waker takes note of the parked lock while it holds the mutex and releases it afterwards, which
-is worth a third of the throughput with 10 streams.
+the waker takes note of the bell while it holds the mutex and rings it afterwards, which is worth a
+third of the throughput with 10 streams.
 
 A waiter re-checks its condition after ``wait`` returns, whatever the reason: a wake, the end of its
-time, a wake that was meant for an earlier wait, or an exception such as Ctrl-C, which leaves the
+time, a bell that was rung for an earlier wait, or an exception such as Ctrl-C, which leaves the
 mutex held and nothing parked. It stays known here until it runs again, so that ``rouse`` finds
 those whom an interrupted thread had collected and never woke.
 """
@@ -13,51 +13,48 @@ those whom an interrupted thread had collected and never woke.
 from __future__ import annotations
 
 import threading
-from _thread import LockType
 from collections import deque
 
+from .bell import Bell, borrow, give_back
 from .deadline import Deadline
 
-__all__ = ["WaitList", "Waiter", "wake"]
+__all__ = ["Bell", "WaitList", "Waiter", "wake"]
 
 
 class Waiter:
-    """Let at most one thread wait; costs little until somebody does."""
+    """Let at most one thread wait."""
 
-    __slots__ = ("_collected", "_lock", "_parked")
+    __slots__ = ("_bell", "_collected")
 
     def __init__(self) -> None:
-        self._parked = False
+        self._bell: Bell | None = None
         self._collected = False
-        self._lock: LockType | None = None  # held by nobody in particular; released to wake
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         """Release the held mutex, park until woken or out of time, and hold the mutex again."""
-        lock = self._lock
-        if lock is None:
-            lock = _held_lock()
-            self._lock = lock
+        bell = borrow()
         self._collected = False
-        self._parked = True
+        self._bell = bell
         try:
-            _park(lock, mutex, deadline)
+            _sleep(bell, mutex, deadline)
         finally:
-            self._parked = False
+            self._bell = None
+            give_back(bell)
 
-    def collect(self, wakes: list[LockType]) -> None:
-        """Add the lock of a parked thread to ``wakes``, once; to be released after the mutex."""
-        if self._parked and not self._collected and self._lock is not None:
+    def collect(self, wakes: list[Bell]) -> None:
+        """Add the bell of a parked thread to ``wakes``, once; to be rung after the mutex."""
+        if self._bell is not None and not self._collected:
             self._collected = True
-            wakes.append(self._lock)
+            wakes.append(self._bell)
 
-    def rouse(self, wakes: list[LockType]) -> None:
+    def rouse(self, wakes: list[Bell]) -> None:
         """Collect a parked thread, even one that was collected before."""
         self._collected = False
         self.collect(wakes)
 
     def occupied(self) -> bool:
         """Tell whether a thread is parked here and nobody is about to wake it."""
-        return self._parked and not self._collected
+        return self._bell is not None and not self._collected
 
 
 class WaitList:
@@ -70,65 +67,56 @@ class WaitList:
     __slots__ = ("_collected", "parked")
 
     def __init__(self) -> None:
-        self.parked: deque[LockType] = deque()
-        self._collected: set[LockType] = set()
+        self.parked: deque[Bell] = deque()
+        self._collected: set[Bell] = set()
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         """Wait as ``Waiter.wait`` does; a thread that is interrupted passes its turn on."""
-        lock = _held_lock()
+        bell = borrow()
         interrupted = True
-        self.parked += (lock,)  # not a call, behind which a signal could be looked for
+        self.parked += (bell,)  # not a call, behind which a signal could be looked for
         try:
-            _park(lock, mutex, deadline)
+            _sleep(bell, mutex, deadline)
             interrupted = False
         finally:
-            if lock not in self._collected:
-                self.parked.remove(lock)
+            if bell not in self._collected:
+                self.parked.remove(bell)
             else:
-                self._collected.discard(lock)
+                self._collected.discard(bell)
                 if interrupted:
-                    wakes: list[LockType] = []
+                    wakes: list[Bell] = []
                     self.collect(wakes, 1)
                     wake(wakes)
+            give_back(bell)
 
-    def collect(self, wakes: list[LockType], count: int | None = None) -> None:
-        """Add the first ``count`` parked locks, or all, to ``wakes``."""
+    def collect(self, wakes: list[Bell], count: int | None = None) -> None:
+        """Add the first ``count`` parked bells, or all, to ``wakes``."""
         while self.parked and (count is None or count > 0):
-            lock = self.parked.popleft()
-            self._collected.add(lock)
-            wakes.append(lock)
+            bell = self.parked.popleft()
+            self._collected.add(bell)
+            wakes.append(bell)
             if count is not None:
                 count -= 1
 
-    def rouse(self, wakes: list[LockType]) -> None:
+    def rouse(self, wakes: list[Bell]) -> None:
         """Collect everybody, even who was collected before."""
         self.collect(wakes)
         wakes.extend(self._collected)
 
 
-def _held_lock() -> LockType:
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-def wake(wakes: list[LockType]) -> None:
-    """Release collected locks; the mutex must not be held."""
-    for lock in wakes:
-        try:
-            lock.release()
-        except RuntimeError:  # somebody who roused everybody was faster
-            continue
+def wake(wakes: list[Bell]) -> None:
+    """Ring collected bells; the mutex must not be held."""
+    for bell in wakes:
+        bell.ring()
     wakes.clear()
 
 
-def _park(lock: LockType, mutex: threading.Lock, deadline: Deadline) -> None:
-    """Release the mutex, wait for the lock, and hold the mutex again, whatever raises."""
-    seconds = deadline.park_seconds()
+def _sleep(bell: Bell, mutex: threading.Lock, deadline: Deadline) -> None:
+    """Release the mutex, wait for the bell, and hold the mutex again, whatever raises."""
     interrupt: BaseException | None = None
     try:
         mutex.release()
-        lock.acquire(True, seconds)
+        bell.sleep(deadline)
     finally:
         # CPython looks for signals behind a call and where a function starts, so a plain acquire
         # may have succeeded when the exception comes. A loop over an iterator is not a call: when

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import wsmux
+from wsmux.bell import borrow
 from wsmux.channel import Channel
+from wsmux.deadline import Deadline
 
 from .rawpeer import (
     ACK,
@@ -106,18 +107,19 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
         peer.read(1)
 
 
-class InterruptedLock:
-    """Be a lock whose waiter is interrupted at the moment it is woken."""
+class InterruptedBell:
+    """Be a bell whose first sleeper is interrupted at the moment it is woken."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.release = self._lock.release
+        self._bell = borrow()
+        self._used = False
+        self.ring = self._bell.ring
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        if timeout is None:
-            return self._lock.acquire()
-        self._lock.acquire(blocking, timeout)
-        raise KeyboardInterrupt
+    def sleep(self, deadline: Deadline) -> None:
+        self._bell.sleep(deadline)
+        used, self._used = self._used, True
+        if not used:
+            raise KeyboardInterrupt
 
 
 def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
@@ -127,7 +129,7 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     ours, theirs = pair
     acceptors = ours._engine.table.acceptors
     with monkeypatch.context() as patched:
-        patched.setattr("wsmux.waiter.threading", SimpleNamespace(Lock=InterruptedLock))
+        patched.setattr("wsmux.waiter.borrow", InterruptedBell)
         interrupted = in_thread(ours.accept_stream)
         wait_for(lambda: len(acceptors.parked) == 1)
     patient = in_thread(ours.accept_stream)
