@@ -18,6 +18,7 @@ a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import select
 import socket
@@ -53,6 +54,8 @@ LINGER = 1.0
 # A look into the module for each poll costs too much.
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 
+NEVER = math.inf
+
 _serial = itertools.count(1)
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
@@ -66,7 +69,7 @@ class Channel:
         error: what ended the channel, ``None`` while it lives. Only ever set once.
         cut: nothing goes out any more; the I/O thread is ending, or has.
         in_child: this is a forked child's useless copy.
-        owner_timer: when the owner wants a batch, even an empty one; set under the mutex.
+        owner_timer: when the owner wants a batch, even an empty one.
         now: when the I/O thread's last poll returned, for that thread.
     """
 
@@ -87,6 +90,7 @@ class Channel:
         self._wakeup = Wakeup()
         self._interest = 0
         self.now = time.monotonic()
+        self._look_at = NEVER  # when the I/O thread looks at its timers
         self._finished = threading.Event()
         self._peer_closed = False
         self._close_payload: bytes | None = None
@@ -260,13 +264,14 @@ class Channel:
             poller.register(self._wakeup.fd, POLLIN)
             poller.register(self._socket.fileno(), self._interest)
             queue, framing = self.queue, self._framing
+            self._keep_time()
             while self.error is None or not self._done():
                 self._poll(poller)
                 yield self._read()
                 ending = self._close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
-                if queue.turns_waiting() or self.keep_alive.due(self.now):
+                if self.now >= self._look_at or queue.turns_waiting():
                     self._keep_time()
                 queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
@@ -300,16 +305,11 @@ class Channel:
         if interest != self._interest:
             poller.modify(sock.fileno(), interest)
             self._interest = interest
-        if self.error is not None:
-            due = self._give_up
-        else:
-            due = self.keep_alive.next_timer()
-            if self.owner_timer is not None and (due is None or self.owner_timer < due):
-                due = self.owner_timer
-        if sock.pending():
+        due = self._look_at if self.error is None else self._give_up or NEVER
+        if sock.hides_bytes and sock.pending():
             timeout: float | None = 0.0
         else:
-            timeout = None if due is None else max(0.0, due - time.monotonic()) * 1000
+            timeout = None if due == NEVER else max(0.0, due - self.now) * 1000
         for fd, _ in poller.poll(timeout):
             if fd == wakeup.fd:
                 wakeup.clear()
@@ -318,9 +318,9 @@ class Channel:
     def _keep_time(self) -> None:
         """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
         wakes: list[Bell] = []
+        now = self.now
         with self.mutex:
             self.queue.collect_room_locked(wakes)
-            now = self.now
             if self.error is None and self.keep_alive.due(now):
                 silence = self.keep_alive.lost(now)
                 if silence is None:
@@ -329,7 +329,20 @@ class Channel:
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
                     self.fail_locked(closed_error(1011, text, "local"))
+            self._set_look()
         wake(wakes)
+
+    def set_owner_timer(self, due: float | None) -> None:
+        """Set when the owner, which is this thread, wants a batch, even an empty one."""
+        if due != self.owner_timer:
+            self.owner_timer = due
+            self._set_look()
+
+    def _set_look(self) -> None:
+        """Note when to look at the timers again; bytes that come only move that further away."""
+        alive = self.keep_alive.next_timer()
+        timers = [due for due in (alive, self.owner_timer) if due is not None]
+        self._look_at = min(timers, default=NEVER)
 
     def _read(self) -> list[Received]:
         framing = self._framing
@@ -341,7 +354,8 @@ class Channel:
                 self._end_of_file()
             return []
         self.bytes_received += count
-        self.keep_alive.heard(self.now)
+        if self.keep_alive.heard(self.now):
+            self._set_look()
         frames = framing.received(count)
         return self._sort(frames) if framing.controls or self._peer_closed else frames
 

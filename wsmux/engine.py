@@ -25,7 +25,6 @@ from collections import deque
 from .bell import Bell
 from .channel import Channel, protocol_failure
 from .config import Config
-from .deadline import Deadline
 from .entry import Entry, Failure
 from .exceptions import (
     ConnectionClosedError,
@@ -85,6 +84,7 @@ class Engine:
             start_on_data,
             time.monotonic(),
         )
+        self._max_process = channel.config.max_process_buffer
         self._pressure = channel.config.max_connection_buffer * PRESSURE
         self.quiet = WaitList()
         self._reasons = reasons
@@ -114,17 +114,6 @@ class Engine:
     def flush(self) -> None:
         """Send what is queued, without waiting."""
         self.channel.flush()
-
-    def flush_frame(self, entry: Entry, ticket: int, deadline: Deadline) -> None:
-        """Send what is queued; wait for the socket until the writer's frame is out.
-
-        The wait ends when the stream's writing half or the connection does; then the I/O thread
-        sends the rest of the frame, if it still can be sent.
-        """
-        channel = self.channel
-        channel.flush(
-            ticket, deadline, lambda: entry.write_failure is not None or channel.error is not None
-        )
 
     def check_locked(self) -> None:
         """Raise what ended the connection, if it has ended."""
@@ -243,13 +232,14 @@ class Engine:
             part = messages if count <= SLICE else messages[start : start + SLICE]
             start += SLICE
             with channel.mutex:
-                if part and not self._deaf:
+                if not self._deaf:
                     failure = self._feed_locked(part, now, wakes)
-                if start >= count and (table.changed or not count or self._due(now)):
+                last = start >= count
+                if last and (table.changed or not count or self._due(now)):
                     self._keep_time_locked(now, wakes)
             if wakes:
                 wake(wakes)
-            if start >= count:
+            if last:
                 break
         if failure is not None:
             _log.info("%s: the peer broke the protocol: %s", self.channel.name, failure)
@@ -257,7 +247,7 @@ class Engine:
         if (
             not -REPORT_STEP < change < REPORT_STEP
             or not count
-            or _memory.total > self.config.max_process_buffer
+            or _memory.total > self._max_process
         ):
             self._limit_process_memory()
 
@@ -308,7 +298,7 @@ class Engine:
             self.quiet.collect(wakes)
         if self.channel.error is None and self._idle(now):
             self.channel.close_locked(1000, "idle")
-        self.channel.owner_timer = table.next_timer()
+        self.channel.set_owner_timer(table.next_timer())
         if self.channel.error is not None:
             self._deaf = True  # whatever was received with the end has been handled
             self._collect_locked(wakes)

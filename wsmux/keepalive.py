@@ -32,10 +32,12 @@ class KeepAlive:
         self._serial = 0
         self._pings: dict[int, Ping] = {}
 
-    def heard(self, now: float) -> None:
-        """Note received bytes."""
+    def heard(self, now: float) -> bool:
+        """Note received bytes; tell whether that brings the next timer nearer."""
         self._heard = now
+        answered = self._asked is not None
         self._asked = None
+        return answered
 
     def next_timer(self) -> float | None:
         """Return when to look again."""

@@ -31,6 +31,7 @@ TLS_READ_WAIT = 0.02
 class PlainSocket:
     """Wrap a TCP or Unix socket."""
 
+    hides_bytes = False  # pending() may say yes
     read_wants_write = False
     write_wants_read = False
 
@@ -84,6 +85,8 @@ class PlainSocket:
 
 class TlsSocket(PlainSocket):
     """Wrap a TLS socket: OpenSSL forbids two threads in one object, hence the lock."""
+
+    hides_bytes = True
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock)

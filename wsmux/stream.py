@@ -162,6 +162,7 @@ class Stream(io.RawIOBase):
         The failure may run the application's code, so the caller raises it without the mutex.
         """
         engine, entry = self._engine, self._entry
+        channel = engine.channel
         engine.check_forked_locked()
         if entry.reading:
             raise ConcurrencyError(f"another thread is reading stream {entry.id}")
@@ -170,12 +171,13 @@ class Stream(io.RawIOBase):
                 return entry.read_failure
             if entry.ended or not wanted:
                 break
-            engine.check_locked()
+            if channel.error is not None:
+                channel.check_locked()
             if deadline.expired():
                 raise TimeoutError(f"read of stream {entry.id} timed out")
             entry.reading = True
             try:
-                entry.reader.wait(engine.channel.mutex, deadline)
+                entry.reader.wait(channel.mutex, deadline)
             finally:
                 entry.reading = False
         return None
@@ -204,13 +206,14 @@ class Stream(io.RawIOBase):
             view, copy = memoryview(data).cast("B"), True  # the caller may change it later
         deadline = deadline_in(self.timeout)
         entry, engine = self._entry, self._engine
+        channel = engine.channel
         size, written, more = len(view), 0, False
         try:
             while True:
                 part = view[written:] if written else view
                 if copy:
                     part = memoryview(bytes(part[: engine.config.max_frame_size]))
-                with engine.channel.mutex:
+                with channel.mutex:
                     if entry.writing and not more:
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
                     failure, sent, ticket = self._send_frame_locked(part, deadline)
@@ -220,9 +223,13 @@ class Stream(io.RawIOBase):
                     raise failure()
                 if more and not sent:
                     raise WriteTimeout(entry.id, written, size)
-                engine.flush_frame(entry, ticket, deadline)
+                channel.flush(
+                    ticket,
+                    deadline,
+                    lambda: entry.write_failure is not None or channel.error is not None,
+                )
                 if not more:
-                    if engine.channel.cut:
+                    if channel.cut:
                         engine.check_cut()
                     return written
         finally:
