@@ -70,6 +70,7 @@ class Channel:
         cut: nothing goes out any more; the I/O thread is ending, or has.
         in_child: this is a forked child's useless copy.
         owner_timer: when the owner wants a batch, even an empty one.
+        look_at: when the I/O thread looks at its timers, the owner's among them.
         now: when the I/O thread's last poll returned, for that thread.
     """
 
@@ -90,7 +91,7 @@ class Channel:
         self._wakeup = Wakeup()
         self._interest = 0
         self.now = time.monotonic()
-        self._look_at = NEVER  # when the I/O thread looks at its timers
+        self.look_at = NEVER
         self._finished = threading.Event()
         self._peer_closed = False
         self._close_payload: bytes | None = None
@@ -271,7 +272,7 @@ class Channel:
                 ending = self._close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
-                if self.now >= self._look_at or queue.turns_waiting():
+                if self.now >= self.look_at or queue.turns_waiting():
                     self._keep_time()
                 queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
@@ -305,7 +306,7 @@ class Channel:
         if interest != self._interest:
             poller.modify(sock.fileno(), interest)
             self._interest = interest
-        due = self._look_at if self.error is None else self._give_up or NEVER
+        due = self.look_at if self.error is None else self._give_up or NEVER
         if sock.hides_bytes and sock.pending():
             timeout: float | None = 0.0
         else:
@@ -342,7 +343,7 @@ class Channel:
         """Note when to look at the timers again; bytes that come only move that further away."""
         alive = self.keep_alive.next_timer()
         timers = [due for due in (alive, self.owner_timer) if due is not None]
-        self._look_at = min(timers, default=NEVER)
+        self.look_at = min(timers, default=NEVER)
 
     def _read(self) -> list[Received]:
         framing = self._framing

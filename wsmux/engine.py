@@ -90,6 +90,7 @@ class Engine:
         self._reasons = reasons
         self._abandoned: deque[Entry] = deque()
         self._reported = 0  # unread bytes last reported to the process's sum
+        self._failure: RemoteProtocolError | None = None  # to be logged
         self._deaf = False  # the end of the connection was told to everybody
         channel.owner_timer = self.table.next_timer()
         self.thread = threading.Thread(target=self.run, name=f"{channel.name}-io", daemon=True)
@@ -142,11 +143,17 @@ class Engine:
         """Return how many bytes the stream may send now."""
         return self.protocol.credit(entry.id)
 
-    def send_locked(self, entry: Entry, data: memoryview) -> tuple[int, int]:
-        """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``."""
-        protocol = self.protocol
-        size = protocol.send_data(entry.id, data)
-        return size, self.queue.add_data_locked(protocol.data_to_send())
+    def send_locked(self, entry: Entry, data: memoryview, waited: bool) -> tuple[int, int | None]:
+        """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``.
+
+        There is no ticket when the queue has no room, or the peer has given no credit.
+        """
+        protocol, queue = self.protocol, self.channel.queue
+        if queue.has_room_locked(waited):
+            size = protocol.send_data(entry.id, data)
+            if size or not data:
+                return size, queue.add_data_locked(protocol.data_to_send())
+        return 0, None
 
     def consumed_locked(self, entry: Entry, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
@@ -226,46 +233,41 @@ class Engine:
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[Bell] = []
-        channel, table, count = self.channel, self.table, len(messages)
-        now, failure, start = channel.now, None, 0
-        while True:
-            part = messages if count <= SLICE else messages[start : start + SLICE]
-            start += SLICE
+        channel, table = self.channel, self.table
+        parts = (messages,) if 0 < len(messages) <= SLICE else _slices(messages)
+        for part in parts:
             with channel.mutex:
-                if not self._deaf:
-                    failure = self._feed_locked(part, now, wakes)
-                last = start >= count
-                if last and (table.changed or not count or self._due(now)):
-                    self._keep_time_locked(now, wakes)
+                self._feed_locked(part, channel.now, wakes)
             if wakes:
                 wake(wakes)
-            if last:
-                break
-        if failure is not None:
-            _log.info("%s: the peer broke the protocol: %s", self.channel.name, failure)
-        change = table.unread - self._reported
+        # Is there more to do than what messages of running streams ask for? A glance is enough:
+        # who changes these afterwards wakes this thread.
         if (
-            not -REPORT_STEP < change < REPORT_STEP
-            or not count
+            table.changed
+            or not messages
+            or self._abandoned
+            or self.quiet.parked
+            or channel.error is not None
+            or table.unread > self._pressure
+            or channel.now >= channel.look_at
+        ):
+            with channel.mutex:
+                self._keep_time_locked(channel.now, wakes)
+            wake(wakes)
+            if self._failure is not None:
+                _log.info("%s: the peer broke the protocol: %s", channel.name, self._failure)
+                self._failure = None
+        if (
+            not -REPORT_STEP < table.unread - self._reported < REPORT_STEP
+            or not messages
             or _memory.total > self._max_process
         ):
             self._limit_process_memory()
 
-    def _due(self, now: float) -> bool:
-        """Tell whether there is more to do than what messages of running streams ask for."""
-        timer = self.channel.owner_timer
-        return bool(
-            self._abandoned
-            or self.quiet.parked
-            or self.table.unread > self._pressure
-            or self.channel.error is not None
-            or (timer is not None and now >= timer)
-        )
-
-    def _feed_locked(
-        self, messages: list[Received], now: float, wakes: list[Bell]
-    ) -> RemoteProtocolError | None:
-        protocol, table, failure = self.protocol, self.table, None
+    def _feed_locked(self, messages: list[Received], now: float, wakes: list[Bell]) -> None:
+        if self._deaf:
+            return
+        protocol, table = self.protocol, self.table
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
@@ -273,13 +275,11 @@ class Engine:
                 protocol.receive_data(data)
                 table.apply(now, wakes)
         except RemoteProtocolError as error:
-            failure = error
-            self._deaf = True
+            self._deaf, self._failure = True, error
             table.apply(now, wakes)
             self.channel.fail_locked(protocol_failure(error))
         if protocol.has_output():
             self.queue_locked(provoked=True)
-        return failure
 
     def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
         table = self.table
@@ -326,3 +326,7 @@ class Engine:
             wake(wakes)
         if largest is not None:
             largest.wake()  # its own thread reports first, then acts
+
+
+def _slices(messages: list[Received]) -> list[list[Received]]:
+    return [messages[start : start + SLICE] for start in range(0, len(messages), SLICE)]

@@ -219,7 +219,10 @@ class SendQueue:
                 sent = self._socket.send(out)
                 if sent is not None:
                     self.bytes_sent += sent
-                    _advance(out, sent)
+                    if len(out) == 1 and sent == len(out[0]):
+                        out.clear()  # mostly
+                    else:
+                        _advance(out, sent)
                     continue
                 if deadline is None or ticket <= self._taken - self._out_frames:
                     return False
@@ -254,20 +257,20 @@ class SendQueue:
 
     def _fill(self) -> list[Buffer]:
         """Move frames from the queues, control first, and encode them."""
-        wakes: list[Bell] = []
         data, out, encode = self._data, self._out, self._framing.encode
-        count = taken = 0
+        wakes: list[Bell] | None = None
         with self._mutex:
             frames = self._take_control_locked() if self._control or self._pongs else []
+            count = taken = 0
             while data and taken < BATCH_BYTES and count < BATCH_FRAMES:
-                frame = data.popleft()
-                frames.append(frame)
-                taken += frame[2]
+                frames.append(data.popleft())
+                taken += frames[-1][2]
                 count += 1
             self._data_bytes -= taken
             self._taken += count
             self._out_frames = count
             if self._room:
+                wakes = []
                 self.collect_room_locked(wakes)
         if wakes:
             wake(wakes)
@@ -327,9 +330,6 @@ class SendInterrupted(OSError):
 
 def _advance(pieces: list[Buffer], count: int) -> None:
     """Drop the first ``count`` bytes of ``pieces``."""
-    if len(pieces) == 1 and len(pieces[0]) == count:
-        pieces.clear()  # mostly
-        return
     done = 0
     for piece in pieces:
         if len(piece) > count:

@@ -216,7 +216,11 @@ class Stream(io.RawIOBase):
                 with channel.mutex:
                     if entry.writing and not more:
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
-                    failure, sent, ticket = self._send_frame_locked(part, deadline)
+                    failure, sent, ticket = None, 0, None
+                    if entry.write_failure is None and channel.error is None:
+                        sent, ticket = engine.send_locked(entry, part, waited=False)
+                    if ticket is None:
+                        failure, sent, ticket = self._wait_and_send_locked(part, deadline)
                     written += sent
                     more = entry.writing = failure is None and written < size
                 if failure is not None:
@@ -237,10 +241,12 @@ class Stream(io.RawIOBase):
                 with engine.mutex:
                     entry.writing = False
 
-    def _send_frame_locked(
+    def _wait_and_send_locked(
         self, part: memoryview, deadline: Deadline
     ) -> tuple[Failure | None, int, int]:
-        """Queue one frame of ``part``; return its size, 0 when out of time, and its ticket.
+        """Queue one frame of ``part`` when it can be; return its size and its ticket.
+
+        The size is 0 when out of time.
 
         The failure of the half comes first, if it has one; it may run the application's code, so
         the caller raises it without the mutex.
@@ -254,15 +260,14 @@ class Stream(io.RawIOBase):
                     return entry.write_failure, 0, 0
                 if channel.error is not None:
                     channel.check_locked()
-                if room := queue.has_room_locked(waited):
-                    sent, ticket = engine.send_locked(entry, part)
-                    if sent or not part:
-                        waited = False
-                        return None, sent, ticket
+                sent, ticket = engine.send_locked(entry, part, waited)
+                if ticket is not None:
+                    waited = False
+                    return None, sent, ticket
                 if deadline.expired():
                     return None, 0, 0
                 entry.writing = True
-                if room or not engine.credit_locked(entry):
+                if not engine.credit_locked(entry) and part:
                     entry.writer.wait(channel.mutex, deadline)
                 else:
                     waited = True
