@@ -38,7 +38,7 @@ from .exceptions import (
     WsmuxError,
     closed_error,
 )
-from .keepalive import KeepAlive
+from .keepalive import KeepAlive, Ping
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
@@ -140,21 +140,25 @@ class Channel:
             TimeoutError: no pong in time; the connection goes on.
             ConnectionClosed: the channel ended.
         """
-        with self.mutex:
-            self.check_locked()
-            ping, message = self.keep_alive.new_ping(time.monotonic())
-            self.queue.add_control_locked([message], Kind.PING)
-        self.flush()
-        with self.mutex:
-            try:
+        ping: Ping | None = None
+        try:
+            with self.mutex:
+                self.check_locked()
+                ping, message = self.keep_alive.new_ping(time.monotonic())
+                self.queue.add_control_locked([message], Kind.PING)
+            self.flush()
+            with self.mutex:
                 while ping.rtt is None:
                     self.check_locked()
                     if deadline.expired():
                         raise TimeoutError(f"no pong on {self.name} in time")
                     ping.waiter.wait(self.mutex, deadline)
-            finally:
-                self.keep_alive.forget(ping)
-        return ping.rtt
+            return ping.rtt
+        finally:
+            if ping is not None and ping.rtt is None:
+                self.wake()  # it may not have been sent
+                with self.mutex:
+                    self.keep_alive.forget(ping)
 
     def check_locked(self) -> None:
         """Raise what ended the channel, if it has ended."""
@@ -191,8 +195,13 @@ class Channel:
 
     def abort(self, error: WsmuxError | None = None) -> None:
         """Cut the connection at once, without a Close."""
+        error = error or ConnectionClosedError(1006, "aborted", "local")
         with self.mutex:
-            self._abort_locked(error or ConnectionClosedError(1006, "aborted", "local"))
+            try:
+                self.abort_locked(error)
+            except BaseException:  # interrupted by a signal handler
+                self.abort_locked(error)
+                raise
 
     def discard(self) -> None:
         """Close the socket when there is no I/O thread to do it."""
@@ -215,17 +224,18 @@ class Channel:
             self._queue_close_locked(error.code, error.reason, last=False)
             self._give_up = time.monotonic() + LINGER
 
-    def collect_locked(self, wakes: list[Bell]) -> None:
-        """Collect every thread that waits here, after ``error`` was set."""
-        self.queue.collect_all_locked(wakes)
-        self.keep_alive.collect(wakes)
+    def rouse_locked(self, wakes: list[Bell]) -> None:
+        """Collect every thread that waits here."""
+        self.queue.rouse_locked(wakes)
+        self.keep_alive.rouse(wakes)
 
     def _end_locked(self, error: WsmuxError) -> None:
         self.error = error
         self.queue.interrupt_locked()
         self._wakeup.set()
 
-    def _abort_locked(self, error: WsmuxError) -> None:
+    def abort_locked(self, error: WsmuxError) -> None:
+        """Cut the connection as ``abort`` does."""
         if self.error is None:
             self._end_locked(error)
         self.queue.closed = True
@@ -238,7 +248,7 @@ class Channel:
         error = ConnectionClosedError(1006, cause.strerror or str(cause), None)
         error.__cause__ = cause
         with self.mutex:
-            self._abort_locked(error)
+            self.abort_locked(error)
 
     def _queue_close_locked(self, code: int, reason: str, last: bool) -> int:
         ticket = 0
@@ -423,7 +433,7 @@ class Channel:
         with self.mutex:
             if isinstance(self.error, ForkedError):
                 return
-            self._abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
+            self.abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
         self.queue.finish()
         self._wakeup.close()
         self._finished.set()

@@ -11,6 +11,7 @@ from .channel import Channel
 from .config import Config
 from .deadline import Deadline
 from .engine import Engine
+from .entry import Entry
 from .exceptions import ConnectionClosedOK, StreamRefused
 from .protocols.base import MuxProtocol, Role
 from .reasons import CodeToReason, Reasons, ReasonToCode
@@ -94,22 +95,33 @@ class Connection:
             ConnectionClosed: the connection has ended.
         """
         deadline = Deadline(timeout)
-        with self._engine.mutex:
-            while True:
-                self._engine.check_locked()
-                if self._engine.table.peer_refuses_from is not None:
-                    raise StreamRefused(
-                        self._engine.table.peer_refuses_from, 0, "the peer takes no further streams"
-                    )
-                if self._engine.protocol.may_open():
-                    break
-                if deadline.expired():
-                    raise TimeoutError(f"{self.name} got no room for a new stream in time")
-                self._engine.table.openers.wait(self._engine.mutex, deadline)
-            entry = self._engine.table.open()
-            self._engine.queue_locked()
-        self._engine.flush()
-        return Stream(self, self._engine, entry)
+        engine, table = self._engine, self._engine.table
+        changing = False
+        entry: Entry | None = None
+        try:
+            with engine.mutex:
+                while True:
+                    engine.check_locked()
+                    if table.peer_refuses_from is not None:
+                        raise StreamRefused(
+                            table.peer_refuses_from, 0, "the peer takes no further streams"
+                        )
+                    if engine.protocol.may_open():
+                        break
+                    if deadline.expired():
+                        raise TimeoutError(f"{self.name} got no room for a new stream in time")
+                    table.openers.wait(engine.mutex, deadline)
+                changing = True
+                entry = table.open()
+                engine.queue_locked()
+                changing = False
+            engine.flush()
+            return Stream(self, engine, entry)
+        except BaseException as error:
+            engine.interrupted(error, changing)
+            if entry is not None:
+                engine.abandon(entry)  # nobody knows of it
+            raise
 
     def accept_stream(self, timeout: float | None = None) -> Stream:
         """Wait for a stream that the peer opens, and return it.
@@ -121,15 +133,26 @@ class Connection:
             ConnectionClosed: the connection has ended; ``ConnectionClosedOK`` at a clean close.
         """
         deadline = Deadline(timeout)
-        with self._engine.mutex:
-            self._engine.check_forked_locked()
-            while not self._engine.table.offered:
-                self._engine.check_locked()
-                if deadline.expired():
-                    raise TimeoutError(f"no stream was opened on {self.name} in time")
-                self._engine.table.acceptors.wait(self._engine.mutex, deadline)
-            entry = self._engine.table.take_offered()
-        return Stream(self, self._engine, entry)
+        engine, table = self._engine, self._engine.table
+        changing = False
+        entry: Entry | None = None
+        try:
+            with engine.mutex:
+                engine.check_forked_locked()
+                while not table.offered:
+                    engine.check_locked()
+                    if deadline.expired():
+                        raise TimeoutError(f"no stream was opened on {self.name} in time")
+                    table.acceptors.wait(engine.mutex, deadline)
+                changing = True
+                entry = table.take_offered()
+                changing = False
+            return Stream(self, engine, entry)
+        except BaseException as error:
+            engine.interrupted(error, changing)
+            if entry is not None:
+                engine.abandon(entry)  # nobody knows of it
+            raise
 
     def __iter__(self) -> Iterator[Stream]:
         """Accept streams until the connection closes cleanly; any other end raises."""
@@ -157,12 +180,19 @@ class Connection:
         not seen are refused there, so that it knows what is safe to retry. ``js-ws`` has no word
         for it: there, each further stream is refused when it comes.
         """
-        with self._engine.mutex:
-            self._engine.check_locked()
-            self._engine.table.accept_streams = False
-            self._engine.protocol.go_away(code)
-            self._engine.queue_locked()
-        self._engine.flush()
+        engine, changing = self._engine, False
+        try:
+            with engine.mutex:
+                engine.check_locked()
+                changing = True
+                engine.table.accept_streams = False
+                engine.protocol.go_away(code)
+                engine.queue_locked()
+                changing = False
+            engine.flush()
+        except BaseException as error:
+            engine.interrupted(error, changing)
+            raise
 
     def close(self, timeout: float | None = None, *, code: int = 1000, reason: str = "") -> None:
         """Send what was written, close the WebSocket and wait for the peer to do so.

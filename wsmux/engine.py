@@ -89,6 +89,7 @@ class Engine:
         self.quiet = WaitList()
         self._reasons = reasons
         self._abandoned: deque[Entry] = deque()
+        self._rouse = False  # somebody may have been collected and not woken
         self._reported = 0  # unread bytes last reported to the process's sum
         self._failure: RemoteProtocolError | None = None  # to be logged
         self._deaf = False  # the end of the connection was told to everybody
@@ -134,6 +135,31 @@ class Engine:
     def wake(self) -> None:
         """Make the I/O thread look at its timers and queues."""
         self.channel.wake()
+
+    def interrupted(self, error: BaseException, changing: bool, entry: Entry | None = None) -> None:
+        """Make good what a call left behind that a signal handler ended by raising ``error``.
+
+        The I/O thread sends what was queued, and wakes whom the call meant to wake. A change that
+        was cut in the middle cannot be made good: the connection ends. Ordinary errors leave
+        nothing behind.
+        """
+        if isinstance(error, Exception):
+            return
+        wakes: list[Bell] = []
+        with self.mutex:
+            if changing:
+                self.broken_locked()
+            if entry is not None:  # it may have left the table
+                entry.reader.rouse(wakes)
+                entry.writer.rouse(wakes)
+        wake(wakes)
+        self._rouse = True
+        self.channel.wake()
+
+    def broken_locked(self) -> None:
+        """End the connection, because a signal handler ended a change in the middle."""
+        text = "a call was interrupted in the middle of a change"
+        self.channel.abort_locked(ConnectionClosedError(1006, text, "local"))
 
     def code_for(self, reason: int | BaseException) -> int:
         """Return the error code for what ``reset`` was given."""
@@ -210,9 +236,9 @@ class Engine:
         wake(wakes)
 
     def _collect_locked(self, wakes: list[Bell]) -> None:
-        self.table.collect_all(wakes)
-        self.quiet.collect(wakes)
-        self.channel.collect_locked(wakes)
+        self.table.rouse(wakes)
+        self.quiet.rouse(wakes)
+        self.channel.rouse_locked(wakes)
 
     # The I/O thread
 
@@ -246,6 +272,7 @@ class Engine:
             table.changed
             or not messages
             or self._abandoned
+            or self._rouse
             or self.quiet.parked
             or channel.error is not None
             or table.unread > self._pressure
@@ -284,6 +311,9 @@ class Engine:
     def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
         table = self.table
         table.changed = False
+        if self._rouse:
+            self._rouse = False
+            self._collect_locked(wakes)
         while self._abandoned:
             entry = self._abandoned.popleft()
             table.abandon(entry)

@@ -53,10 +53,10 @@ class Entry:
         """End reading with an error; the first one stays, but for what this side does itself."""
         if own or self.read_failure is None:
             self.read_failure = failure
-            self.reader.collect(wakes)
+            self.reader.rouse(wakes)
 
     def fail_write(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
         """End writing with an error; the first one stays, but for what this side does itself."""
         if own or self.write_failure is None:
             self.write_failure = failure
-            self.writer.collect(wakes)
+            self.writer.rouse(wakes)

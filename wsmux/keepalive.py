@@ -82,7 +82,7 @@ class KeepAlive:
             self.rtt = ping.rtt = now - ping.sent
             ping.waiter.collect(wakes)
 
-    def collect(self, wakes: list[Bell]) -> None:
-        """Collect every thread that waits for a pong."""
+    def rouse(self, wakes: list[Bell]) -> None:
+        """Collect every thread that waits for a pong, even one that was collected before."""
         for ping in self._pings.values():
-            ping.waiter.collect(wakes)
+            ping.waiter.rouse(wakes)

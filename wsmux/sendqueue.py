@@ -151,10 +151,10 @@ class SendQueue:
                 self._room.popleft().collect(wakes)
                 turns -= 1
 
-    def collect_all_locked(self, wakes: list[Bell]) -> None:
-        """Collect every waiting writer."""
+    def rouse_locked(self, wakes: list[Bell]) -> None:
+        """Collect every waiting writer, even one that was collected before."""
         while self._room:
-            self._room.popleft().collect(wakes)
+            self._room.popleft().rouse(wakes)
 
     def interrupt_locked(self) -> None:
         """Have a writer that waits for the socket look whether it still has to."""

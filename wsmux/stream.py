@@ -207,7 +207,7 @@ class Stream(io.RawIOBase):
         deadline = deadline_in(self.timeout)
         entry, engine = self._entry, self._engine
         channel = engine.channel
-        size, written, more = len(view), 0, False
+        size, written, more, changing = len(view), 0, False, False
         try:
             while True:
                 part = view[written:] if written else view
@@ -218,7 +218,9 @@ class Stream(io.RawIOBase):
                         raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
                     failure, sent, ticket = None, 0, None
                     if entry.write_failure is None and channel.error is None:
+                        changing = True
                         sent, ticket = engine.send_locked(entry, part, waited=False)
+                        changing = False
                     if ticket is None:
                         failure, sent, ticket = self._wait_and_send_locked(part, deadline)
                     written += sent
@@ -236,9 +238,12 @@ class Stream(io.RawIOBase):
                     if channel.cut:
                         engine.check_cut()
                     return written
+        except BaseException as error:
+            engine.interrupted(error, changing, entry)
+            raise
         finally:
             if more:
-                with engine.mutex:
+                with channel.mutex:
                     entry.writing = False
 
     def _wait_and_send_locked(
@@ -253,14 +258,16 @@ class Stream(io.RawIOBase):
         """
         entry, engine = self._entry, self._engine
         channel = engine.channel
-        queue, waited = channel.queue, False
+        queue, waited, changing = channel.queue, False, False
         try:
             while True:
                 if entry.write_failure is not None:
                     return entry.write_failure, 0, 0
                 if channel.error is not None:
                     channel.check_locked()
+                changing = True
                 sent, ticket = engine.send_locked(entry, part, waited)
+                changing = False
                 if ticket is not None:
                     waited = False
                     return None, sent, ticket
@@ -274,6 +281,8 @@ class Stream(io.RawIOBase):
                     queue.wait_room_locked(entry.writer, deadline)
         finally:
             entry.writing = False
+            if changing:
+                engine.broken_locked()
             if waited:
                 engine.wake()  # a turn in the queue was not used: pass it on
 
@@ -293,15 +302,22 @@ class Stream(io.RawIOBase):
     def _close_halves(self, write: bool, read: bool) -> None:
         entry, engine = self._entry, self._engine
         wakes: list[Bell] = []
-        with engine.mutex:
-            if write:
-                entry.fail_write(_write_closed, wakes, own=True)
-            if read:
-                entry.fail_read(_read_closed, wakes, own=True)
-            engine.close_locked(entry, write, read, wakes)
-            entry.closed = entry.closed or (write and read)
-        wake(wakes)
-        engine.flush()
+        changing = False
+        try:
+            with engine.mutex:
+                changing = True
+                if write:
+                    entry.fail_write(_write_closed, wakes, own=True)
+                if read:
+                    entry.fail_read(_read_closed, wakes, own=True)
+                engine.close_locked(entry, write, read, wakes)
+                entry.closed = entry.closed or (write and read)
+                changing = False
+            wake(wakes)
+            engine.flush()
+        except BaseException as error:
+            engine.interrupted(error, changing, entry)
+            raise
 
     def close(self) -> None:
         """End writing after what was written, stop reading, and return at once.
@@ -329,16 +345,24 @@ class Stream(io.RawIOBase):
         Raises:
             ValueError: the code is reserved for the protocol.
         """
-        number = self._engine.code_for(code)
-        stream_id = self._entry.id
-        with self._engine.mutex:
-            wakes: list[Bell] = []
-            self._entry.closed = True
-            self._engine.reset_locked(
-                self._entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
-            )
-        wake(wakes)
-        self._engine.flush()
+        engine, entry = self._engine, self._entry
+        number = engine.code_for(code)
+        stream_id = entry.id
+        wakes: list[Bell] = []
+        changing = False
+        try:
+            with engine.mutex:
+                changing = True
+                engine.reset_locked(
+                    entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
+                )
+                entry.closed = True
+                changing = False
+            wake(wakes)
+            engine.flush()
+        except BaseException as error:
+            engine.interrupted(error, changing, entry)
+            raise
         return number
 
     def __exit__(

@@ -280,13 +280,13 @@ class StreamTable:
         entry.fail_write(failure, wakes)
         self.reset(entry, CODE_OVERFLOW)
 
-    def collect_all(self, wakes: list[Bell]) -> None:
-        """Collect every waiting thread, because the connection has ended."""
+    def rouse(self, wakes: list[Bell]) -> None:
+        """Collect every waiting thread, even one that was collected before."""
         for entry in self.entries.values():
-            entry.reader.collect(wakes)
-            entry.writer.collect(wakes)
-        self.acceptors.collect(wakes)
-        self.openers.collect(wakes)
+            entry.reader.rouse(wakes)
+            entry.writer.rouse(wakes)
+        self.acceptors.rouse(wakes)
+        self.openers.rouse(wakes)
 
 
 def _offered_at(entry: Entry) -> float:

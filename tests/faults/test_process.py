@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from . import scripts
-
-
-def failing(*values: str, reason: str) -> Any:
-    return pytest.param(*values, marks=pytest.mark.xfail(strict=True, reason=reason))
 
 
 @pytest.mark.parametrize(
@@ -83,26 +77,7 @@ def test_log_may_go_over_the_connection() -> None:
     scripts.run("log_goes_over_the_connection")
 
 
-UNSENT = "what was queued is not sent when the interrupt falls before the flush"
-BY_REASON = {
-    UNSENT: ("write", "write-in-frames", "open_stream", "ping", "go_away", "close_write"),
-    "collected waiters are lost, or close() does nothing the second time": (
-        "close_read",
-        "stream-close",
-        "reset",
-        "abort",
-    ),
-}
-SWEPT: list[Any] = [
-    "accept_stream",
-    "close",
-    "read",
-    "read-blocked",
-    *(failing(name, reason=reason) for reason, names in BY_REASON.items() for name in names),
-]
-
-
-@pytest.mark.parametrize("call", SWEPT)
+@pytest.mark.parametrize("call", scripts.CALLS)
 def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str) -> None:
     scripts.run("interrupt_everywhere", call)
 
