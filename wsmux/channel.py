@@ -95,6 +95,7 @@ class Channel:
         self._finished = threading.Event()
         self._peer_closed = False
         self._close_payload: bytes | None = None
+        self._pings_and_pongs: list[tuple[Kind, bytes]] = []  # of the batch being handled
         self.cut = False
         self.in_child = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
@@ -279,6 +280,8 @@ class Channel:
             while self.error is None or not self._done():
                 self._poll(poller)
                 yield self._read()
+                if self._pings_and_pongs:
+                    self._answer()
                 ending = self._close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
@@ -379,7 +382,7 @@ class Channel:
             self.cut = True
 
     def _sort(self, frames: list[Received]) -> list[Received]:
-        """Handle control frames; return the messages, which count even before a failure."""
+        """Set control frames apart; return the messages, which count even before a failure."""
         messages = []
         for kind, data in frames:
             if self._peer_closed:
@@ -390,7 +393,7 @@ class Channel:
                 self._peer_closed = True
                 self._close_payload = bytes(data)
             else:
-                self._ping_or_pong(kind, bytes(data))
+                self._pings_and_pongs.append((kind, bytes(data)))
         return messages
 
     def _note_end(self) -> bool:
@@ -405,13 +408,19 @@ class Channel:
         self.fail(failure)
         return True
 
-    def _ping_or_pong(self, kind: Kind, payload: bytes) -> None:
+    def _answer(self) -> None:
+        """Handle pings and pongs, once the messages before them have been handled.
+
+        So whoever waits for a pong finds done what the peer had sent before it.
+        """
         wakes: list[Bell] = []
         with self.mutex:
-            if kind is Kind.PING:
-                self.queue.add_pong_locked(payload)
-            else:
-                self.keep_alive.pong(payload, time.monotonic(), wakes)
+            for kind, payload in self._pings_and_pongs:
+                if kind is Kind.PING:
+                    self.queue.add_pong_locked(payload)
+                else:
+                    self.keep_alive.pong(payload, self.now, wakes)
+        self._pings_and_pongs.clear()
         wake(wakes)
 
     def _close_received(self, payload: bytes) -> None:
