@@ -12,6 +12,7 @@ with it wakes for nothing, so every sleeper looks again whether it has to go on 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import threading
 from abc import ABC, abstractmethod
@@ -69,6 +70,10 @@ class _EventBell(Bell):
         self._fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._poll: select.poll | None = None
 
+    def cheap(self) -> bool:
+        """Tell whether descriptors are plenty: the upper half of them is left to sockets."""
+        return self._fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+
     def ring(self) -> None:
         os.write(self._fd, _ONE)
 
@@ -108,9 +113,11 @@ def _new_bell() -> Bell:
     # Under gevent a thread is a greenlet, and sleeping in the kernel would stop all of them.
     if hasattr(os, "eventfd") and type(threading.Lock()).__module__ == "_thread":
         try:
-            return _EventBell()
+            bell = _EventBell()
         except OSError:  # no descriptor left
             return _LockBell()
+        if bell.cheap():
+            return bell
     return _LockBell()
 
 

@@ -216,6 +216,8 @@ class SendQueue:
                 if not (self._out or self._data or self._control or self._pongs):
                     return True
                 out = self._out or self._fill()
+                if not out:
+                    continue  # what was there has just been dropped
                 sent = self._socket.send(out)
                 if sent is not None:
                     self.bytes_sent += sent
