@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 import wsmux
 
+from ..certificates import Certificates
 from .commands import PATIENCE, command, run, served
 
 # More than a window, so that credit must come back, and no multiple of anything.
@@ -253,18 +253,11 @@ def test_a_signal_ends_cat_cleanly(number: signal.Signals) -> None:
 # TLS
 
 
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+@pytest.fixture
+def tls(certificates: Certificates) -> tuple[Path, list[str]]:
     """Return the file of an authority, and what makes a server use a certificate of it."""
-    place = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    authority.cert_pem.write_to_path(place / "ca.pem")
-    certificate.private_key_pem.write_to_path(place / "key.pem")
-    for pem in certificate.cert_chain_pems:
-        pem.write_to_path(place / "cert.pem", append=True)
-    files = ["--certfile", str(place / "cert.pem"), "--keyfile", str(place / "key.pem")]
-    return place / "ca.pem", files
+    files = ["--certfile", str(certificates.chain), "--keyfile", str(certificates.key)]
+    return certificates.authority, files
 
 
 def test_cat_trusts_the_authority_it_is_told_of(tls: tuple[Path, list[str]]) -> None:

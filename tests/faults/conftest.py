@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
-from .certificates import Certificates
 from .rawpeer import Meeting, meet
 
 HERE = Path(__file__).parent
@@ -46,9 +44,3 @@ def meeting(request: pytest.FixtureRequest) -> Iterator[Meeting]:
     """Meet a peer by hand, in each role."""
     with meet(request.param) as met:
         yield met
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Make a certificate authority and a server certificate for loopback."""
-    return Certificates.issue(trustme.CA(), tmp_path_factory.mktemp("tls"))

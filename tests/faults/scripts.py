@@ -40,12 +40,12 @@ OPEN_BY_HAND = b"\x00\x01\x04" + (2**31).to_bytes(4, "big")
 
 def run(name: str, *args: str, limit: float = LIMIT) -> None:
     """Run a script, and check that it ends well, in time, and says nothing."""
-    here = Path(__file__).parent.parent
+    checkout = Path(__file__).parent.parent.parent
     root = Path(wsmux.__file__).parent.parent
     process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "faults.scripts", name, *args],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{here}"},
+        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.scripts", name, *args],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{checkout}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,7 +10,7 @@ import pytest
 
 import wsmux
 
-from .certificates import Certificates
+from ..certificates import Certificates
 from .rawpeer import WAIT, in_thread
 
 BUFFERS = 4096

@@ -14,7 +14,7 @@ import pytest
 
 import wsmux
 
-from .certificates import Certificates
+from ..certificates import Certificates
 from .proxies import Script, http_proxy, playing, socks5_proxy
 from .rawpeer import WAIT, read_head, response
 

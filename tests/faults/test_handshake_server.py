@@ -15,7 +15,7 @@ import pytest
 
 import wsmux
 
-from .certificates import Certificates
+from ..certificates import Certificates
 from .rawpeer import (
     ACK,
     WAIT,

@@ -22,7 +22,7 @@ from .link import WAIT, Connector, Link
 from .nodepeer import NodePeer, Unavailable, install_modules
 
 if TYPE_CHECKING:
-    from .certificates import Certificates
+    from ..certificates import Certificates
 
 TEST_LIMIT = 45.0  # seconds; the slowest scenario takes a tenth of it on two busy cores
 
@@ -70,16 +70,6 @@ def js_ws_modules() -> Path:
         give_up(f"no js-ws peer: {error}")
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Make a certificate authority and a server certificate."""
-    try:
-        from .certificates import make_certificates
-    except ImportError as error:
-        give_up(f"no certificates: {error}")
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest.fixture
 def start_peer(js_ws_modules: Path) -> Iterator[Callable[[], NodePeer]]:
     """Return a function that starts a Node peer, which is ended after the test."""
@@ -121,13 +111,13 @@ def as_server(
                     HOST,
                     0,
                     protocols=("js-ws",),
-                    ssl_context=certificates.server_context,
+                    ssl_context=certificates.server,
                     **options,
                 )
             )
             stack.callback(released.set)
             node = start_peer()
-            address = {"host": HOST, "port": server.port, "ca": certificates.ca_pem}
+            address = {"host": HOST, "port": server.port, "ca": certificates.authority.read_text()}
             node.call("connect", config=node_config or {}, **address)
             link = Link(connections.get(timeout=WAIT), node, node_is_client=True)
             stack.callback(finish, link)
@@ -153,15 +143,15 @@ def as_client(
             port = node.call(
                 "listen",
                 host=HOST,
-                key=certificates.key_pem,
-                cert=certificates.cert_pem,
+                key=certificates.key.read_text(),
+                cert=certificates.chain.read_text(),
                 config=node_config or {},
                 **(listen or {}),
             )["port"]
             connection = wsmux.connect(
                 f"wss://{HOST}:{port}/",
                 protocol="js-ws",
-                sslopt={"ca_certs": certificates.ca_path},
+                sslopt={"ca_certs": str(certificates.authority)},
                 **options,
             )
             stack.callback(connection.close)

@@ -11,7 +11,7 @@ from .link import marks
 from .nodepeer import NodePeer, PeerError, generate, sha256
 
 if TYPE_CHECKING:
-    from .certificates import Certificates
+    from ..certificates import Certificates
 
 pytestmark = marks
 
@@ -25,9 +25,14 @@ class Peers(NamedTuple):
 def peers(start_peer: Callable[[], NodePeer], certificates: Certificates) -> Peers:
     server, client = start_peer(), start_peer()
     listening = server.call(
-        "listen", host="127.0.0.1", key=certificates.key_pem, cert=certificates.cert_pem
+        "listen",
+        host="127.0.0.1",
+        key=certificates.key.read_text(),
+        cert=certificates.chain.read_text(),
     )
-    client.call("connect", host="127.0.0.1", port=listening["port"], ca=certificates.ca_pem)
+    client.call(
+        "connect", host="127.0.0.1", port=listening["port"], ca=certificates.authority.read_text()
+    )
     server.call("connected")
     return Peers(client, server)
 

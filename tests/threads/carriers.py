@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 import queue
 import socket
-import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import trustme
 
 import wsmux
 
+from ..certificates import Certificates
 from .scripted import WAIT
 
 __all__ = [
@@ -44,7 +43,7 @@ CLOSE = 5.0
 
 SERVERS = ("werkzeug", "gunicorn-gthread", "gunicorn-gevent", "gevent-pywsgi")
 
-TESTS = Path(__file__).parent.parent
+CHECKOUT = Path(__file__).parent.parent.parent
 
 
 class Carrier(NamedTuple):
@@ -78,23 +77,12 @@ class Ends(NamedTuple):
     server: wsmux.Connection
 
 
-class Certificates:
-    """A certificate for 127.0.0.1, and an authority to trust it by."""
-
-    def __init__(self) -> None:
-        authority = trustme.CA()
-        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("127.0.0.1").configure_cert(self.server)
-        self.client = ssl.create_default_context()
-        authority.configure_trust(self.client)
-
-
 @contextmanager
 def join(
     carrier: Carrier,
     client: Options,
     server: Options,
-    certificates: Callable[[], Certificates],
+    certificates: Certificates,
     directory: Path,
 ) -> Iterator[Ends]:
     """Connect two ends in this process with the options of each; close both afterwards."""
@@ -140,7 +128,7 @@ def _over_websocket(
     carrier: Carrier,
     client: Options,
     server: Options,
-    certificates: Callable[[], Certificates],
+    certificates: Certificates,
 ) -> Iterator[Ends]:
     accepted: queue.Queue[wsmux.Connection] = queue.Queue()
 
@@ -149,8 +137,8 @@ def _over_websocket(
         connection.wait_closed()
 
     if carrier.name == "wss":
-        server = {**server, "ssl_context": certificates().server}
-        client = {**client, "ssl_context": certificates().client}
+        server = {**server, "ssl_context": certificates.server}
+        client = {**client, "ssl_context": certificates.client}
     with wsmux.serve(handler, protocols=[carrier.protocol], **server) as listening:
         ours = wsmux.connect(listening.url, protocol=carrier.protocol, timeout=WAIT, **client)
         ends = Ends(ours, accepted.get(timeout=WAIT))
@@ -181,8 +169,8 @@ class WsgiServers:
         ):
             numbers = [str(listener.fileno()), str(os.getpid())]
             process = subprocess.Popen(
-                [sys.executable, "-m", "threads.wsgi_server", name, *numbers],
-                cwd=TESTS,
+                [sys.executable, "-m", "tests.threads.wsgi_server", name, *numbers],
+                cwd=CHECKOUT,
                 env=_environment(),
                 pass_fds=[listener.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -203,4 +191,4 @@ class WsgiServers:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])}
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT)}

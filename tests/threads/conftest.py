@@ -16,19 +16,15 @@ import pytest
 import wsmux
 from wsmux.protocols import native
 
+from ..certificates import Certificates
 from . import scripted
-from .carriers import EVERYWHERE, IN_PROCESS, Carrier, Certificates, Ends, WsgiServers, join
+from .carriers import EVERYWHERE, IN_PROCESS, Carrier, Ends, WsgiServers, join
 from .scripted import WAIT
 
 Result = TypeVar("Result")
 Join = Callable[..., Ends]
 Connect = Callable[..., wsmux.Connection]
 Spawn = Callable[..., "Future[Any]"]
-
-
-@pytest.fixture(scope="session")
-def certificates() -> Callable[[], Certificates]:
-    return functools.cache(Certificates)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +42,7 @@ def short_js_ws_close(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def join_over(
-    certificates: Callable[[], Certificates], tmp_path_factory: pytest.TempPathFactory
+    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Join]:
     """Return ``join_over(carrier, client=options, server=options)``, which makes both ends."""
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Make sure that the guards in ``tests/conftest.py`` see what they are there for."""
+"""Make sure that the guards in ``tests/guards.py`` see what they are there for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .carriers import TESTS
+from .carriers import CHECKOUT
 from .scripted import WAIT
 
 LEAKS = """
@@ -49,7 +49,7 @@ def test_hang():
 
 
 def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    guards = (TESTS / "conftest.py").read_text()
+    guards = (CHECKOUT / "tests" / "guards.py").read_text()
     (directory / "conftest.py").write_text(f"{guards}\n\nSETTLE = 0.3\n")
     (directory / "test_it.py").write_text(tests)
     return subprocess.run(

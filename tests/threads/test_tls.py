@@ -5,26 +5,25 @@ from __future__ import annotations
 import select
 import socket
 import threading
-from collections.abc import Callable
 
 from wsmux.sockio import take_over
 
-from .carriers import Certificates
+from ..certificates import Certificates
 
 
 def test_a_cut_tls_socket_neither_reads_ciphertext_nor_writes_cleartext(
-    certificates: Callable[[], Certificates],
+    certificates: Certificates,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         ours = socket.create_connection(listener.getsockname())
         theirs = listener.accept()[0]
-    context = certificates().server
+    context = certificates.server
     accepted = []
     handshake = threading.Thread(
         target=lambda: accepted.append(context.wrap_socket(theirs, server_side=True))
     )
     handshake.start()
-    tls = certificates().client.wrap_socket(ours, server_hostname="127.0.0.1")
+    tls = certificates.client.wrap_socket(ours, server_hostname="127.0.0.1")
     handshake.join()
     with accepted[0], tls:
         sock = take_over(tls)

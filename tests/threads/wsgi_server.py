@@ -45,7 +45,7 @@ def _werkzeug(fd: int) -> None:
 def _gunicorn(worker: str, fd: int) -> None:
     options = ["--bind", f"fd://{fd}", "--worker-class", worker, "--threads", "16"]
     quiet = ["--log-level", "warning", "--graceful-timeout", "1", "--no-control-socket"]
-    app_name = "threads.wsgi_server:app"
+    app_name = "tests.threads.wsgi_server:app"
     os.execv(sys.executable, [sys.executable, "-m", "gunicorn", *options, *quiet, app_name])
 
 

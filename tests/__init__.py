@@ -1,0 +1,1 @@
+"""Test wsmux: pure machines, threads, faults, real peers, the command line."""
