@@ -15,6 +15,7 @@ import os
 import resource
 import select
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 
@@ -64,18 +65,21 @@ class _LockBell(Bell):
 class _EventBell(Bell):
     """Be a bell made of an eventfd, closed when nobody can ring it any more."""
 
-    __slots__ = ("_fd", "_poll")
+    __slots__ = ("__weakref__", "_fd", "_poll")
 
     def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._fd = -1
         self._poll: select.poll | None = None
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC)
+        _events.add(self)
 
     def cheap(self) -> bool:
         """Tell whether descriptors are plenty: the upper half of them is left to sockets."""
         return self._fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
     def ring(self) -> None:
-        os.write(self._fd, _ONE)
+        if self._fd >= 0:
+            os.write(self._fd, _ONE)
 
     def sleep(self, deadline: Deadline) -> None:
         seconds = deadline.park_seconds()
@@ -87,12 +91,16 @@ class _EventBell(Bell):
                 return
         os.read(self._fd, 8)
 
-    def __del__(self) -> None:
-        fd = getattr(self, "_fd", None)
-        if fd is not None:
+    def close(self) -> None:
+        """Close the descriptor, which makes the bell a mute one."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
+    __del__ = close
 
+
+_events: weakref.WeakSet[_EventBell] = weakref.WeakSet()
 _idle: deque[Bell] = deque(maxlen=KEPT)
 
 
@@ -121,5 +129,11 @@ def _new_bell() -> Bell:
     return _LockBell()
 
 
-# A forked child must not ring the parent's threads, nor answer for them.
-os.register_at_fork(after_in_child=drop_idle)
+def _after_fork_in_child() -> None:
+    # The child must not ring the parent's threads, nor hold the descriptors of those asleep.
+    drop_idle()
+    for bell in list(_events):
+        bell.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

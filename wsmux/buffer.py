@@ -44,8 +44,9 @@ class ByteQueue:
             return chunk[start : start + limit]
         if start:
             chunk = chunk[start:]
-            self._offset = 0
-        self.size -= len(chunk)
+        left = self.size - len(chunk)
+        # No call from here on, behind which a signal handler could raise and leave half of it done.
+        self._offset, self.size = 0, left
         del self._chunks[0]
         return chunk
 

@@ -42,7 +42,7 @@ from .keepalive import KeepAlive, Ping
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
-from .sockio import Socket, Wakeup, take_over
+from .sockio import LONGEST_WAIT, Socket, Wakeup, take_over
 from .waiter import wake
 
 __all__ = ["Channel", "protocol_failure"]
@@ -190,6 +190,14 @@ class Channel:
 
     def close_locked(self, code: int, reason: str) -> int:
         """Queue a Close behind what is queued; return its ticket for ``flush``."""
+        try:
+            return self._begin_close_locked(code, reason)
+        except BaseException:  # interrupted by a signal handler
+            self._begin_close_locked(code, reason)
+            self._wakeup.set()  # the I/O thread sends it
+            raise
+
+    def _begin_close_locked(self, code: int, reason: str) -> int:
         if self.error is None:
             self._end_locked(closed_error(code, reason, "local"))
         return self._queue_close_locked(code, reason, last=True)
@@ -323,7 +331,9 @@ class Channel:
         if sock.hides_bytes and sock.pending():
             timeout: float | None = 0.0
         else:
-            timeout = None if due == NEVER else max(0.0, due - self.now) * 1000
+            # From the poll before, so late by the length of a round, and without asking the clock.
+            left = due - self.now
+            timeout = None if due == NEVER else min(max(0.0, left), LONGEST_WAIT) * 1000
         for fd, _ in poller.poll(timeout):
             if fd == wakeup.fd:
                 wakeup.clear()
@@ -414,12 +424,13 @@ class Channel:
         So whoever waits for a pong finds done what the peer had sent before it.
         """
         wakes: list[Bell] = []
+        now = time.monotonic()  # the ping may have been sent since the poll
         with self.mutex:
             for kind, payload in self._pings_and_pongs:
                 if kind is Kind.PING:
                     self.queue.add_pong_locked(payload)
                 else:
-                    self.keep_alive.pong(payload, self.now, wakes)
+                    self.keep_alive.pong(payload, now, wakes)
         self._pings_and_pongs.clear()
         wake(wakes)
 

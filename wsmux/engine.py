@@ -316,7 +316,7 @@ class Engine:
             self._collect_locked(wakes)
         while self._abandoned:
             entry = self._abandoned.popleft()
-            table.abandon(entry)
+            table.abandon(entry, wakes)
         self.protocol.handle_timer(now)
         table.refuse_late(now)
         limit = self.config.max_connection_buffer

@@ -195,7 +195,7 @@ class SendQueue:
             # A loop over an iterator, since an interrupt can come between a call that gets the
             # lock and the line behind it.
             for _ in iter(self._try_lock, False):
-                emptied = False
+                emptied = self.wants_io = False
                 try:
                     emptied = self._drain(ticket, deadline, given_up)
                 finally:

@@ -13,16 +13,28 @@ import socket
 import ssl
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from .protocols.base import Buffer
 
-__all__ = ["PlainSocket", "Socket", "TlsSocket", "Wakeup", "take_over", "wait_writable"]
+__all__ = [
+    "LONGEST_WAIT",
+    "PlainSocket",
+    "Socket",
+    "TlsSocket",
+    "Wakeup",
+    "take_over",
+    "wait_writable",
+]
 
 # Linux takes 1,024 pieces in one call; 64 keep the list short and cost nothing.
 MAX_PIECES = 64
 
 # OpenSSL writes records of 16 KiB; joining more than that only copies.
 TLS_RECORD = 16 * 1024
+
+# Seconds; poll takes 2^31 milliseconds at most, and whoever waits looks again.
+LONGEST_WAIT = 86_400.0
 
 # A TLS write that must read first waits for the reading thread to do it.
 TLS_READ_WAIT = 0.02
@@ -169,7 +181,7 @@ def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:
     else:
         poller.register(sock.fileno(), select.POLLOUT)
     poller.register(interrupt, select.POLLIN)
-    poller.poll(None if timeout is None else timeout * 1000 + 1)
+    poller.poll(None if timeout is None else min(timeout, LONGEST_WAIT) * 1000 + 1)
 
 
 class Wakeup:
@@ -183,7 +195,7 @@ class Wakeup:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._new_guard()
         self._wanted = False
         if hasattr(os, "eventfd"):
             self.fd = self._write = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -192,19 +204,28 @@ class Wakeup:
             os.set_blocking(self.fd, False)
             os.set_blocking(self._write, False)
 
+    def _new_guard(self) -> None:
+        self._guard = threading.Lock()
+        self._try_guard = partial(self._guard.acquire, False)
+
     def set(self) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
         self._wanted = True
-        # Who does not get the guard leaves it to the holder, who looks again after letting go.
-        while self._wanted and self._guard.acquire(blocking=False):
-            try:
-                self._wanted = False
-                if self._write >= 0:
-                    os.write(self._write, b"\x01\0\0\0\0\0\0\0")
-            except BlockingIOError:
-                return  # full, so it is readable already
-            finally:
-                self._guard.release()
+        # Who does not get the guard leaves it to the holder, who looks again after letting go. A
+        # loop over an iterator, since an interrupt can come behind a call that got the guard.
+        while self._wanted:
+            for _ in iter(self._try_guard, False):
+                try:
+                    self._wanted = False
+                    if self._write >= 0:
+                        os.write(self._write, b"\x01\0\0\0\0\0\0\0")
+                except BlockingIOError:
+                    return  # full, so it is readable already
+                finally:
+                    self._guard.release()
+                break
+            else:
+                return
 
     def clear(self) -> None:
         """Make the descriptor unreadable again."""
@@ -222,5 +243,5 @@ class Wakeup:
 
     def forked(self) -> None:
         """Close the copies of a forked child, where the guard's holder may not exist."""
-        self._guard = threading.Lock()
+        self._new_guard()
         self.close()

@@ -139,22 +139,31 @@ class Stream(io.RawIOBase):
         """Wait for bytes and take them; return ``None`` at the clean end."""
         engine, entry = self._engine, self._entry
         channel, buffer = engine.channel, entry.buffer
-        with channel.mutex:
-            if entry.reading or channel.in_child or not buffer.size or not wanted:
-                failure = self._wait_bytes_locked(deadline or deadline_in(self.timeout), wanted)
-                if failure is None and not (buffer.size and wanted):
-                    return None
-            else:
-                failure = None
-            if failure is None:
-                before = buffer.size
-                taken = take(buffer, argument)
-                owes = engine.consumed_locked(entry, before - buffer.size)
-        if failure is not None:
-            raise failure()
-        if owes:
-            engine.flush()
-        return taken
+        changing = taking = False
+        try:
+            with channel.mutex:
+                if entry.reading or channel.in_child or not buffer.size or not wanted:
+                    failure = self._wait_bytes_locked(deadline or deadline_in(self.timeout), wanted)
+                    if failure is None and not (buffer.size and wanted):
+                        return None
+                else:
+                    failure = None
+                if failure is None:
+                    before = buffer.size
+                    changing = taking = True
+                    taken = take(buffer, argument)
+                    owes = engine.consumed_locked(entry, before - buffer.size)
+                    changing = False
+            if failure is not None:
+                raise failure()
+            if owes:
+                engine.flush()
+            return taken
+        except BaseException as error:
+            if taking:
+                engine.interrupted(error, changing)
+                engine.abandon(entry)  # the caller never gets what was taken: no silent hole
+            raise
 
     def _wait_bytes_locked(self, deadline: Deadline, wanted: int) -> Failure | None:
         """Wait until there are bytes, or the half has ended; return its failure, if it failed.
@@ -243,8 +252,7 @@ class Stream(io.RawIOBase):
             raise
         finally:
             if more:
-                with channel.mutex:
-                    entry.writing = False
+                entry.writing = False
 
     def _wait_and_send_locked(
         self, part: memoryview, deadline: Deadline
@@ -279,10 +287,12 @@ class Stream(io.RawIOBase):
                 else:
                     waited = True
                     queue.wait_room_locked(entry.writer, deadline)
+        except BaseException as error:
+            if changing and not isinstance(error, Exception):
+                engine.broken_locked()
+            raise
         finally:
             entry.writing = False
-            if changing:
-                engine.broken_locked()
             if waited:
                 engine.wake()  # a turn in the queue was not used: pass it on
 

@@ -15,7 +15,7 @@ from typing import Any
 from .bell import Bell
 from .config import SMALLEST_WINDOW, Config
 from .entry import Entry
-from .exceptions import Side, StreamRefused, StreamWriteClosed
+from .exceptions import Side, StreamRefused, StreamReset, StreamWriteClosed
 from .memory import ProcessMemory
 from .protocols import events as ev
 from .protocols.base import MuxProtocol
@@ -135,11 +135,17 @@ class StreamTable:
         self._protocol.reset_write(entry.id, code)
         self._protocol.reset_read(entry.id, code)
 
-    def abandon(self, entry: Entry) -> None:
+    def abandon(self, entry: Entry, wakes: list[Bell]) -> None:
         """End a stream that was dropped: an error for the peer, but where its end was said."""
         entry.closed = True
         self.drop_unread(entry)
-        if entry.write_failure is None:
+        failure = partial(
+            StreamReset, entry.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
+        )
+        stopped = entry.write_failure is not None
+        entry.fail_read(failure, wakes)
+        entry.fail_write(failure, wakes)
+        if not stopped:
             self._protocol.reset_write(entry.id, CODE_UNKNOWN)
         self._protocol.reset_read(entry.id, CODE_UNKNOWN)
 
@@ -148,8 +154,9 @@ class StreamTable:
     def apply(self, now: float, wakes: list[Bell]) -> None:
         """Apply every event that the protocol has reported since the last call."""
         self._now, self._wakes = now, wakes
-        for event in self._protocol.events():
-            self._apply[type(event)](event)
+        while events := self._protocol.events():  # a refusal causes further ones
+            for event in events:
+                self._apply[type(event)](event)
 
     def _data_received(self, event: ev.DataReceived) -> None:
         stream_id, data = event

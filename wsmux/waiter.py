@@ -79,22 +79,23 @@ class WaitList:
             _sleep(bell, mutex, deadline)
             interrupted = False
         finally:
-            if bell not in self._collected:
+            turn = bell in self._collected
+            self._collected.discard(bell)
+            if bell in self.parked:
                 self.parked.remove(bell)
-            else:
-                self._collected.discard(bell)
-                if interrupted:
-                    wakes: list[Bell] = []
-                    self.collect(wakes, 1)
-                    wake(wakes)
+            if interrupted and turn:
+                wakes: list[Bell] = []
+                self.collect(wakes, 1)
+                wake(wakes)
             give_back(bell)
 
     def collect(self, wakes: list[Bell], count: int | None = None) -> None:
         """Add the first ``count`` parked bells, or all, to ``wakes``."""
         while self.parked and (count is None or count > 0):
-            bell = self.parked.popleft()
-            self._collected.add(bell)
+            bell = self.parked[0]
+            self._collected.add(bell)  # first: an interrupt must find it in one place at least
             wakes.append(bell)
+            self.parked.popleft()
             if count is not None:
                 count -= 1
 

@@ -157,6 +157,7 @@ def fork(unread: str) -> None:
     received = theirs.stats().bytes_received, ours.stats().bytes_received
 
     assert in_child(lambda: not report(check_in_child(ours, stream))) == 0
+    assert in_child(lambda: not report(events_held())) == 0
 
     assert (theirs.stats().bytes_received, ours.stats().bytes_received) == received
     stream.write(b"still")
@@ -177,6 +178,17 @@ def report(wrong: list[str]) -> list[str]:
     if wrong:
         sys.stderr.write(f"no ForkedError, or not at once: {wrong}\n")
     return wrong
+
+
+def events_held() -> list[str]:
+    """Return the descriptors that could wake or keep the parent's threads."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            continue  # the one that listed them
+    return [link for link in links if "eventfd" in link]
 
 
 def child_connects(how: str) -> None:
@@ -662,6 +674,12 @@ def read_what_is_there(bench: Bench) -> Callable[[], object]:
     return lambda: bench.stream.read(5)
 
 
+def read_the_rest(bench: Bench) -> Callable[[], object]:
+    read_what_is_there(bench)
+    bench.stream.read(2)
+    return lambda: bench.stream.read(5)
+
+
 def read_what_comes(bench: Bench) -> Callable[[], object]:
     def later() -> None:
         wait_for(lambda: bench.ours.stats().waiting_readers or bench.ours.closed)
@@ -682,6 +700,7 @@ CALLS: dict[str, Callable[[Bench], Callable[[], object]]] = {
     "write": lambda bench: lambda: bench.stream.write(b"word"),
     "write-in-frames": lambda bench: lambda: bench.stream.write(bytearray(150_000)),
     "read": read_what_is_there,
+    "read-rest": read_the_rest,
     "read-blocked": read_what_comes,
     "open_stream": lambda bench: bench.ours.open_stream,
     "accept_stream": accept_what_is_there,
@@ -692,6 +711,7 @@ CALLS: dict[str, Callable[[Bench], Callable[[], object]]] = {
     "stream-close": lambda bench: bench.stream.close,
     "reset": lambda bench: bench.stream.reset,
     "close": lambda bench: bench.ours.close,
+    "begin_close": lambda bench: bench.ours.begin_close,
     "abort": lambda bench: bench.ours.abort,
 }
 
@@ -755,6 +775,8 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
         lock.release()
     if not stayed_empty(ours):
         return "a frame stays in the queue"
+    if ours.closed and not ours.wait_closed(PROMPT):
+        return "the connection is closing for ever"
     stream.timeout = PROMPT
     try:
         ours.ping(PROMPT)

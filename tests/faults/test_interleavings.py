@@ -107,6 +107,92 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
         peer.read(1)
 
 
+@pytest.mark.parametrize("call", ["read", "write"])
+def test_stream_dropped_by_a_file_over_it_ends_a_blocked_call(
+    pair: tuple[wsmux.Connection, wsmux.Connection], call: str
+) -> None:
+    ours, theirs = pair
+    stream, other = ours.open_stream(), ours.open_stream()
+    blocked = in_thread(stream.read, 1) if call == "read" else in_thread(stream.write, bytes(10**6))
+    wait_for(lambda: ours.stats().waiting_readers + ours.stats().waiting_writers == 1)
+    file = stream.makefile("rb")
+    del file
+    gc.collect()
+    assert isinstance(blocked.exception(WAIT), wsmux.StreamReset)
+    other.write(b"unharmed")
+    ours.ping(WAIT)
+
+
+def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = wsmux.from_socket(ours, role="client", config=CALM)
+        queue = connection._engine.queue
+        streams = [connection.open_stream() for _ in range(6)]
+        for stream in streams:
+            theirs.sendall(bytes((stream.id, 1, 4)) + uint32(2**31))
+        writing = [in_thread(stream.write, bytes(10**6)) for stream in streams]
+        wait_for(lambda: connection.stats().waiting_for_room)
+        with connection._engine.mutex:
+            waiting = [entry.writer for entry in connection._engine.table.entries.values()]
+            dropped = next(i for i, writer in enumerate(waiting) if writer in queue._room)
+        file = streams[dropped].makefile("rb")
+        del file
+        gc.collect()
+        draining = in_thread(drain, theirs)
+        for number, future in enumerate(writing):
+            if number == dropped:
+                assert isinstance(future.exception(WAIT), wsmux.StreamReset)
+            else:
+                assert future.result(WAIT) == 10**6
+        assert not connection.closed
+        connection.abort()
+        draining.result(WAIT)
+        assert connection.wait_closed(WAIT)
+
+
+def drain(sock: socket.socket) -> None:
+    while sock.recv(65536):
+        pass
+
+
+def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it() -> None:
+    """Else it would be woken whenever the socket takes a byte, and could do nothing."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = wsmux.from_socket(ours, role="client", config=CALM)
+        queue = connection._engine.queue
+        hasty, patient = connection.open_stream(), connection.open_stream()
+        for stream in (hasty, patient):
+            theirs.sendall(bytes((stream.id, 1, 4)) + uint32(2**31))
+        hasty.timeout = 0.05
+        while not queue.wants_io:  # its frame did not go out in time
+            hasty.write(bytes(50_000))
+        writing = in_thread(patient.write, bytes(10**6))
+        wait_for(lambda: queue._holder_waits and not queue.wants_io)
+        connection.abort()
+        assert isinstance(writing.exception(WAIT), wsmux.ConnectionClosedError)
+        assert connection.wait_closed(WAIT)
+
+
+def test_stream_that_was_refused_by_the_last_message_does_not_stay_in_the_table(
+    pair: tuple[wsmux.Connection, wsmux.Connection],
+) -> None:
+    ours, theirs = pair
+    stream = ours.open_stream()
+    wait_for(lambda: theirs.stats().unaccepted)
+    stream.reset()
+    wait_for(lambda: not theirs.stats().streams)
+
+
+def test_very_long_times_do_not_end_the_connection() -> None:
+    config = wsmux.Config(ping_interval=1e9, ping_timeout=1e9, close_timeout=1e9)
+    ours, theirs = wsmux.pair(config=config)
+    assert ours.ping(WAIT) > 0
+    ours.close()
+    theirs.close()
+
+
 class InterruptedBell:
     """Be a bell whose first sleeper is interrupted at the moment it is woken."""
 

@@ -435,6 +435,10 @@ def test_full_duplex_bulk_over_tiny_buffers_does_not_hang(protocol: str, spawn: 
         end.close()
 
 
+def blocked(stats: wsmux.ConnectionStats) -> bool:
+    return stats.waiting_for_room >= 4 and stats.queued_bytes >= wsmux.Config().max_send_queue
+
+
 def test_a_blocked_socket_counts_writers_and_frees_them(spawn: Spawn) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
@@ -443,8 +447,7 @@ def test_a_blocked_socket_counts_writers_and_frees_them(spawn: Spawn) -> None:
         for stream in streams:
             theirs.sendall(bytes((stream.id,)) + bytes.fromhex("01 04 00ffffff"))
         writing = [spawn(stream.write, bytes(2**20)) for stream in streams]
-        wait_for(lambda: connection.stats().waiting_for_room >= 4)
-        assert connection.stats().queued_bytes >= connection.config.max_send_queue
+        wait_for(lambda: blocked(connection.stats()))
         connection.abort()
         for future in writing:
             with pytest.raises(wsmux.ConnectionClosedError):
