@@ -327,14 +327,13 @@ class Channel:
         if interest != self._interest:
             poller.modify(sock.fileno(), interest)
             self._interest = interest
-        due = self.look_at if self.error is None else self._give_up or NEVER
-        if sock.hides_bytes and sock.pending():
-            timeout: float | None = 0.0
-        else:
-            # From the poll before, so late by the length of a round, and without asking the clock.
-            left = due - self.now
-            timeout = None if due == NEVER else min(max(0.0, left), LONGEST_WAIT) * 1000
-        for fd, _ in poller.poll(timeout):
+        # From the poll before, so late by the length of a round, and without asking the clock.
+        left = self.look_at - self.now
+        if self.error is not None:
+            left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
+        if left < 0 or (sock.hides_bytes and sock.pending()):
+            left = 0
+        for fd, _ in poller.poll(left * 1000):
             if fd == wakeup.fd:
                 wakeup.clear()
         self.now = time.monotonic()
@@ -366,7 +365,7 @@ class Channel:
         """Note when to look at the timers again; bytes that come only move that further away."""
         alive = self.keep_alive.next_timer()
         timers = [due for due in (alive, self.owner_timer) if due is not None]
-        self.look_at = min(timers, default=NEVER)
+        self.look_at = min(timers + [self.now + LONGEST_WAIT])
 
     def _read(self) -> list[Received]:
         framing = self._framing

@@ -19,6 +19,7 @@ from .exceptions import Side, StreamRefused, StreamReset, StreamWriteClosed
 from .memory import ProcessMemory
 from .protocols import events as ev
 from .protocols.base import MuxProtocol
+from .protocols.events import DataReceived
 from .reasons import Reasons
 from .waiter import WaitList
 
@@ -77,7 +78,6 @@ class StreamTable:
         self._now = now
         self._wakes: list[Bell] = []
         self._apply: dict[type, Callable[[Any], None]] = {
-            ev.DataReceived: self._data_received,
             ev.CreditGranted: self._credit_granted,
             ev.StreamOpened: self._stream_opened,
             ev.StreamEnded: self._stream_ended,
@@ -154,11 +154,18 @@ class StreamTable:
     def apply(self, now: float, wakes: list[Bell]) -> None:
         """Apply every event that the protocol has reported since the last call."""
         self._now, self._wakes = now, wakes
-        while events := self._protocol.events():  # a refusal causes further ones
+        events = self._protocol.events()
+        while events:
+            further = False
             for event in events:
-                self._apply[type(event)](event)
+                if type(event) is DataReceived:
+                    self._data_received(event)
+                else:
+                    self._apply[type(event)](event)
+                    further = True
+            events = self._protocol.events() if further else []  # a refusal causes some
 
-    def _data_received(self, event: ev.DataReceived) -> None:
+    def _data_received(self, event: DataReceived) -> None:
         stream_id, data = event
         entry = self.entries[stream_id]
         entry.buffer.append(data)
