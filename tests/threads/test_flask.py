@@ -59,12 +59,17 @@ def test_a_stream_route_gets_each_stream(run: Run) -> None:
             assert call(connection, "source", 10, seed) == pattern(10, seed)
 
 
+def say_late(connection: wsmux.Connection) -> None:
+    with connection.accept_stream(WAIT) as stream:
+        stream.write(b"late")
+
+
 def test_routes_may_be_declared_before_there_is_an_application(run: Run) -> None:
     mux = Mux()
     mux.stream_route("/early")(scripted.handle)
     app = Flask("app")
     mux.init_app(app)
-    mux.route("/late")(lambda connection: connection.accept_stream(WAIT).write(b"late"))
+    mux.route("/late")(say_late)
     address = run(app)
     with wsmux.connect(f"{address}/early") as connection:
         assert call(connection, "source", 10, 1) == pattern(10, 1)
