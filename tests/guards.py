@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -38,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "hang_bound(seconds): dump all stacks and end the run after so many seconds"
     )
     config.stash[STDERR] = os.dup(2)  # nothing is captured yet
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs so, and the processes that the tests interrupt inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
