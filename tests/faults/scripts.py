@@ -154,6 +154,8 @@ def fork(unread: str) -> None:
         wait_for(lambda: ours.stats().unaccepted == 1 and ours.stats().unread_bytes == 6)
     else:
         in_daemon(raises_closed, ours.accept_stream)
+    ours.ping(WAIT)
+    theirs.ping(WAIT)  # nothing is under way any more
     received = theirs.stats().bytes_received, ours.stats().bytes_received
 
     assert in_child(lambda: not report(check_in_child(ours, stream))) == 0
