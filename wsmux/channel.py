@@ -37,7 +37,10 @@ from .exceptions import (
     RemoteProtocolError,
     WsmuxError,
     closed_error,
+    fresh_copy,
+    protocol_failure,
 )
+from .inbox import Inbox
 from .keepalive import KeepAlive, Ping
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
@@ -45,7 +48,7 @@ from .sendqueue import SendInterrupted, SendQueue
 from .sockio import LONGEST_WAIT, Socket, Wakeup, take_over
 from .waiter import wake
 
-__all__ = ["Channel", "protocol_failure"]
+__all__ = ["Channel"]
 
 # Seconds that a client waits for the server to close the TCP connection first (RFC 6455 section
 # 7.1.1), and that a failed connection is given to get its close code out.
@@ -65,6 +68,7 @@ class Channel:
 
     Attributes:
         mutex: the connection's one lock; see the module's text.
+        inbox: what reads the socket, for the I/O thread.
         queue: the send queue; its ``_locked`` methods want the mutex.
         error: what ended the channel, ``None`` while it lives. Only ever set once.
         cut: nothing goes out any more; the I/O thread is ending, or has.
@@ -83,9 +87,9 @@ class Channel:
         self.mutex = threading.Lock()
         self.error: WsmuxError | None = None
         self.owner_timer: float | None = None
-        self.bytes_received = 0
         self._framing = framing
         self._socket: Socket = take_over(sock)
+        self.inbox = Inbox(self._socket, framing)
         self.queue = SendQueue(self._socket, framing, config, self.mutex)
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._wakeup = Wakeup()
@@ -93,9 +97,6 @@ class Channel:
         self.now = time.monotonic()
         self.look_at = NEVER
         self._finished = threading.Event()
-        self._peer_closed = False
-        self._close_payload: bytes | None = None
-        self._pings_and_pongs: list[tuple[Kind, bytes]] = []  # of the batch being handled
         self.cut = False
         self.in_child = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
@@ -164,15 +165,7 @@ class Channel:
     def check_locked(self) -> None:
         """Raise what ended the channel, if it has ended."""
         if self.error is not None:
-            raise self.copy_error() from self.error.__cause__
-
-    def copy_error(self) -> WsmuxError:
-        """Return a fresh copy of ``error``, so that threads do not share one traceback."""
-        error = self.error
-        assert error is not None
-        if isinstance(error, ConnectionClosed):
-            return type(error)(error.code, error.reason, error.side)
-        return type(error)(*error.args)
+            raise fresh_copy(self.error) from self.error.__cause__
 
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
         """Send what is queued and a Close, and wait for the peer's part; never longer than told.
@@ -283,14 +276,19 @@ class Channel:
             poller = select.poll()
             poller.register(self._wakeup.fd, POLLIN)
             poller.register(self._socket.fileno(), self._interest)
-            queue, framing = self.queue, self._framing
+            queue, inbox, framing = self.queue, self.inbox, self._framing
             self._keep_time()
             while self.error is None or not self._done():
                 self._poll(poller)
-                yield self._read()
-                if self._pings_and_pongs:
+                messages = inbox.read()
+                if inbox.ended:
+                    self._end_of_file()
+                elif messages is not None and self.keep_alive.heard(self.now):
+                    self._set_look()
+                yield messages or []
+                if inbox.pings_and_pongs:
                     self._answer()
-                ending = self._close_payload is not None or framing.failure is not None
+                ending = inbox.close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
                 if self.now >= self.look_at or queue.turns_waiting():
@@ -308,7 +306,7 @@ class Channel:
         now = time.monotonic()
         if self._give_up is not None and now >= self._give_up:
             return True
-        if not self._peer_closed or self.queue.has_output():
+        if not self.inbox.peer_closed or self.queue.has_output():
             return False
         if self.role is Role.SERVER:
             return True  # RFC 6455 section 7.1.1: the server closes the TCP connection first
@@ -367,21 +365,6 @@ class Channel:
         timers = [due for due in (alive, self.owner_timer) if due is not None]
         self.look_at = min(timers + [self.now + LONGEST_WAIT])
 
-    def _read(self) -> list[Received]:
-        framing = self._framing
-        count = self._socket.recv_into(framing.get_buffer())
-        if not count:
-            if count is None:
-                framing.filled = False
-            else:
-                self._end_of_file()
-            return []
-        self.bytes_received += count
-        if self.keep_alive.heard(self.now):
-            self._set_look()
-        frames = framing.received(count)
-        return self._sort(frames) if framing.controls or self._peer_closed else frames
-
     def _end_of_file(self) -> None:
         with self.mutex:
             if self.error is None:
@@ -390,29 +373,14 @@ class Channel:
                 self._end_locked(ConnectionClosedError(1006, text, None))
             self.cut = True
 
-    def _sort(self, frames: list[Received]) -> list[Received]:
-        """Set control frames apart; return the messages, which count even before a failure."""
-        messages = []
-        for kind, data in frames:
-            if self._peer_closed:
-                break  # RFC 6455 section 5.5.1: nothing follows a Close
-            if kind < Kind.CLOSE:
-                messages.append((kind, data))
-            elif kind is Kind.CLOSE:
-                self._peer_closed = True
-                self._close_payload = bytes(data)
-            else:
-                self._pings_and_pongs.append((kind, bytes(data)))
-        return messages
-
     def _note_end(self) -> bool:
         """Note a Close or a broken rule, once what came before it has been handled."""
-        payload, self._close_payload = self._close_payload, None
+        payload, self.inbox.close_payload = self.inbox.close_payload, None
         if payload is not None:
             self._close_received(payload)
             return True
         failure = self._framing.failure
-        if failure is None or self._peer_closed or self.error is not None:
+        if failure is None or self.inbox.peer_closed or self.error is not None:
             return False
         self.fail(failure)
         return True
@@ -425,12 +393,12 @@ class Channel:
         wakes: list[Bell] = []
         now = time.monotonic()  # the ping may have been sent since the poll
         with self.mutex:
-            for kind, payload in self._pings_and_pongs:
+            for kind, payload in self.inbox.pings_and_pongs:
                 if kind is Kind.PING:
                     self.queue.add_pong_locked(payload)
                 else:
                     self.keep_alive.pong(payload, now, wakes)
-        self._pings_and_pongs.clear()
+        self.inbox.pings_and_pongs.clear()
         wake(wakes)
 
     def _close_received(self, payload: bytes) -> None:
@@ -472,13 +440,6 @@ class Channel:
         self.cut = self.in_child = True
         self._socket.abandon()
         self._wakeup.forked()
-
-
-def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
-    """Return the end of a connection whose peer broke ``failure``'s rule."""
-    error = closed_error(failure.code, str(failure), "local")
-    error.__cause__ = failure
-    return error
 
 
 def _after_fork_in_child() -> None:

@@ -254,7 +254,7 @@ class Connection:
                 waiting_for_room=self._engine.queue.waiting_locked(),
                 unread_bytes=table.unread,
                 queued_bytes=self._engine.queue.queued_bytes_locked(),
-                bytes_received=self._engine.channel.bytes_received,
+                bytes_received=self._engine.channel.inbox.bytes_received,
                 bytes_sent=self._engine.queue.bytes_sent,
                 rtt=self._engine.channel.keep_alive.rtt,
             )

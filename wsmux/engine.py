@@ -23,7 +23,7 @@ import time
 from collections import deque
 
 from .bell import Bell
-from .channel import Channel, protocol_failure
+from .channel import Channel
 from .config import Config
 from .entry import Entry, Failure
 from .exceptions import (
@@ -32,6 +32,7 @@ from .exceptions import (
     FrameError,
     RemoteProtocolError,
     closed_error,
+    protocol_failure,
 )
 from .memory import ProcessMemory
 from .protocols.base import MuxProtocol

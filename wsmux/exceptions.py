@@ -54,6 +54,8 @@ __all__ = [
     "WriteTimeout",
     "WsmuxError",
     "closed_error",
+    "fresh_copy",
+    "protocol_failure",
 ]
 
 Side = Literal["local", "remote"]
@@ -172,6 +174,20 @@ def closed_error(code: int, reason: str = "", side: Side | None = None) -> Conne
     """Return the error of the class that belongs to a close code."""
     cls = ConnectionClosedOK if code in CLEAN_CODES else ConnectionClosedError
     return cls(code, reason, side)
+
+
+def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
+    """Return the end of a connection whose peer broke ``failure``'s rule."""
+    error = closed_error(failure.code, str(failure), "local")
+    error.__cause__ = failure
+    return error
+
+
+def fresh_copy(error: WsmuxError) -> WsmuxError:
+    """Return a copy of what ended a connection, so that threads do not share one traceback."""
+    if isinstance(error, ConnectionClosed):
+        return type(error)(error.code, error.reason, error.side)
+    return type(error)(*error.args)
 
 
 class StreamError(WsmuxError):

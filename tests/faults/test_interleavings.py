@@ -258,7 +258,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
         if theirs.closed and threading.current_thread() is not theirs._engine.thread:
-            wait_for(lambda: channel._peer_closed)
+            wait_for(lambda: channel.inbox.peer_closed)
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
 

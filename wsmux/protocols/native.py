@@ -36,7 +36,7 @@ from collections.abc import Callable
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
 from .base import Buffer, MuxProtocol, Role
-from .credit import ReceiveWindow, SendCredit
+from .credit import ReceiveWindow
 from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
 from .events import (
     CreditGranted,
@@ -51,6 +51,7 @@ from .events import (
     WriteStopped,
 )
 from .ids import StreamIds
+from .nativestream import NativeStream
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
 
@@ -73,31 +74,6 @@ _READING, _WRITING = ReadState.OPEN, WriteState.OPEN
 _WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
 
 
-class _Stream:
-    __slots__ = (
-        "answered",
-        "credit",
-        "data_head",
-        "head",
-        "id",
-        "local",
-        "read",
-        "window",
-        "write",
-    )
-
-    def __init__(self, stream_id: int, data: bytes, window: ReceiveWindow, local: bool) -> None:
-        self.id = stream_id
-        self.head = encode_varint(stream_id)
-        self.data_head = self.head + data  # the same with the type DATA
-        self.write = _WRITING
-        self.read = _READING
-        self.credit = SendCredit()
-        self.window = window
-        self.local = local
-        self.answered = not local  # the peer has sent something on it
-
-
 class NativeProtocol(MuxProtocol):
     """Be one end of a native connection. See ``MuxProtocol`` for the calls."""
 
@@ -110,7 +86,7 @@ class NativeProtocol(MuxProtocol):
         self.refused_code = dialect.refused_code
         self.empty_messages = 0
         self._ids = StreamIds(role, strict=not dialect.shipped)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, NativeStream] = {}
         self._stopped: dict[int, None] = {}  # finished here, the peer may still be writing
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
         self._pending_opens = 0
@@ -177,7 +153,7 @@ class NativeProtocol(MuxProtocol):
         # The same as DataReceived(...), at half the cost: it is made for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 
-    def _overflowed(self, stream: _Stream, size: int) -> None:
+    def _overflowed(self, stream: NativeStream, size: int) -> None:
         detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
         self._events.append(StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
         self.reset_read(stream.id, CODE_OVERFLOW)
@@ -265,7 +241,7 @@ class NativeProtocol(MuxProtocol):
 
     # Which stream a message means
 
-    def _find(self, stream_id: int, kind: str, direction: int) -> _Stream | None:
+    def _find(self, stream_id: int, kind: str, direction: int) -> NativeStream | None:
         stream = self._streams.get(stream_id)
         if stream is None and not self._ids.ignored(stream_id):
             self._ids.check_seen(stream_id, kind)
@@ -273,10 +249,10 @@ class NativeProtocol(MuxProtocol):
                 self._stopped.pop(stream_id, None)
         return stream
 
-    def _opened_by_peer(self, stream_id: int) -> _Stream:
+    def _opened_by_peer(self, stream_id: int) -> NativeStream:
         self._ids.peer_opened(stream_id)
         window = ReceiveWindow(0)  # until accept() announces one
-        stream = _Stream(stream_id, self._types[DATA], window, local=False)
+        stream = NativeStream(stream_id, self._types[DATA], window, local=False)
         self._streams[stream_id] = stream
         self._events.append(StreamOpened(stream_id))
         return stream
@@ -295,25 +271,25 @@ class NativeProtocol(MuxProtocol):
 
     # What a message does to a stream
 
-    def _answered(self, stream: _Stream) -> None:
+    def _answered(self, stream: NativeStream) -> None:
         if not stream.answered:
             stream.answered = True
             self._pending_opens -= 1
             if self._pending_opens == self.config.max_pending_opens - 1:
                 self._events.append(OpenPermitted())
 
-    def _peer_ended(self, stream: _Stream, how: ReadInput) -> bool:
+    def _peer_ended(self, stream: NativeStream, how: ReadInput) -> bool:
         was_open = stream.read is _READING
         stream.read = advance_read(stream.read, how)
         return was_open
 
-    def _peer_stopped(self, stream: _Stream) -> bool:
+    def _peer_stopped(self, stream: NativeStream) -> bool:
         was_open = stream.write not in _WRITE_DONE
         stream.write = advance_write(stream.write, WriteInput.PEER_STOP)
         self._closing.pop(stream.id, None)
         return was_open
 
-    def _forget_if_done(self, stream: _Stream) -> None:
+    def _forget_if_done(self, stream: NativeStream) -> None:
         if stream.read is _READING or stream.write not in _WRITE_DONE:
             return
         del self._streams[stream.id]
@@ -332,13 +308,13 @@ class NativeProtocol(MuxProtocol):
     def _data_message(self, head: bytes, kind: int, body: Buffer) -> None:
         self._data.append((head + self._types[kind], body))
 
-    def _send_error(self, stream: _Stream, direction: int, code: int) -> None:
+    def _send_error(self, stream: NativeStream, direction: int, code: int) -> None:
         body = _DIRECTION[direction] + encode_varint(code)
         # "Your readable ends" must not overtake the bytes sent before it.
         send = self._data_message if direction == READ else self._control_message
         send(stream.head, ERROR, body)
 
-    def _send_close(self, stream: _Stream) -> None:
+    def _send_close(self, stream: NativeStream) -> None:
         stream.write = advance_write(stream.write, WriteInput.CLOSE)
         self._closing.pop(stream.id, None)
         self._data_message(stream.head, CLOSE, _DIRECTION[READ])
@@ -353,7 +329,7 @@ class NativeProtocol(MuxProtocol):
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         stream_id = self._ids.open()
         size = self._window(self.config.receive_window if window is None else window)
-        stream = _Stream(stream_id, self._types[DATA], ReceiveWindow(size), local=True)
+        stream = NativeStream(stream_id, self._types[DATA], ReceiveWindow(size), local=True)
         self._streams[stream_id] = stream
         self._pending_opens += 1
         self._control_message(stream.head, ACK, _UINT32.pack(size))
