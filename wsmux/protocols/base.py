@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from enum import StrEnum
 
 from ..config import Config
+from ..exceptions import LocalProtocolError
 from .events import Event
 
 __all__ = ["Buffer", "Message", "MuxProtocol", "Role"]
@@ -37,12 +38,15 @@ class MuxProtocol(ABC):
         subprotocol: what is offered in the handshake, or ``None``.
         first_application_code: error codes below it belong to the protocol.
         refused_code: the code that a stream nobody takes is ended with.
+        keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
+            bytes are a stream.
     """
 
     name: str
     subprotocol: str | None
     first_application_code: int
     refused_code: int
+    keeps_boundaries: bool = True
 
     def __init__(self, role: Role, config: Config) -> None:
         self.role = role
@@ -136,6 +140,14 @@ class MuxProtocol(ABC):
     @abstractmethod
     def go_away(self, code: int) -> None:
         """Take no further streams from the peer; running ones go on."""
+
+    def ping(self, value: int) -> None:
+        """Ask the peer for a sign of life; ``PongReceived`` brings ``value`` back.
+
+        Raises:
+            LocalProtocolError: the wire has no ping, or none can be sent any more.
+        """
+        raise LocalProtocolError("this wire has no ping of its own")
 
     @abstractmethod
     def next_timer(self) -> float | None:

@@ -10,6 +10,7 @@ __all__ = [
     "Event",
     "GoAwayReceived",
     "OpenPermitted",
+    "PongReceived",
     "StreamAborted",
     "StreamEnded",
     "StreamFinished",
@@ -91,6 +92,13 @@ class GoAwayReceived(NamedTuple):
     code: int
 
 
+class PongReceived(NamedTuple):
+    """A ping of this side's was answered."""
+
+    stream_id: int | None
+    value: int
+
+
 Event = (
     StreamOpened
     | DataReceived
@@ -102,4 +110,5 @@ Event = (
     | StreamFinished
     | OpenPermitted
     | GoAwayReceived
+    | PongReceived
 )

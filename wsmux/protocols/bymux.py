@@ -1,0 +1,454 @@
+"""Speak Bymux (AljoschaMeyer/bymux): streams over a plain byte channel, with credit for everything.
+
+Packets stand in ``bymux_packets.py``, what is known of each direction in ``bymux_state.py``. Who
+initiated the connection is proactive: the client, with even ids. The server is reactive, with odd.
+
+The text leaves points open. What is done here, and why:
+
+- The "1st bit" is the most significant, as in every table of this kind; "4th byte of zero" means
+  the 4th bit. A global Write has the width of its id in bits 7 and 8, as its own section says.
+- The types 110 and 111 end the connection: nobody can know how long such a packet is. Bits without
+  a meaning are sent as 0 and not looked at; integers are read in any width, since the fewest bytes
+  are only a "should".
+- Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. That reading never
+  overruns a peer. Neither is ever sent.
+- Opening a stream with the wrong parity or without credit has no stated penalty; it ends the
+  connection, as all else that is forbidden. Id 0 is an even id. Global credit is spent for good,
+  so it is granted anew as streams end.
+- Both sides start with no credit of any kind, so each grants global credit with its first bytes.
+  Starting credit is agreed elsewhere: ``BymuxState``, 0 unless told.
+- Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
+  no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
+  body of a Write (1009), as nothing else does.
+- A Write of 0 bytes is taken even without credit, and counted. ``Config.max_control_frames`` of
+  them in a row, without a byte of data, end the connection (1008): they cost the peer nothing.
+- A Close is answered with StopRead at once: no more credit is needed, and what was received stays
+  readable. A StopRead is answered with Close at once: credit left must not be used up first, and
+  infinite credit never would be.
+- What crosses this side's StopRead is legal while credit lasts: it is taken off the credit and
+  dropped. So are Credit and Ping that cross a Close.
+- Pongs have no id, so one ping is under way at a time, and pongs that nobody waits for are ignored.
+  Of pings asked for meanwhile, the last goes out when that one is answered. A side that has sent
+  Close and StopRead sends no Pong, and no connection ping is left behind the global pair. While a
+  Pong waits in the outbox it answers further pings too, which bounds what they make this side keep.
+- Streams that the peer opens behind this side's global StopRead are taken and ended at once, with
+  StopRead and Close: it had the credit when it sent them.
+- A stream ends when all four packets have passed. The peer may then use the id again; towards the
+  owner such a stream is called id + n * 2^64, for a fresh n, so that a late call for the stream
+  that had the id before cannot reach it. This side uses no id twice: its opening might overtake
+  the Close of the stream before it in the send queue.
+- There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
+  the peer, an abort looks like a clean end. "Terminate" has no packet either; the carrier closes
+  with 1002 and the sentence of the error.
+- Whether a Write exceeds the credit is checked before its body is read, so what is kept of an
+  incomplete packet never exceeds a head and the credit.
+- "Small enough" packets are 16 KiB here, as the text has no number; the owner takes turns among
+  the streams. Credit returns by Appendix B.
+
+``go_away`` sends both global packets: running streams finish, no new ones come from either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..config import KIB, Config
+from ..exceptions import FlowControlError, FrameError, LocalProtocolError, StreamIdError
+from .base import Buffer, Message, MuxProtocol, Role
+from .bymux_packets import (
+    CLOSE,
+    CREDIT,
+    MAX_NUMBER,
+    NAMES,
+    PING,
+    PONG,
+    STOP_READ,
+    WRITE,
+    PacketReader,
+    encode_head,
+)
+from .bymux_state import BymuxState, HalfState, Scope
+from .events import (
+    CreditGranted,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    OpenPermitted,
+    PongReceived,
+    StreamEnded,
+    StreamFinished,
+    StreamOpened,
+    WriteStopped,
+)
+
+__all__ = ["MAX_BODY", "BymuxProtocol"]
+
+# Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
+MAX_BODY = 16 * KIB
+
+TOO_BIG, POLICY = 1009, 1008
+
+
+class BymuxProtocol(MuxProtocol):
+    """Be one end of a Bymux connection. See ``MuxProtocol`` for the calls.
+
+    Args:
+        role: the client is proactive, with even ids; the server reactive, with odd ones.
+        config: its limits.
+        state: what both ends agreed on before; the owner knows of its streams, no event tells.
+
+    Attributes:
+        empty_messages: Writes of no bytes received.
+    """
+
+    name = subprotocol = "bymux"
+    first_application_code = refused_code = 0  # the wire has no codes
+    keeps_boundaries = False
+
+    def __init__(self, role: Role, config: Config, state: BymuxState | None = None) -> None:
+        super().__init__(role, config)
+        state = BymuxState() if state is None else state
+        self.empty_messages = 0
+        self._empty_in_row = 0
+        self._starting = HalfState(credit=state.starting_credit)
+        self._peer_starting = HalfState(credit=state.peer_starting_credit)
+        self._parity = 0 if role is Role.CLIENT else 1
+        self._next = self._parity
+        self._given = {stream.stream_id for stream in state.streams}  # never opened here
+        self._peer_highest = -1
+        self._reused = 0
+        self._all = Scope(None, None, state.opening, state.accepting)
+        self._streams: dict[int, Scope] = {}  # by what the owner calls them
+        self._active: dict[int, Scope] = {}  # by their ids on the wire
+        self._pongs: set[int | None] = set()  # with a Pong in the outbox
+        self._offers = 0  # StreamOpened events not handed out yet
+        self._max_body = min(MAX_BODY, config.max_frame_size)
+        self._reader = PacketReader()
+        self._handlers: dict[int, Callable[[Scope, int], None]] = {
+            CREDIT: self._receive_credit,
+            PING: self._receive_ping,
+            PONG: self._receive_pong,
+            CLOSE: self._receive_close,
+            STOP_READ: self._receive_stop_read,
+        }
+        self._start(state)
+
+    def _start(self, state: BymuxState) -> None:
+        """Take the streams of the initial state, send what is owed, grant what may be used."""
+        for stream in state.streams:
+            self._add(stream.stream_id, stream.stream_id, stream.outgoing, stream.incoming)
+            if stream.stream_id % 2 != self._parity:
+                self._peer_highest = max(self._peer_highest, stream.stream_id)
+                self._all.incoming.unread += 1
+        if self._all.outgoing.stopped:
+            self._events.append(GoAwayReceived(self._next, 0))
+        for scope in [self._all, *self._streams.values()]:
+            if scope.incoming.closed:
+                self._stop_reading(scope)
+            if scope.outgoing.stopped:
+                self._stop_writing(scope)
+            limit = self.config.max_streams if scope is self._all else self.config.receive_window
+            self._grant(scope, limit)
+            self._forget_if_done(scope)
+
+    def _add(self, stream_id: int, wire_id: int, outgoing: HalfState, incoming: HalfState) -> None:
+        stream = Scope(stream_id, wire_id, outgoing, incoming)
+        self._streams[stream_id] = self._active[wire_id] = stream
+
+    def events(self) -> list[Event]:
+        """Return what happened, up to a ``StreamOpened``: call until nothing comes.
+
+        One call brings many packets, and nothing on a stream may be reported before its owner
+        has had the choice to refuse it.
+        """
+        if not self._offers:
+            return super().events()
+        self._offers -= 1
+        end = next(i for i, event in enumerate(self._events) if type(event) is StreamOpened) + 1
+        events, self._events = self._events[:end], self._events[end:]
+        return events
+
+    def control_to_send(self) -> list[Message]:
+        self._pongs.clear()
+        return super().control_to_send()
+
+    # Packets in
+
+    def receive_data(self, data: Buffer) -> None:
+        for kind, wire_id, number, body in self._reader.packets(data):
+            if wire_id is None:
+                scope = self._all
+                if kind == WRITE:
+                    self._receive_opening(number)
+                    continue
+            else:
+                found = self._active.get(wire_id)
+                if found is None:
+                    raise StreamIdError(f"{NAMES[kind]} on stream {wire_id}, which is not active")
+                scope = found
+                if kind == WRITE:
+                    self._receive_write(scope, number, body)
+                    continue
+            self._handlers[kind](scope, number)
+
+    def _receive_write(self, stream: Scope, size: int, data: Buffer | None) -> None:
+        half = stream.incoming
+        _forbid(half.closed, WRITE, stream, "Close")
+        if size > half.credit:
+            raise FlowControlError(
+                f"Write of {size} bytes on stream {stream.wire_id} with {half.credit} of credit"
+            )
+        if half.infinite and size > self.config.max_message_size:
+            raise FrameError(f"Write of {size} bytes on stream {stream.wire_id}", TOO_BIG)
+        if data is None:
+            return  # the rest is still to come
+        if not size:
+            if self._empty_in_row >= self.config.max_control_frames:
+                raise FrameError("too many Writes of no bytes in a row", POLICY)
+            self.empty_messages += 1
+            self._empty_in_row += 1
+            return
+        self._empty_in_row = 0
+        half.receive(size)
+        if not half.stopped and stream.id is not None:
+            self._events.append(DataReceived(stream.id, bytes(data)))
+
+    def _receive_opening(self, wire_id: int) -> None:
+        half = self._all.incoming
+        _forbid(half.closed, WRITE, self._all, "Close")
+        if wire_id % 2 == self._parity:
+            raise StreamIdError(f"the peer opened stream {wire_id}, an id of this side")
+        if wire_id in self._active:
+            raise StreamIdError(f"the peer opened stream {wire_id}, which is active")
+        if not half.credit:
+            raise FlowControlError(f"the peer opened stream {wire_id} without credit for it")
+        half.receive(1)
+        stream_id = wire_id
+        if wire_id > self._peer_highest:
+            self._peer_highest = wire_id
+        else:
+            self._reused += 1
+            stream_id += self._reused << 64
+        self._add(stream_id, wire_id, HalfState(), self._peer_starting)
+        if half.stopped:
+            self.refuse(stream_id, self.refused_code)
+        else:
+            self._offers += 1
+            self._events.append(StreamOpened(stream_id))
+
+    def _receive_credit(self, scope: Scope, count: int) -> None:
+        half = scope.outgoing
+        _forbid(half.stopped, CREDIT, scope, "StopRead")
+        usable = half.credit > 0 or half.closed
+        half.grant(count, scope.label)
+        if not usable and half.credit:
+            self._events.append(OpenPermitted() if scope.id is None else CreditGranted(scope.id))
+
+    def _receive_ping(self, scope: Scope, _: int) -> None:
+        _forbid(scope.peer_mute, PING, scope, "Close and StopRead")
+        if not scope.mute and scope.id not in self._pongs:
+            self._pongs.add(scope.id)
+            self._send(PONG, scope)
+
+    def _receive_pong(self, scope: Scope, _: int) -> None:
+        _forbid(scope.peer_mute, PONG, scope, "Close and StopRead")
+        if scope.ping is None:
+            return
+        self._events.append(PongReceived(scope.id, scope.ping))
+        scope.ping, value = None, scope.next_ping
+        scope.next_ping = None
+        if value is not None and not scope.mute:
+            self._send_ping(scope, value)
+
+    def _receive_close(self, scope: Scope, _: int) -> None:
+        _forbid(scope.incoming.closed, CLOSE, scope, "Close")
+        scope.incoming.closed = True
+        if self._stop_reading(scope) and scope.id is not None:
+            self._events.append(StreamEnded(scope.id))
+        self._forget_if_done(scope)
+
+    def _receive_stop_read(self, scope: Scope, _: int) -> None:
+        _forbid(scope.outgoing.stopped, STOP_READ, scope, "StopRead")
+        scope.outgoing.stopped = True
+        unasked = self._stop_writing(scope)
+        if scope.id is None:
+            self._events.append(GoAwayReceived(self._next, 0))  # what was opened is handled
+        elif unasked:
+            self._events.append(WriteStopped(scope.id, None))
+        self._forget_if_done(scope)
+
+    # Packets out
+
+    def _send(self, kind: int, scope: Scope, number: int | None = None) -> None:
+        self._control.append((encode_head(kind, scope.wire_id, number), b""))
+
+    def _grant(self, scope: Scope, limit: int) -> None:
+        """Grant what is missing to ``limit``, unless no more may be granted."""
+        if not scope.incoming.stopped:
+            self._send_credit(scope, scope.incoming.top_up(limit))
+
+    def _consumed(self, scope: Scope, count: int) -> None:
+        if not scope.incoming.stopped:
+            self._send_credit(scope, scope.incoming.consume(count))
+
+    def _send_credit(self, scope: Scope, count: int) -> None:
+        if count:  # a Credit of 0 would be infinite
+            self._send(CREDIT, scope, count)
+
+    def _send_ping(self, scope: Scope, value: int) -> None:
+        if scope.ping is not None:
+            scope.next_ping = value
+            return
+        scope.ping = value
+        self._send(PING, scope)
+
+    def _stop_reading(self, scope: Scope) -> bool:
+        """Send StopRead; tell whether it was not sent before."""
+        if scope.incoming.stopped:
+            return False
+        scope.incoming.stopped = True
+        self._send(STOP_READ, scope)
+        return True
+
+    def _stop_writing(self, scope: Scope) -> bool:
+        """Send Close behind all that it ends; tell whether it was not sent before."""
+        if scope.outgoing.closed:
+            return False
+        scope.outgoing.closed = True
+        outbox = self._control if scope is self._all else self._data  # openings are control
+        outbox.append((encode_head(CLOSE, scope.wire_id), b""))
+        return True
+
+    def _forget_if_done(self, scope: Scope) -> None:
+        if scope.id is None or scope.wire_id is None or not scope.ended:
+            return
+        del self._streams[scope.id], self._active[scope.wire_id]
+        self._events.append(StreamFinished(scope.id))
+        if scope.wire_id % 2 != self._parity:
+            self._consumed(self._all, 1)
+
+    # Calls
+
+    def may_open(self) -> bool:
+        """Tell whether ``open_stream`` has an answer now: a stream, or why there will be none."""
+        return self._all.outgoing.credit > 0 or self._all.outgoing.closed
+
+    def open_stream(self, window: int | None = None) -> int:
+        if self._all.outgoing.closed:
+            raise LocalProtocolError("no further streams are opened: one of both is going away")
+        if not self._all.outgoing.credit:
+            raise LocalProtocolError("the peer has given no credit for a further stream")
+        while self._next in self._given:
+            self._next += 2
+        stream_id = self._next
+        if stream_id > MAX_NUMBER:
+            raise LocalProtocolError("all 2^63 stream ids of this side are used up")
+        self._next += 2
+        self._all.outgoing.spend(1)
+        self._add(stream_id, stream_id, self._starting, HalfState())
+        self._send(WRITE, self._all, stream_id)
+        self.accept(stream_id, self.config.receive_window if window is None else window)
+        return stream_id
+
+    def accept(self, stream_id: int, window: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:  # else it was ended by the bytes that opened it
+            self._grant(stream, window)
+
+    def refuse(self, stream_id: int, code: int) -> None:
+        """End both halves, and report nothing of it but that it has finished."""
+        kept = (StreamOpened, StreamFinished)
+        self._events = [
+            event
+            for event in self._events
+            if isinstance(event, kept) or getattr(event, "stream_id", None) != stream_id
+        ]
+        self.reset_write(stream_id, code)
+        self.reset_read(stream_id, code)
+
+    def credit(self, stream_id: int) -> int:
+        """Return how many bytes the next packet of the stream may carry."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.outgoing.closed:
+            return 0
+        return min(stream.outgoing.credit, self._max_body)
+
+    def send_data(self, stream_id: int, data: Buffer) -> int:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.outgoing.closed:
+            raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
+        size = min(len(data), stream.outgoing.credit, self._max_body)
+        if size:
+            stream.outgoing.spend(size)
+            body = data if size == len(data) else data[:size]
+            self._data.append((encode_head(WRITE, stream.wire_id, size), body))
+        return size
+
+    def consumed(self, stream_id: int, count: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._consumed(stream, count)
+
+    def close_write(self, stream_id: int, now: float) -> None:
+        self.reset_write(stream_id, 0)
+
+    def close_read(self, stream_id: int) -> None:
+        self.reset_read(stream_id, 0)
+
+    def reset_write(self, stream_id: int, code: int) -> None:
+        """End the writing half: the wire has no other end, so what was written stays valid."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and self._stop_writing(stream):
+            self._forget_if_done(stream)
+
+    def reset_read(self, stream_id: int, code: int) -> None:
+        """Tell the peer that nothing further is read; the wire has no way to say why."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and self._stop_reading(stream):
+            self._forget_if_done(stream)
+
+    def go_away(self, code: int) -> None:
+        """Open and take no further streams; running ones go on. The wire carries no code."""
+        usable = self.may_open()
+        self._stop_writing(self._all)
+        self._stop_reading(self._all)
+        if not usable:
+            self._events.append(OpenPermitted())  # who waits is to hear that none will be opened
+
+    def ping(self, value: int) -> None:
+        if self._all.mute:
+            raise LocalProtocolError("no ping may follow the global Close and StopRead")
+        self._send_ping(self._all, value)
+
+    def ping_stream(self, stream_id: int, value: int = 0) -> None:
+        """Ask for a sign of life of one stream; ``PongReceived`` brings ``value`` back.
+
+        Raises:
+            LocalProtocolError: both halves have ended here.
+        """
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.mute:
+            raise LocalProtocolError(f"no ping may follow the end of stream {stream_id}")
+        self._send_ping(stream, value)
+
+    # Time
+
+    def next_timer(self) -> float | None:
+        return None
+
+    def handle_timer(self, now: float) -> None:
+        pass
+
+    def pending_closes(self) -> int:
+        return 0
+
+    def open_streams(self) -> int:
+        return len(self._streams)
+
+
+def _forbid(broken: bool, kind: int, scope: Scope, after: str) -> None:
+    """Refuse a packet that its sender may not send any more, naming what forbids it."""
+    if broken and scope.id is None:
+        raise FrameError(f"global {NAMES[kind]} after the same side's global {after}")
+    if broken:
+        raise StreamIdError(f"{NAMES[kind]} on {scope.label} after the same side's {after}")
