@@ -40,10 +40,9 @@ The text leaves points open. What is done here, and why:
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
   the peer, an abort looks like a clean end. "Terminate" has no packet either; the carrier closes
   with 1002 and the sentence of the error.
-- Whether a Write exceeds the credit is checked before its body is read, so what is kept of an
-  incomplete packet never exceeds a head and the credit.
-- "Small enough" packets are 16 KiB here, as the text has no number; the owner takes turns among
-  the streams. Credit returns by Appendix B.
+- A Write's size is compared with the credit before its body is read: an incomplete packet that is
+  kept never exceeds a head and the credit.
+- "Small enough" packets are 16 KiB here, as the text has no number; the owner takes turns.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
 """
@@ -85,7 +84,6 @@ __all__ = ["MAX_BODY", "BymuxProtocol"]
 
 # Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
 MAX_BODY = 16 * KIB
-
 TOO_BIG, POLICY = 1009, 1008
 
 
@@ -292,7 +290,7 @@ class BymuxProtocol(MuxProtocol):
             self._send_credit(scope, scope.incoming.consume(count))
 
     def _send_credit(self, scope: Scope, count: int) -> None:
-        if count:  # a Credit of 0 would be infinite
+        if count:  # 0 would be infinite
             self._send(CREDIT, scope, count)
 
     def _send_ping(self, scope: Scope, value: int) -> None:
@@ -430,8 +428,6 @@ class BymuxProtocol(MuxProtocol):
         if stream is None or stream.mute:
             raise LocalProtocolError(f"no ping may follow the end of stream {stream_id}")
         self._send_ping(stream, value)
-
-    # Time
 
     def next_timer(self) -> float | None:
         return None
