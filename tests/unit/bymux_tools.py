@@ -101,8 +101,7 @@ def snapshot(machine: BymuxProtocol) -> dict[str, Any]:
         for name, value in vars(machine).items()
         if name not in {"_handlers", "_reader", "_streams", "_active", "_all", "config"}
     }
-    scopes = {None: machine._all, **machine._streams}
-    state["scopes"] = {name: _slots(scope) for name, scope in scopes.items()}
+    state["scopes"] = [_slots(scope) for scope in (machine._all, *machine._streams.values())]
     assert list(machine._active.values()) == list(machine._streams.values())
     return state
 

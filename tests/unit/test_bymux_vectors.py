@@ -160,8 +160,13 @@ CONVERSATIONS = {
     ),
     "credit returned": Conversation(
         R,
-        [">30 00", "<01 00 0400", ">21 00 0200" + 512 * "61", Call("consumed", (0, 512))]
-        + ["<01 00 0200"],
+        [
+            ">30 00",
+            "<01 00 0400",
+            ">21 00 0200" + 512 * "61",
+            Call("consumed", (0, 512)),
+            "<01 00 0200",
+        ],
         [StreamOpened(0), DataReceived(0, 512 * b"a")],
     ),
     "global close": Conversation(P, [">90", "<b0"], []),
