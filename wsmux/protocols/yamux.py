@@ -1,0 +1,447 @@
+"""Speak Yamux as hashicorp specified it, and as its implementations have come to be.
+
+Where the specification is silent, or this machine is stricter or milder than others:
+
+- Client streams are 1, 3, 5..., server streams 2, 4, 6...; ids only rise here. The peer may use an
+  id again once its stream is over, but not before.
+- Both sides begin with 256 KiB of credit and can only add to it: a smaller ``receive_window``
+  cannot be announced, and counts as 256 KiB. Windows grow; see ``yamux_windows``.
+- ``open_stream`` and ``accept`` send an empty window update with SYN or ACK, and no call waits for
+  the answer. Any frame of the peer's but RST is a sign that it took the stream.
+- What arrives on a stream that the owner has neither accepted nor refused is reported after it has.
+- Only a whole stream can be reset. ``reset_write``, ``reset_read`` and ``refuse`` send RST with
+  the code in the length of a window update, if the half in question is still open. RST overtakes
+  data, which it makes void; behind our FIN it does not, since what FIN ends is whole.
+- There is no word for "I read no further". After ``close_read`` nothing is sent; what comes is
+  counted, dropped, and its credit returned. When writing has ended too, the peer gets
+  ``close_timeout`` to end its half; then RST frees the stream.
+- GO_AWAY 0 asks for no new streams; the ones that run go on. It has no room for another code. Any
+  other code from the peer ends the connection, which is what all implementations mean by it:
+  ``RemoteProtocolError`` is raised with 1002 for its code 1 and 1011 for the rest, and nothing is
+  answered.
+- A broken rule queues GO_AWAY 1 and raises. Unknown flags, repeated ACK and FIN, pings without
+  flags and pongs nobody asked for do nothing. Frames of streams that are over, or never were, do
+  nothing either, but their bytes are limited to what an honest peer can have had under way.
+- Only data beyond 16 MiB in one frame is refused by its size alone; the credit is the limit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..config import Config
+from ..exceptions import LocalProtocolError, RemoteProtocolError
+from .base import Buffer, Message, MuxProtocol, Role
+from .events import (
+    CreditGranted,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    OpenPermitted,
+    PongReceived,
+    StreamAborted,
+    StreamEnded,
+    StreamFinished,
+    StreamOpened,
+    StreamRejected,
+    WriteStopped,
+)
+from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
+from .yamux_frames import Flag, FrameReader, Head, Type, encode_head
+from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check
+from .yamux_windows import INITIAL_WINDOW, Growth
+
+__all__ = ["YamuxProtocol"]
+
+MAX_UINT32 = 2**32 - 1
+
+# Bytes of one data frame sent: streams interleave, and 12 bytes of head are nothing against it.
+MAX_DATA = 32 * 1024
+
+# Answers to pings not yet taken; a peer that sends more than can be answered loses the oldest.
+MAX_ANSWERS = 32
+
+NORMAL, PROTOCOL_ERROR = 0, 1
+GO_AWAY_MEANINGS = {PROTOCOL_ERROR: "protocol error", 2: "internal error"}
+
+# Plain numbers: looking a member up in its class costs too much for each frame.
+SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST))
+DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
+
+
+class YamuxProtocol(MuxProtocol):
+    """Be one end of a Yamux connection. See ``MuxProtocol`` for the calls.
+
+    The owner calls ``note_time`` before it calls ``ping`` or passes on what it received, so that
+    round trips can be measured; windows grow by them.
+
+    Attributes:
+        empty_messages: frames received that changed nothing and cost the peer nothing.
+    """
+
+    name = "yamux"
+    subprotocol = "yamux"
+    first_application_code = 1  # the wire reserves none; 0 is what a reset without a code says
+    refused_code = 0
+    keeps_boundaries = False
+
+    def __init__(self, role: Role, config: Config) -> None:
+        super().__init__(role, config)
+        self.empty_messages = 0
+        self._next_id = 1 if role is Role.CLIENT else 2
+        self._streams: dict[int, YamuxStream] = {}
+        self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may be over
+        self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
+        self._peer_streams = 0
+        self._pending_opens = 0
+        self._peer_refuses = self._refusing = False
+        self._drainable = INITIAL_WINDOW  # bytes still taken for streams that are not there
+        self._answers: deque[int] = deque(maxlen=MAX_ANSWERS)
+        self._growth = Growth()
+        self._max_data = min(config.max_frame_size, MAX_DATA)
+        self._reader = FrameReader()
+        self._head: Head | None = None  # of the frame whose body is coming
+        self._keep = False
+
+    # Frames in
+
+    def receive_data(self, data: Buffer) -> None:
+        with memoryview(data) as view:
+            position = 0
+            while True:
+                if self._head is None:
+                    head, position = self._reader.head(view, position)
+                    if head is None:
+                        return
+                    self._check(head)
+                    self._head, self._keep = head, self._wanted(head)
+                head = self._head
+                size = head.length if head.type == DATA else 0
+                body, position = self._reader.body(view, position, size, self._keep)
+                if body is None:
+                    return
+                self._head = None
+                self._apply(head, body)
+
+    def _check(self, head: Head) -> None:
+        stream_id = head.stream_id
+        stream = self._streams.get(stream_id)
+        may_open = None
+        if (stream_id - self._next_id) % 2:
+            may_open = stream is None and stream_id not in self._offered
+        try:
+            check(head, stream, may_open, self._drainable)
+        except RemoteProtocolError:
+            self._control_frame(GO_AWAY, 0, 0, PROTOCOL_ERROR)
+            raise
+
+    def _wanted(self, head: Head) -> bool:
+        """Tell whether the body of a frame has a reader."""
+        if head.flags & SYN:
+            return True
+        stream = self._streams.get(head.stream_id)
+        return stream is not None and stream.read is READING
+
+    def _apply(self, head: Head, body: bytes) -> None:
+        _, kind, flags, stream_id, length = head
+        if kind == PING:
+            self._receive_ping(flags, length)
+        elif kind == GO_AWAY:
+            self._receive_go_away(length)
+        else:
+            if flags & SYN and not self._opened_by_peer(kind, flags, stream_id, length):
+                return
+            stream = self._streams.get(stream_id)
+            if stream is not None:
+                self._receive(stream, kind, flags, length, body)
+            else:
+                self._drainable -= length if kind == DATA else 0
+                self.empty_messages += not (length or flags)
+
+    def _receive(
+        self, stream: YamuxStream, kind: int, flags: int, length: int, body: bytes
+    ) -> None:
+        if kind == DATA:
+            stream.window.receive(length)
+        if flags & RST:
+            self._peer_reset(stream, length if kind == WINDOW else 0)
+            return
+        moved = self._answered(stream) or bool(length or flags & SYN)
+        if length and kind == WINDOW:
+            self._grant(stream, length)
+        elif length and stream.read is READING:
+            self._emit(stream, DataReceived(stream.id, body))
+        elif length:
+            self._return_credit(stream, stream.window.consume(length))
+        if flags & FIN and stream.read not in PEER_DONE:
+            moved = True
+            if stream.read is READING:
+                self._emit(stream, StreamEnded(stream.id))
+            stream.read = advance_read(stream.read, ReadInput.PEER_CLOSE)
+            self._forget_if_done(stream)
+        self.empty_messages += not moved
+
+    def _grant(self, stream: YamuxStream, count: int) -> None:
+        usable = stream.credit.available
+        stream.credit.grant(count)
+        if not usable and stream.write is WRITING:
+            self._emit(stream, CreditGranted(stream.id))
+
+    def _opened_by_peer(self, kind: int, flags: int, stream_id: int, length: int) -> bool:
+        """Register a stream; tell whether it was taken."""
+        if flags & RST:
+            self.empty_messages += 1
+            return False
+        if self._refusing or self._peer_streams >= self.config.max_streams:
+            self._control_frame(WINDOW, RST, stream_id, self.refused_code)
+            self._drainable += INITIAL_WINDOW - (length if kind == DATA else 0)
+            return False
+        stream = YamuxStream(stream_id, local=False)
+        self._streams[stream_id] = self._offered[stream_id] = stream
+        self._peer_streams += 1
+        self._events.append(StreamOpened(stream_id))
+        return True
+
+    def _peer_reset(self, stream: YamuxStream, code: int) -> None:
+        reading, writing = stream.read is READING, stream.write is WRITING
+        if not stream.answered:
+            if reading or writing:
+                detail = "the peer did not take it"
+                self._emit(stream, StreamRejected(stream.id, code, detail))
+        else:
+            if reading:
+                self._emit(stream, StreamAborted(stream.id, code, False, ""))
+            if writing:
+                self._emit(stream, WriteStopped(stream.id, code))
+        self._void(stream, WriteInput.PEER_STOP, ReadInput.PEER_RESET)
+
+    def _receive_ping(self, flags: int, value: int) -> None:
+        if flags & SYN:
+            self._answers.append(value)
+        elif flags & ACK and self._growth.pong_received(value):
+            self._events.append(PongReceived(None, value))
+        else:
+            self.empty_messages += 1
+
+    def _receive_go_away(self, code: int) -> None:
+        if code != NORMAL:
+            meaning = GO_AWAY_MEANINGS.get(code, "unknown")
+            raise RemoteProtocolError(
+                f"the peer ended the connection with GO_AWAY code {code} ({meaning})",
+                1002 if code == PROTOCOL_ERROR else 1011,
+            )
+        if self._peer_refuses:
+            self.empty_messages += 1
+            return
+        self._peer_refuses = True
+        unanswered = (s.id for s in self._streams.values() if not s.answered)
+        self._events.append(GoAwayReceived(next(unanswered, self._next_id), code))
+
+    # What a frame or a call does to a stream
+
+    def _emit(self, stream: YamuxStream, event: Event) -> None:
+        (self._events if stream.early is None else stream.early).append(event)
+
+    def _answered(self, stream: YamuxStream) -> bool:
+        """Note a sign of acceptance, or that none is owed; tell whether it was the first."""
+        if stream.answered:
+            return False
+        stream.answered = True
+        self._pending_opens -= 1
+        if self._pending_opens == self.config.max_pending_opens - 1:
+            self._events.append(OpenPermitted())
+        return True
+
+    def _forget_if_done(self, stream: YamuxStream) -> None:
+        if stream.write is not WRITING and stream.read in PEER_DONE:
+            self._forget(stream)
+
+    def _void(self, stream: YamuxStream, write: WriteInput, read: ReadInput) -> None:
+        """End both halves at once."""
+        if stream.read not in PEER_DONE:
+            self._drainable += stream.window.available  # may be under way
+        stream.write = advance_write(stream.write, write)
+        stream.read = advance_read(stream.read, read)
+        self._forget(stream)
+
+    def _forget(self, stream: YamuxStream) -> None:
+        del self._streams[stream.id]
+        self._lingering.pop(stream.id, None)
+        self._peer_streams -= not stream.local
+        self._growth.ended(stream.window)
+        self._answered(stream)
+        self._emit(stream, StreamFinished(stream.id))
+
+    def _linger_if_closed(self, stream: YamuxStream) -> None:
+        if stream.write is WriteState.CLOSED and stream.read is ReadState.STOPPED:
+            self._lingering[stream.id] = None  # the clock starts with the next timer
+
+    # Frames out
+
+    def has_output(self) -> bool:
+        return bool(self._data or self._control or self._answers)
+
+    def control_to_send(self) -> list[Message]:
+        if not self._answers:
+            return super().control_to_send()
+        answers: list[Message] = [(encode_head(PING, ACK, 0, v), b"") for v in self._answers]
+        self._answers.clear()
+        return answers + super().control_to_send()
+
+    def _control_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
+        self._control.append((encode_head(kind, flags, stream_id, length), b""))
+
+    def _return_credit(self, stream: YamuxStream, count: int) -> None:
+        if count:
+            self._control_frame(WINDOW, 0, stream.id, count)
+
+    def _reset(self, stream: YamuxStream, code: int) -> None:
+        if not 0 <= code <= MAX_UINT32:
+            raise LocalProtocolError(f"a reset of yamux carries 32 bits, not the code {code}")
+        lane = self._control if stream.write is WRITING else self._data
+        lane.append((encode_head(WINDOW, RST, stream.id, code), b""))
+        self._void(stream, WriteInput.RESET, ReadInput.STOP)
+
+    # Calls
+
+    def note_time(self, now: float) -> None:
+        """Say what time it is; calls that take no ``now`` happen at the last time noted."""
+        self._growth.now = now
+
+    @property
+    def rtt(self) -> float | None:
+        """The smoothed round-trip time in seconds, ``None`` before a ping was answered."""
+        return self._growth.rtt
+
+    def ping(self, value: int) -> None:
+        """Ask for an answer that carries ``value``; ``PongReceived`` reports it.
+
+        At most 32 are waited for; the answer to an older one does nothing.
+        """
+        if not 0 <= value <= MAX_UINT32:
+            raise LocalProtocolError(f"a ping of yamux carries 32 bits, not {value}")
+        self._growth.ping_sent(value)
+        self._control_frame(PING, SYN, 0, value)
+
+    def may_open(self) -> bool:
+        return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
+
+    def open_stream(self, window: int | None = None) -> int:
+        """Open a stream with at least 256 KiB of room, and return its id.
+
+        Up to 256 KiB may be sent at once.
+        """
+        if self._peer_refuses:
+            raise LocalProtocolError("the peer takes no further streams: it is going away")
+        stream_id = self._next_id
+        if stream_id > MAX_UINT32:
+            raise LocalProtocolError("all 2^31 stream ids of this side are used up")
+        self._next_id += 2
+        stream = self._streams[stream_id] = YamuxStream(stream_id, local=True)
+        self._pending_opens += 1
+        self._announce(stream, SYN, self.config.receive_window if window is None else window)
+        return stream_id
+
+    def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
+        extra = max(0, size - INITIAL_WINDOW)
+        stream.window.widen(extra)
+        self._control_frame(WINDOW, flag, stream.id, extra)
+
+    def accept(self, stream_id: int, window: int) -> None:
+        """Take a stream and announce at least 256 KiB of room; what it received is reported."""
+        stream = self._offered.pop(stream_id)
+        if stream_id in self._streams:
+            self._announce(stream, ACK, window)
+        self._events += stream.early or ()
+        stream.early = None
+
+    def refuse(self, stream_id: int, code: int) -> None:
+        offered = self._offered.pop(stream_id, None)
+        if offered is not None:
+            offered.early = None
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._reset(stream, code)
+        elif offered is not None:  # the peer has reset it before
+            self._events.append(StreamFinished(stream_id))
+
+    def credit(self, stream_id: int) -> int:
+        stream = self._streams.get(stream_id)
+        return stream.credit.available if stream and stream.write is WRITING else 0
+
+    def send_data(self, stream_id: int, data: Buffer) -> int:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.write is not WRITING:
+            raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
+        size = min(len(data), stream.credit.available, self._max_data)
+        if size:
+            stream.credit.spend(size)
+            body = data if size == len(data) else data[:size]
+            self._data.append((encode_head(DATA, 0, stream_id, size), body))
+        return size
+
+    def consumed(self, stream_id: int, count: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.read is not READING:
+            return  # the peer sends no more, or its credit was returned before
+        returned = stream.window.consume(count)
+        if returned:
+            returned += self._growth.grow(stream.window)
+        self._return_credit(stream, returned)
+
+    def close_write(self, stream_id: int, now: float) -> None:
+        self.note_time(now)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.write is not WRITING:
+            return
+        stream.write = advance_write(stream.write, WriteInput.CLOSE)
+        self._data.append((encode_head(WINDOW, FIN, stream_id, 0), b""))
+        self._linger_if_closed(stream)
+        self._forget_if_done(stream)
+
+    def close_read(self, stream_id: int) -> None:
+        """Read no further, which the peer is not told; see the module for what it sends."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.read is not READING:
+            return
+        stream.read = advance_read(stream.read, ReadInput.STOP)
+        self._return_credit(stream, stream.window.consume(stream.window.unread()))
+        self._linger_if_closed(stream)
+
+    def reset_write(self, stream_id: int, code: int) -> None:
+        """Reset the whole stream, unless the writing half has ended."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and stream.write is WRITING:
+            self._reset(stream, code)
+
+    def reset_read(self, stream_id: int, code: int) -> None:
+        """Reset the whole stream, unless the peer has ended its half."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and stream.read not in PEER_DONE:
+            self._reset(stream, code)
+
+    def go_away(self, code: int) -> None:
+        """Take no further streams; the wire has only code 0 for that, whatever ``code`` says."""
+        if not self._refusing:
+            self._refusing = True
+            self._control_frame(GO_AWAY, 0, 0, NORMAL)
+
+    # Time
+
+    def next_timer(self) -> float | None:
+        dues = (self._growth.now if due is None else due for due in self._lingering.values())
+        return min(dues, default=None)
+
+    def handle_timer(self, now: float) -> None:
+        self.note_time(now)
+        for stream_id, due in list(self._lingering.items()):
+            if due is None:
+                self._lingering[stream_id] = now + self.config.close_timeout
+            elif due <= now:
+                self._reset(self._streams[stream_id], self.refused_code)
+
+    def pending_closes(self) -> int:
+        return 0
+
+    def open_streams(self) -> int:
+        return len(self._streams)

@@ -1,0 +1,98 @@
+"""Cut a stream of bytes into Yamux frames, and write their heads.
+
+A frame is a head of 12 bytes, big-endian, and behind the head of a data frame its body::
+
+    version u8 | type u8 | flags u16 | stream id u32 | length u32
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+__all__ = ["HEAD_SIZE", "Flag", "FrameReader", "Head", "Type", "encode_head"]
+
+_HEAD = struct.Struct(">BBHII")
+HEAD_SIZE = _HEAD.size
+
+
+class Type(IntEnum):
+    """Say what a frame is; the length means something else in each."""
+
+    DATA = 0  # bytes of the body
+    WINDOW = 1  # bytes of credit added, or the code of a reset
+    PING = 2  # an opaque value
+    GO_AWAY = 3  # a code
+
+
+class Flag(IntFlag):
+    """Say what a frame does to its stream besides."""
+
+    SYN = 1
+    ACK = 2
+    FIN = 4
+    RST = 8
+
+
+class Head(NamedTuple):
+    """Hold the fields of a head as they came; nothing is checked."""
+
+    version: int
+    type: int
+    flags: int
+    stream_id: int
+    length: int
+
+
+def encode_head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
+    """Return the head of a frame of version 0."""
+    return _HEAD.pack(0, kind, flags, stream_id, length)
+
+
+class FrameReader:
+    """Put heads and bodies together from pieces of any size.
+
+    Holds at most one incomplete head or body; the caller checks what a head announces before it
+    asks for the body.
+    """
+
+    def __init__(self) -> None:
+        self._part = bytearray()  # of a head, or of a body that is kept
+        self._missing: int | None = None  # bytes of a body that has begun, else None
+
+    def head(self, data: memoryview, position: int) -> tuple[Head | None, int]:
+        """Return the next head, if it is whole, and the position behind what was taken."""
+        if not self._part and len(data) - position >= HEAD_SIZE:
+            return Head._make(_HEAD.unpack_from(data, position)), position + HEAD_SIZE
+        end = position + HEAD_SIZE - len(self._part)
+        self._part += data[position:end]
+        if len(self._part) < HEAD_SIZE:
+            return None, len(data)
+        head = Head._make(_HEAD.unpack(self._part))
+        self._part.clear()
+        return head, end
+
+    def body(
+        self, data: memoryview, position: int, size: int, keep: bool
+    ) -> tuple[bytes | None, int]:
+        """Return the body, if it is whole, and the position behind what was taken.
+
+        A body that is not to be kept is passed over without being stored, and comes out empty.
+        """
+        missing = size if self._missing is None else self._missing
+        end = min(position + missing, len(data))
+        missing -= end - position
+        if missing:
+            self._missing = missing
+            if keep:
+                self._part += data[position:end]
+            return None, end
+        if self._missing is None:
+            return bytes(data[position:end]) if keep else b"", end
+        self._missing = None
+        if keep:
+            self._part += data[position:end]
+        body = bytes(self._part)
+        self._part = bytearray()  # a large one is not to be held on to
+        return body, end
