@@ -1,0 +1,974 @@
+"""The Yamux machine opens, carries, ends and counts as its specification and its peers do."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.config import Config
+from wsmux.exceptions import LocalProtocolError, RemoteProtocolError
+from wsmux.protocols.base import Role
+from wsmux.protocols.events import (
+    CreditGranted,
+    DataReceived,
+    GoAwayReceived,
+    OpenPermitted,
+    PongReceived,
+    StreamAborted,
+    StreamEnded,
+    StreamFinished,
+    StreamOpened,
+    StreamRejected,
+    WriteStopped,
+)
+from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.yamux import YamuxProtocol
+
+from .pairs import BOTH_ROLES, EITHER_OPENER, control, data, other, outbox
+from .yamux_wire import (
+    ACK,
+    DATA,
+    FIN,
+    GO_AWAY,
+    INITIAL,
+    KIB,
+    MIB,
+    PING,
+    RST,
+    SYN,
+    WINDOW,
+    data_frame,
+    head,
+    opened,
+    window,
+    yamux,
+    yamux_pair,
+    yid,
+)
+
+EVERY_STREAM = [BOTH_ROLES, EITHER_OPENER]
+
+
+def both(test: object) -> object:
+    for mark in EVERY_STREAM:
+        test = mark(test)
+    return test
+
+
+# What it is
+
+
+def test_its_names_are_yamux() -> None:
+    assert (YamuxProtocol.name, YamuxProtocol.subprotocol) == ("yamux", "yamux")
+
+
+def test_its_carrier_is_a_stream_of_bytes() -> None:
+    assert not YamuxProtocol.keeps_boundaries
+    assert NativeProtocol.keeps_boundaries
+
+
+def test_the_native_wire_has_no_ping() -> None:
+    with pytest.raises(LocalProtocolError, match="no ping of its own"):
+        NativeProtocol(Role.CLIENT, Config()).ping(1)
+
+
+# Opening
+
+
+@BOTH_ROLES
+def test_ids_rise_by_two_from_the_first_of_the_role(role: Role) -> None:
+    machine = yamux(role)
+    ids = [machine.open_stream() for _ in range(3)]
+    assert ids == ([1, 3, 5] if role is Role.CLIENT else [2, 4, 6])
+
+
+@BOTH_ROLES
+def test_opening_sends_syn_on_an_empty_window_update_as_control(role: Role) -> None:
+    machine = yamux(role)
+    stream_id = machine.open_stream()
+    assert machine.has_output()
+    assert (control(machine), data(machine)) == ([window(stream_id, 0, SYN)], [])
+
+
+def test_opening_announces_what_the_window_has_above_256_kib() -> None:
+    machine = yamux(Role.CLIENT, receive_window=MIB)
+    machine.open_stream()
+    assert outbox(machine) == [window(1, MIB - INITIAL, SYN)]
+
+
+def test_opening_with_a_window_overrides_the_configured_one() -> None:
+    machine = yamux(Role.CLIENT, receive_window=MIB)
+    machine.open_stream(INITIAL + 5)
+    assert outbox(machine) == [window(1, 5, SYN)]
+
+
+def test_a_smaller_window_counts_as_256_kib() -> None:
+    machine = yamux(Role.CLIENT, receive_window=16 * KIB)
+    machine.open_stream()
+    assert outbox(machine) == [window(1, 0, SYN)]
+    machine.receive_data(data_frame(1, bytes(INITIAL)))
+    assert machine.events() == [DataReceived(1, bytes(INITIAL))]
+
+
+@BOTH_ROLES
+def test_data_may_follow_syn_at_once(role: Role) -> None:
+    machine = yamux(role)
+    stream_id = machine.open_stream()
+    assert machine.credit(stream_id) == INITIAL
+    assert machine.send_data(stream_id, b"hi") == 2
+    assert outbox(machine) == [window(stream_id, 0, SYN), data_frame(stream_id, b"hi")]
+
+
+def test_no_id_is_left_after_the_last() -> None:
+    machine = yamux(Role.CLIENT)
+    machine._next_id = 2**32 - 1
+    machine.open_stream()
+    with pytest.raises(LocalProtocolError, match="used up"):
+        machine.open_stream()
+
+
+# Accepting
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("kind", [DATA, WINDOW])
+def test_syn_opens_a_stream_on_either_frame(role: Role, kind: int) -> None:
+    machine = yamux(role)
+    stream_id = yid(other(role))
+    machine.receive_data(head(kind, SYN, stream_id, 0))
+    assert machine.events() == [StreamOpened(stream_id)]
+    assert machine.open_streams() == 1
+
+
+@BOTH_ROLES
+def test_accepting_sends_ack_on_an_empty_window_update(role: Role) -> None:
+    machine = yamux(role)
+    stream_id = yid(other(role))
+    machine.receive_data(window(stream_id, 0, SYN))
+    assert not machine.has_output()
+    machine.accept(stream_id, INITIAL)
+    assert (control(machine), data(machine)) == ([window(stream_id, 0, ACK)], [])
+
+
+def test_accepting_announces_what_the_window_has_above_256_kib() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN))
+    machine.accept(1, MIB)
+    assert outbox(machine) == [window(1, MIB - INITIAL, ACK)]
+
+
+def test_the_delta_of_syn_adds_to_the_credit() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 1000, SYN))
+    assert machine.credit(1) == INITIAL + 1000
+
+
+def test_the_delta_of_ack_adds_to_the_credit() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.open_stream()
+    machine.receive_data(window(1, 1000, ACK))
+    assert machine.credit(1) == INITIAL + 1000
+
+
+def test_what_arrives_before_acceptance_is_reported_after_it() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(data_frame(1, b"hello", SYN | FIN))
+    assert machine.events() == [StreamOpened(1)]
+    machine.accept(1, INITIAL)
+    assert machine.events() == [DataReceived(1, b"hello"), StreamEnded(1)]
+
+
+def test_what_arrives_before_refusal_is_never_reported() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(data_frame(1, b"hello", SYN) + window(1, 5))
+    machine.events()
+    machine.refuse(1, 0)
+    assert machine.events() == [StreamFinished(1)]
+    assert outbox(machine) == [window(1, 0, RST)]
+
+
+def test_accepting_a_stream_that_was_reset_meanwhile_sends_nothing() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN) + window(1, 7, RST))
+    machine.accept(1, INITIAL)
+    assert machine.events() == [
+        StreamOpened(1),
+        StreamAborted(1, 7, False, ""),
+        WriteStopped(1, 7),
+        StreamFinished(1),
+    ]
+    assert not machine.has_output()
+
+
+def test_refusing_a_stream_that_was_reset_meanwhile_sends_nothing() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN) + window(1, 7, RST))
+    machine.refuse(1, 0)
+    assert machine.events() == [StreamOpened(1), StreamFinished(1)]
+    assert not machine.has_output()
+
+
+def test_refusing_twice_sends_one_reset() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN))
+    machine.refuse(1, 9)
+    machine.refuse(1, 9)
+    assert outbox(machine) == [window(1, 9, RST)]
+
+
+def test_syn_with_rst_opens_nothing() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(data_frame(1, b"x", SYN | RST))
+    assert (machine.events(), outbox(machine), machine.empty_messages) == ([], [], 1)
+
+
+def test_an_id_may_be_used_again_after_its_end() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN))
+    machine.refuse(1, 0)
+    machine.events()
+    machine.receive_data(window(1, 0, SYN))
+    assert machine.events() == [StreamOpened(1)]
+
+
+def test_ids_of_the_peer_may_fall() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(9, 0, SYN) + window(3, 0, SYN))
+    assert machine.events() == [StreamOpened(9), StreamOpened(3)]
+
+
+def test_streams_beyond_the_limit_are_reset() -> None:
+    machine = yamux(Role.SERVER, max_streams=1)
+    machine.receive_data(window(1, 0, SYN) + data_frame(3, b"abc", SYN))
+    assert machine.events() == [StreamOpened(1)]
+    assert outbox(machine) == [window(3, 0, RST)]
+
+
+def test_streams_of_this_side_do_not_count_against_the_limit() -> None:
+    machine = yamux(Role.SERVER, max_streams=1)
+    machine.open_stream()
+    machine.receive_data(window(1, 0, SYN))
+    assert machine.events() == [StreamOpened(1)]
+
+
+def test_a_stream_that_ended_makes_room_for_another() -> None:
+    machine, stream_id = opened(Role.SERVER, local=False, max_streams=1)
+    machine.reset_write(stream_id, 0)
+    machine.receive_data(window(3, 0, SYN))
+    assert machine.events() == [StreamFinished(1), StreamOpened(3)]
+
+
+@pytest.mark.parametrize("flags", [0, ACK, FIN, RST, 0xFFF0])
+def test_frames_of_unknown_streams_do_nothing(flags: int) -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(data_frame(7, b"abc", flags) + window(8, 5, flags))
+    assert (machine.events(), outbox(machine), machine.open_streams()) == ([], [], 0)
+
+
+def test_unknown_flags_are_ignored() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, 0xFFF0 | SYN))
+    machine.accept(1, INITIAL)
+    machine.receive_data(data_frame(1, b"x", 0xFFF0))
+    assert machine.events() == [StreamOpened(1), DataReceived(1, b"x")]
+
+
+# The backlog of unacknowledged streams
+
+
+def full(role: Role = Role.CLIENT) -> YamuxProtocol:
+    machine = yamux(role, max_pending_opens=2)
+    machine.open_stream()
+    assert machine.may_open()
+    machine.open_stream()
+    assert not machine.may_open()
+    return machine
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize(
+    ("kind", "flags", "length"),
+    [(WINDOW, ACK, 0), (WINDOW, RST, 0), (WINDOW, 0, 1), (DATA, 0, 0), (DATA, FIN, 0)],
+    ids=["ack", "rst", "update", "data", "fin"],
+)
+def test_any_frame_of_the_stream_frees_its_place(
+    role: Role, kind: int, flags: int, length: int
+) -> None:
+    machine = full(role)
+    machine.receive_data(head(kind, flags, yid(role), length))
+    assert OpenPermitted() in machine.events()
+    assert machine.may_open()
+
+
+def test_its_end_frees_its_place() -> None:
+    machine = full()
+    machine.reset_write(1, 0)
+    assert machine.events() == [OpenPermitted(), StreamFinished(1)]
+
+
+def test_a_repeated_ack_frees_nothing_more() -> None:
+    machine = yamux(Role.CLIENT, max_pending_opens=1)
+    machine.open_stream()
+    machine.receive_data(window(1, 0, ACK))
+    machine.open_stream()
+    machine.receive_data(window(1, 0, ACK))
+    assert not machine.may_open()
+    assert machine.empty_messages == 1
+
+
+def test_freeing_a_place_that_was_not_the_last_is_not_reported() -> None:
+    machine = yamux(Role.CLIENT, max_pending_opens=3)
+    machine.open_stream()
+    machine.receive_data(window(1, 0, ACK))
+    assert machine.events() == []
+
+
+# Data and credit
+
+
+@both
+def test_data_is_reported(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.receive_data(data_frame(stream_id, b"hello"))
+    assert machine.events() == [DataReceived(stream_id, b"hello")]
+
+
+@both
+def test_data_spends_credit(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.send_data(stream_id, b"hello")
+    assert machine.credit(stream_id) == INITIAL - 5
+    assert outbox(machine) == [data_frame(stream_id, b"hello")]
+
+
+def test_a_frame_carries_at_most_32_kib() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    assert machine.send_data(stream_id, bytes(INITIAL)) == 32 * KIB
+
+
+def test_a_frame_carries_at_most_what_is_configured() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True, max_frame_size=100)
+    assert machine.send_data(stream_id, bytes(INITIAL)) == 100
+
+
+def exhausted() -> tuple[YamuxProtocol, int]:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    while machine.send_data(stream_id, bytes(32 * KIB)):
+        pass
+    outbox(machine)
+    return machine, stream_id
+
+
+def test_nothing_is_sent_without_credit() -> None:
+    machine, stream_id = exhausted()
+    assert machine.credit(stream_id) == 0
+    assert machine.send_data(stream_id, b"x") == 0
+    assert not machine.has_output()
+
+
+def test_credit_that_comes_to_none_is_reported() -> None:
+    machine, stream_id = exhausted()
+    machine.receive_data(window(stream_id, 5))
+    assert machine.events() == [CreditGranted(stream_id)]
+    assert machine.send_data(stream_id, b"too much") == 5
+
+
+def test_credit_that_adds_to_some_is_not_reported() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(stream_id, 5))
+    assert machine.events() == []
+    assert machine.credit(stream_id) == INITIAL + 5
+
+
+def test_credit_for_an_ended_half_is_not_reported() -> None:
+    machine, stream_id = exhausted()
+    machine.close_write(stream_id, 0.0)
+    machine.receive_data(window(stream_id, 5))
+    assert machine.events() == []
+    assert machine.credit(stream_id) == 0
+
+
+def test_credit_returns_at_half_a_window_of_what_was_read() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL)))
+    machine.consumed(stream_id, INITIAL // 2 - 1)
+    assert not machine.has_output()
+    machine.consumed(stream_id, 1)
+    assert (control(machine), data(machine)) == ([window(stream_id, INITIAL // 2)], [])
+
+
+def test_reading_after_the_end_returns_no_credit() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL), FIN))
+    machine.consumed(stream_id, INITIAL)
+    assert not machine.has_output()
+
+
+def test_reading_from_a_forgotten_stream_returns_no_credit() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.consumed(1, 5)
+    assert not machine.has_output()
+
+
+def test_frames_that_change_nothing_are_counted() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id) + window(stream_id) + data_frame(99) + window(99))
+    assert (machine.empty_messages, machine.events(), outbox(machine)) == (4, [], [])
+
+
+@pytest.mark.parametrize("step", [1, 5, 11, 12, 13])
+def test_frames_may_come_in_pieces(step: int) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    wire = data_frame(stream_id, b"hello, world") + data_frame(stream_id, b"!", FIN)
+    for start in range(0, len(wire), step):
+        machine.receive_data(wire[start : start + step])
+    assert machine.events() == [
+        DataReceived(stream_id, b"hello, world"),
+        DataReceived(stream_id, b"!"),
+        StreamEnded(stream_id),
+    ]
+
+
+def test_the_buffer_received_is_not_kept() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    wire = bytearray(data_frame(stream_id, b"hello") + data_frame(stream_id, b"cut")[:-1])
+    machine.receive_data(wire)
+    wire.clear()  # would raise if a view were left
+    machine.receive_data(b"t")
+    assert machine.events() == [DataReceived(stream_id, b"hello"), DataReceived(stream_id, b"cut")]
+
+
+def test_a_body_that_outlives_its_stream_is_dropped() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    wire = data_frame(stream_id, b"hello")
+    machine.receive_data(wire[:-1])
+    machine.reset_read(stream_id, 0)
+    machine.receive_data(wire[-1:])
+    assert machine.events() == [StreamFinished(stream_id)]
+
+
+def test_a_dropped_body_may_come_in_pieces() -> None:
+    machine = yamux(Role.CLIENT)
+    for byte in data_frame(2, b"hello") + window(2, 0, SYN):
+        machine.receive_data(bytes((byte,)))
+    assert machine.events() == [StreamOpened(2)]
+
+
+# The clean end
+
+
+@both
+def test_ending_sends_fin_behind_the_data(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.send_data(stream_id, b"bye")
+    machine.close_write(stream_id, 0.0)
+    assert control(machine) == []
+    assert data(machine) == [data_frame(stream_id, b"bye"), window(stream_id, 0, FIN)]
+
+
+def test_ending_twice_sends_one_fin() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_write(stream_id, 0.0)
+    machine.close_write(stream_id, 0.0)
+    assert outbox(machine) == [window(stream_id, 0, FIN)]
+
+
+def test_ending_an_unanswered_accepted_stream_sends_ack_and_fin_apart() -> None:
+    machine = yamux(Role.SERVER)
+    machine.receive_data(window(1, 0, SYN))
+    machine.accept(1, INITIAL)
+    machine.close_write(1, 0.0)
+    assert outbox(machine) == [window(1, 0, ACK), window(1, 0, FIN)]
+
+
+def test_nothing_can_be_sent_behind_the_end() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_write(stream_id, 0.0)
+    with pytest.raises(LocalProtocolError, match="has ended"):
+        machine.send_data(stream_id, b"x")
+
+
+@both
+@pytest.mark.parametrize("kind", [DATA, WINDOW])
+def test_fin_is_the_clean_end(role: Role, local: bool, kind: int) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.receive_data(head(kind, FIN, stream_id, 0))
+    assert machine.events() == [StreamEnded(stream_id)]
+
+
+def test_a_repeated_fin_does_nothing() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(stream_id, 0, FIN) * 2)
+    assert machine.events() == [StreamEnded(stream_id)]
+    assert machine.empty_messages == 1
+
+
+def test_half_closed_streams_still_carry_the_other_way() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_write(stream_id, 0.0)
+    machine.receive_data(data_frame(stream_id, b"answer"))
+    assert machine.events() == [DataReceived(stream_id, b"answer")]
+
+
+@both
+@pytest.mark.parametrize("first", ["here", "there"])
+def test_both_ends_make_the_stream_finished(role: Role, local: bool, first: str) -> None:
+    machine, stream_id = opened(role, local=local)
+    if first == "here":
+        machine.close_write(stream_id, 0.0)
+    machine.receive_data(window(stream_id, 0, FIN))
+    machine.close_write(stream_id, 0.0)
+    assert machine.events() == [StreamEnded(stream_id), StreamFinished(stream_id)]
+    assert (machine.open_streams(), machine.pending_closes()) == (0, 0)
+
+
+# Resets
+
+
+@both
+def test_aborting_sends_rst_with_the_code_as_control(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.reset_write(stream_id, 77)
+    assert (control(machine), data(machine)) == ([window(stream_id, 77, RST)], [])
+    assert machine.events() == [StreamFinished(stream_id)]
+
+
+@both
+def test_refusing_input_resets_the_whole_stream(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.reset_read(stream_id, 77)
+    machine.reset_write(stream_id, 77)
+    assert outbox(machine) == [window(stream_id, 77, RST)]
+
+
+def test_rst_does_not_overtake_what_fin_has_ended() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.send_data(stream_id, b"whole")
+    machine.close_write(stream_id, 0.0)
+    machine.reset_read(stream_id, 5)
+    assert data(machine) == [
+        data_frame(stream_id, b"whole"),
+        window(stream_id, 0, FIN),
+        window(stream_id, 5, RST),
+    ]
+
+
+def test_aborting_an_ended_writing_half_does_nothing() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_write(stream_id, 0.0)
+    outbox(machine)
+    machine.reset_write(stream_id, 5)
+    assert (machine.open_streams(), outbox(machine)) == (1, [])
+
+
+def test_refusing_input_that_has_ended_does_nothing() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(stream_id, 0, FIN))
+    machine.reset_read(stream_id, 5)
+    assert (machine.open_streams(), outbox(machine)) == (1, [])
+
+
+@pytest.mark.parametrize("code", [-1, 2**32])
+def test_a_code_beyond_32_bits_is_refused(code: int) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    with pytest.raises(LocalProtocolError, match="32 bits"):
+        machine.reset_write(stream_id, code)
+    assert (machine.open_streams(), outbox(machine)) == (1, [])
+
+
+@both
+def test_rst_aborts_reading_and_stops_writing(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.receive_data(window(stream_id, 77, RST))
+    assert machine.events() == [
+        StreamAborted(stream_id, 77, False, ""),
+        WriteStopped(stream_id, 77),
+        StreamFinished(stream_id),
+    ]
+    assert machine.credit(stream_id) == 0
+
+
+def test_rst_on_data_has_code_0_and_voids_the_body() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id, b"x", RST))
+    assert machine.events()[0] == StreamAborted(stream_id, 0, False, "")
+
+
+def test_rst_leaves_a_clean_end_alone() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(stream_id, 0, FIN) + window(stream_id, 3, RST))
+    assert machine.events() == [
+        StreamEnded(stream_id),
+        WriteStopped(stream_id, 3),
+        StreamFinished(stream_id),
+    ]
+
+
+def test_rst_behind_our_fin_stops_no_writing() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_write(stream_id, 0.0)
+    machine.receive_data(window(stream_id, 3, RST))
+    assert machine.events() == [
+        StreamAborted(stream_id, 3, False, ""),
+        StreamFinished(stream_id),
+    ]
+
+
+@BOTH_ROLES
+def test_rst_before_any_sign_of_acceptance_is_a_rejection(role: Role) -> None:
+    machine = yamux(role)
+    stream_id = machine.open_stream()
+    machine.receive_data(window(stream_id, 4, RST))
+    assert machine.events() == [
+        StreamRejected(stream_id, 4, "the peer did not take it"),
+        StreamFinished(stream_id),
+    ]
+
+
+def test_rejection_of_a_stream_closed_here_is_not_reported() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.open_stream()
+    machine.close_read(1)
+    machine.close_write(1, 0.0)
+    machine.receive_data(window(1, 0, RST))
+    assert machine.events() == [StreamFinished(1)]
+
+
+def test_late_frames_of_a_reset_stream_are_dropped() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.reset_write(stream_id, 0)
+    machine.events()
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL)) + window(stream_id, 1, FIN | ACK))
+    assert machine.events() == []
+
+
+# Reading no further
+
+
+@both
+def test_reading_no_further_sends_nothing(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local)
+    machine.close_read(stream_id)
+    machine.close_read(stream_id)
+    assert (machine.events(), outbox(machine)) == ([], [])
+
+
+def test_credit_of_dropped_data_returns() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_read(stream_id)
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL // 2)))
+    assert (machine.events(), outbox(machine)) == ([], [window(stream_id, INITIAL // 2)])
+
+
+def test_credit_of_unread_data_returns_when_reading_stops() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL)))
+    machine.consumed(stream_id, 100)
+    machine.close_read(stream_id)
+    assert outbox(machine) == [window(stream_id, INITIAL)]
+
+
+def test_the_peers_end_is_not_reported_to_who_reads_no_further() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_read(stream_id)
+    machine.receive_data(window(stream_id, 0, FIN))
+    assert (machine.events(), machine.open_streams()) == ([], 1)
+    machine.close_write(stream_id, 0.0)
+    assert machine.events() == [StreamFinished(stream_id)]
+
+
+@pytest.mark.parametrize("read_first", [True, False])
+def test_a_stream_closed_here_is_reset_when_its_peer_takes_too_long(read_first: bool) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True, close_timeout=10.0)
+    if read_first:
+        machine.close_read(stream_id)
+    machine.close_write(stream_id, 100.0)
+    machine.close_read(stream_id)
+    outbox(machine)
+    assert machine.next_timer() == 100.0  # starts the clock
+    machine.handle_timer(101.0)
+    assert machine.next_timer() == 111.0
+    machine.handle_timer(110.9)
+    assert machine.open_streams() == 1
+    machine.handle_timer(111.0)
+    assert outbox(machine) == [window(stream_id, 0, RST)]
+    assert (machine.events(), machine.next_timer()) == ([StreamFinished(stream_id)], None)
+
+
+def test_a_stream_whose_peer_ends_in_time_is_not_reset() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.close_read(stream_id)
+    machine.close_write(stream_id, 0.0)
+    outbox(machine)
+    machine.receive_data(window(stream_id, 0, FIN))
+    assert machine.next_timer() is None
+    machine.handle_timer(1000.0)
+    assert not machine.has_output()
+
+
+# Pings
+
+
+@BOTH_ROLES
+def test_a_ping_is_answered_with_its_value_and_exactly_ack(role: Role) -> None:
+    machine = yamux(role)
+    machine.receive_data(head(PING, SYN, 0, 0xDEADBEEF))
+    assert machine.has_output()
+    assert control(machine) == [head(PING, ACK, 0, 0xDEADBEEF)]
+    assert not machine.has_output()
+
+
+def test_answers_go_before_other_control_frames() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.open_stream()
+    machine.receive_data(head(PING, SYN, 0, 1))
+    assert control(machine) == [head(PING, ACK, 0, 1), window(1, 0, SYN)]
+
+
+def test_of_many_pings_the_last_32_are_answered() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.receive_data(b"".join(head(PING, SYN, 0, value) for value in range(100)))
+    assert control(machine) == [head(PING, ACK, 0, value) for value in range(68, 100)]
+
+
+def test_a_ping_without_flags_is_ignored() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.receive_data(head(PING, 0, 0, 1))
+    assert (machine.events(), outbox(machine), machine.empty_messages) == ([], [], 1)
+
+
+@BOTH_ROLES
+def test_a_ping_of_ours_carries_exactly_syn(role: Role) -> None:
+    machine = yamux(role)
+    machine.ping(2**32 - 1)
+    assert control(machine) == [head(PING, SYN, 0, 2**32 - 1)]
+
+
+def test_a_pong_is_reported() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.ping(5)
+    machine.receive_data(head(PING, ACK, 0, 5))
+    assert machine.events() == [PongReceived(None, 5)]
+
+
+def test_a_pong_nobody_asked_for_is_ignored() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.ping(5)
+    machine.receive_data(head(PING, ACK, 0, 6))
+    assert (machine.events(), machine.empty_messages) == ([], 1)
+
+
+def test_a_second_pong_is_ignored() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.ping(5)
+    machine.receive_data(head(PING, ACK, 0, 5) * 2)
+    assert machine.events() == [PongReceived(None, 5)]
+
+
+def test_only_32_pongs_are_waited_for() -> None:
+    machine = yamux(Role.CLIENT)
+    for value in range(33):
+        machine.ping(value)
+    machine.receive_data(head(PING, ACK, 0, 0) + head(PING, ACK, 0, 1))
+    assert machine.events() == [PongReceived(None, 1)]
+
+
+@pytest.mark.parametrize("value", [-1, 2**32])
+def test_a_ping_carries_32_bits(value: int) -> None:
+    machine = yamux(Role.CLIENT)
+    with pytest.raises(LocalProtocolError, match="32 bits"):
+        machine.ping(value)
+    assert not machine.has_output()
+
+
+# Round trips and growing windows
+
+
+def measured(rtt: float, **limits: int) -> tuple[YamuxProtocol, int]:
+    machine, stream_id = opened(Role.CLIENT, local=True, **limits)
+    machine.note_time(0.0)
+    machine.ping(1)
+    machine.note_time(rtt)
+    machine.receive_data(head(PING, ACK, 0, 1))
+    outbox(machine)
+    machine.events()
+    return machine, stream_id
+
+
+def read_half(machine: YamuxProtocol, stream_id: int, size: int, now: float) -> int:
+    """Receive and read half of a window of ``size``; return the credit sent for it."""
+    machine.note_time(now)
+    machine.receive_data(data_frame(stream_id, bytes(size // 2)))
+    machine.consumed(stream_id, size // 2)
+    (frame,) = outbox(machine)
+    assert frame[:8] == window(stream_id)[:8]
+    return int.from_bytes(frame[8:], "big")
+
+
+def test_no_round_trip_time_is_known_before_a_pong() -> None:
+    assert yamux(Role.CLIENT).rtt is None
+
+
+def test_a_pong_gives_the_round_trip_time() -> None:
+    machine, _ = measured(0.25)
+    assert machine.rtt == 0.25
+
+
+def test_the_round_trip_time_is_smoothed_by_half() -> None:
+    machine, _ = measured(0.25)
+    machine.ping(2)
+    machine.note_time(1.0)
+    machine.receive_data(head(PING, ACK, 0, 2))
+    assert machine.rtt == 0.5
+
+
+def test_a_window_read_fast_is_doubled() -> None:
+    machine, stream_id = measured(0.1)
+    assert read_half(machine, stream_id, INITIAL, 1.0) == INITIAL // 2
+    assert read_half(machine, stream_id, INITIAL, 1.39) == INITIAL // 2 + INITIAL
+
+
+def test_a_window_read_slowly_stays() -> None:
+    machine, stream_id = measured(0.1)
+    read_half(machine, stream_id, INITIAL, 1.0)
+    assert read_half(machine, stream_id, INITIAL, 1.41) == INITIAL // 2
+
+
+def test_a_larger_window_may_take_longer() -> None:
+    machine, stream_id = measured(0.1)
+    read_half(machine, stream_id, INITIAL, 1.0)
+    read_half(machine, stream_id, INITIAL, 1.1)
+    assert read_half(machine, stream_id, 2 * INITIAL, 1.89) == 3 * INITIAL
+    assert read_half(machine, stream_id, 4 * INITIAL, 3.6) == 2 * INITIAL
+
+
+def test_no_window_grows_without_a_round_trip_time() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    read_half(machine, stream_id, INITIAL, 1.0)
+    assert read_half(machine, stream_id, INITIAL, 1.0) == INITIAL // 2
+
+
+def grow_to_the_end(machine: YamuxProtocol, stream_id: int) -> int:
+    """Read half windows as fast as can be until nothing grows; return the window."""
+    size = INITIAL
+    read_half(machine, stream_id, size, 1.0)
+    while (extra := read_half(machine, stream_id, size, 1.0) - size // 2) > 0:
+        size += extra
+    return size
+
+
+def test_a_window_grows_to_16_mib() -> None:
+    machine, stream_id = measured(0.1)
+    assert grow_to_the_end(machine, stream_id) == 16 * MIB
+
+
+def test_a_window_configured_larger_than_16_mib_does_not_grow() -> None:
+    machine, stream_id = measured(0.1, receive_window=32 * MIB)
+    for _ in range(2):
+        machine.receive_data(data_frame(stream_id, bytes(16 * MIB)))
+        machine.consumed(stream_id, 16 * MIB)
+    assert outbox(machine) == [window(stream_id, 16 * MIB)] * 2
+
+
+def test_all_windows_grow_by_64_mib_together() -> None:
+    machine, stream_id = measured(0.1)
+    sizes = [grow_to_the_end(machine, stream_id)]
+    for _ in range(4):
+        stream_id = machine.open_stream()
+        outbox(machine)
+        sizes.append(grow_to_the_end(machine, stream_id))
+    assert sum(sizes) - 5 * INITIAL == 64 * MIB
+    machine.reset_read(1, 0)
+    outbox(machine)
+    assert read_half(machine, stream_id, sizes[-1], 1.0) > sizes[-1] // 2
+
+
+# Going away
+
+
+@BOTH_ROLES
+def test_going_away_sends_code_0_once(role: Role) -> None:
+    machine = yamux(role)
+    machine.go_away(77)
+    machine.go_away(0)
+    assert outbox(machine) == [head(GO_AWAY, 0, 0, 0)]
+
+
+def test_streams_behind_our_going_away_are_reset() -> None:
+    machine = yamux(Role.SERVER)
+    machine.go_away(0)
+    machine.receive_data(data_frame(1, b"hello", SYN) + data_frame(1, b"more"))
+    assert machine.events() == []
+    assert outbox(machine) == [head(GO_AWAY, 0, 0, 0), window(1, 0, RST)]
+
+
+def test_streams_go_on_after_going_away() -> None:
+    machine, stream_id = opened(Role.SERVER, local=False)
+    machine.go_away(0)
+    machine.receive_data(data_frame(stream_id, b"x"))
+    assert machine.events() == [DataReceived(stream_id, b"x")]
+
+
+@BOTH_ROLES
+def test_a_peer_going_away_names_the_first_unacknowledged_stream(role: Role) -> None:
+    machine, _ = opened(role, local=True)
+    second = machine.open_stream()
+    machine.open_stream()
+    machine.receive_data(head(GO_AWAY, 0, 0, 0))
+    assert machine.events() == [GoAwayReceived(second, 0)]
+
+
+@BOTH_ROLES
+def test_a_peer_going_away_that_took_all_names_the_next_stream(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    machine.receive_data(head(GO_AWAY, 0, 0, 0))
+    assert machine.events() == [GoAwayReceived(stream_id + 2, 0)]
+
+
+def test_nothing_is_opened_towards_a_peer_that_goes_away() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.receive_data(head(GO_AWAY, 0, 0, 0))
+    assert machine.may_open()  # it is not the backlog that is in the way
+    with pytest.raises(LocalProtocolError, match="going away"):
+        machine.open_stream()
+
+
+def test_a_repeated_going_away_does_nothing() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.receive_data(head(GO_AWAY, 0, 0, 0) * 2)
+    assert machine.events() == [GoAwayReceived(1, 0)]
+    assert machine.empty_messages == 1
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize(
+    ("code", "meaning", "close_code"),
+    [(1, "protocol error", 1002), (2, "internal error", 1011), (9, "unknown", 1011)],
+)
+def test_any_other_code_ends_the_connection_without_an_answer(
+    role: Role, code: int, meaning: str, close_code: int
+) -> None:
+    machine = yamux(role)
+    with pytest.raises(RemoteProtocolError) as caught:
+        machine.receive_data(head(GO_AWAY, 0, 0, code))
+    assert type(caught.value) is RemoteProtocolError
+    sentence = f"the peer ended the connection with GO_AWAY code {code} ({meaning})"
+    assert (str(caught.value), caught.value.code) == (sentence, close_code)
+    assert not machine.has_output()
+
+
+# Two machines
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("single", [False, True], ids=["whole", "one-at-a-time"])
+def test_a_request_and_its_answer_cross_two_machines(role: Role, single: bool) -> None:
+    pair = yamux_pair()
+    near, far = pair[role], pair[other(role)]
+    stream_id = near.open_stream()
+    near.send_data(stream_id, b"question")
+    near.close_write(stream_id, 0.0)
+    pair.pump(single=single)
+    far.send_data(stream_id, b"answer")
+    far.close_write(stream_id, 0.0)
+    pair.pump(single=single)
+    assert (near.open_streams(), far.open_streams()) == (0, 0)
