@@ -8,7 +8,9 @@ from typing import Any
 
 from wsmux.config import Config
 from wsmux.protocols.base import Role
+from wsmux.protocols.credit import SendCredit
 from wsmux.protocols.yamux import YamuxProtocol
+from wsmux.protocols.yamux_windows import YamuxWindow
 
 from .pairs import Pair, other, outbox
 
@@ -64,20 +66,20 @@ def yamux_pair(**limits: Any) -> Pair:
 
 def snapshot(machine: YamuxProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    state = {name: _plain(value) for name, value in vars(machine).items() if name != "config"}
-    return copy.deepcopy(state)
+    names = set(vars(machine)) - {"config", "_streams", "_offered", "_growth", "_reader"}
+    state = {name: copy.deepcopy(getattr(machine, name)) for name in names}
+    for part in (machine._growth, machine._reader):
+        state |= copy.deepcopy(vars(part))
+    state["_offered"] = list(machine._offered)
+    state["_streams"] = {
+        stream_id: {name: _plain(getattr(stream, name)) for name in stream.__slots__}
+        for stream_id, stream in machine._streams.items()
+    }
+    return state
 
 
-def _plain(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {key: _plain(value) for key, value in thing.items()}
-    slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
-    if slots and not isinstance(thing, tuple | bytes | bytearray):
-        return {name: _plain(getattr(thing, name)) for name in slots if hasattr(thing, name)}
-    return (
-        _plain(vars(thing))
-        if type(thing).__module__.startswith("wsmux")
-        and hasattr(thing, "__dict__")
-        and not isinstance(thing, str | int)
-        else thing
-    )
+def _plain(value: Any) -> Any:
+    if isinstance(value, SendCredit | YamuxWindow):
+        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+        return {name: getattr(value, name) for name in slots}
+    return copy.copy(value)
