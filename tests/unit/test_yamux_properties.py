@@ -251,6 +251,16 @@ class YamuxModel(RuleBasedStateMachine):
                 flow.read += chunk
                 self.machines[other(writer)].consumed(stream_id, len(chunk))
 
+    @rule(rounds=st.integers(1, 3), pick=st.integers(0, 99))
+    def bulk(self, rounds: int, pick: int) -> None:
+        """Fill a window and read it, so fast that it may grow."""
+        for _ in range(rounds):
+            half = list(self.flows)[pick % len(self.flows)] if self.flows else None
+            if half is not None and self.flows[half].writable:
+                self.write(pick, 200 * KIB)
+                self.settle(0)
+                self.read(300 * KIB)
+
     @rule(stream_id=streams, role=roles, chance=st.integers(0, 2))
     def close_write(self, stream_id: int, role: Role, chance: int) -> None:
         if chance:
@@ -458,4 +468,4 @@ def lengths(wires: list[bytes], stream_id: int, kind: int) -> list[int]:
 
 
 TestYamuxModel = YamuxModel.TestCase
-TestYamuxModel.settings = settings(max_examples=300, stateful_step_count=60)
+TestYamuxModel.settings = settings(max_examples=200, stateful_step_count=60)
