@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator
 
 from .bell import Bell
 from .config import Config
-from .deadline import Deadline
+from .deadline import LONGEST_WAIT, Deadline
 from .exceptions import (
     ConnectionClosed,
     ConnectionClosedError,
@@ -45,7 +45,7 @@ from .keepalive import KeepAlive, Ping
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
-from .sockio import LONGEST_WAIT, Socket, Wakeup, take_over
+from .sockio import Socket, Wakeup, take_over
 from .waiter import wake
 
 __all__ = ["Channel"]

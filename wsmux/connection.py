@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal, Self
 
+from .bell import Bell
 from .channel import Channel
 from .config import Config
 from .deadline import Deadline
@@ -180,19 +181,15 @@ class Connection:
         not seen are refused there, so that it knows what is safe to retry. ``js-ws`` has no word
         for it: there, each further stream is refused when it comes.
         """
-        engine, changing = self._engine, False
-        try:
-            with engine.mutex:
-                engine.check_locked()
-                changing = True
-                engine.table.accept_streams = False
-                engine.protocol.go_away(code)
-                engine.queue_locked()
-                changing = False
-            engine.flush()
-        except BaseException as error:
-            engine.interrupted(error, changing)
-            raise
+        engine = self._engine
+
+        def refuse(_: list[Bell]) -> None:
+            engine.check_locked()
+            engine.table.accept_streams = False
+            engine.protocol.go_away(code)
+            engine.queue_locked()
+
+        engine.change(refuse)
 
     def close(self, timeout: float | None = None, *, code: int = 1000, reason: str = "") -> None:
         """Send what was written, close the WebSocket and wait for the peer to do so.

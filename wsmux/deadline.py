@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["Deadline", "deadline_in"]
+__all__ = ["LONGEST_WAIT", "Deadline", "deadline_in"]
+
+# Seconds of one wait; whoever waits looks again. Locks take 49 days on Windows, as poll does, which
+# counts 2^31 milliseconds.
+LONGEST_WAIT = 86_400.0
 
 
 class Deadline:
@@ -27,13 +31,9 @@ class Deadline:
 
     def park_seconds(self) -> float:
         """Return what ``Lock.acquire(timeout=)`` takes: the seconds left, -1 for no limit."""
-        if self._at is None:
-            return -1
-        return min(max(0.0, self._at - time.monotonic()), _LONGEST_PARK)
+        remaining = self.remaining()
+        return -1 if remaining is None else min(remaining, LONGEST_WAIT)
 
-
-# threading.TIMEOUT_MAX is about 292 years on Linux and 49 days on Windows; waits loop anyway.
-_LONGEST_PARK = 86_400.0
 
 _NEVER = Deadline(None)
 

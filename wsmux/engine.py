@@ -21,6 +21,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from .bell import Bell
 from .channel import Channel
@@ -156,6 +157,21 @@ class Engine:
         wake(wakes)
         self._rouse = True
         self.channel.wake()
+
+    def change(self, action: Callable[[list[Bell]], None], entry: Entry | None = None) -> None:
+        """Run ``action`` under the mutex, then wake whom it collected and send what it queued."""
+        wakes: list[Bell] = []
+        changing = False
+        try:
+            with self.mutex:
+                changing = True
+                action(wakes)
+                changing = False
+            wake(wakes)
+            self.flush()
+        except BaseException as error:
+            self.interrupted(error, changing, entry)
+            raise
 
     def broken_locked(self) -> None:
         """End the connection, because a signal handler ended a change in the middle."""

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from .deadline import LONGEST_WAIT
 from .protocols.base import Buffer
 
 __all__ = [
-    "LONGEST_WAIT",
     "PlainSocket",
     "Socket",
     "TlsSocket",
@@ -32,9 +32,6 @@ MAX_PIECES = 64
 
 # OpenSSL writes records of 16 KiB; joining more than that only copies.
 TLS_RECORD = 16 * 1024
-
-# Seconds; poll takes 2^31 milliseconds at most, and whoever waits looks again.
-LONGEST_WAIT = 86_400.0
 
 # A TLS write that must read first waits for the reading thread to do it.
 TLS_READ_WAIT = 0.02

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from .exceptions import (
     StreamReset,
     WriteTimeout,
 )
-from .waiter import wake
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -311,23 +311,16 @@ class Stream(io.RawIOBase):
 
     def _close_halves(self, write: bool, read: bool) -> None:
         entry, engine = self._entry, self._engine
-        wakes: list[Bell] = []
-        changing = False
-        try:
-            with engine.mutex:
-                changing = True
-                if write:
-                    entry.fail_write(_write_closed, wakes, own=True)
-                if read:
-                    entry.fail_read(_read_closed, wakes, own=True)
-                engine.close_locked(entry, write, read, wakes)
-                entry.closed = entry.closed or (write and read)
-                changing = False
-            wake(wakes)
-            engine.flush()
-        except BaseException as error:
-            engine.interrupted(error, changing, entry)
-            raise
+
+        def close(wakes: list[Bell]) -> None:
+            if write:
+                entry.fail_write(_write_closed, wakes, own=True)
+            if read:
+                entry.fail_read(_read_closed, wakes, own=True)
+            engine.close_locked(entry, write, read, wakes)
+            entry.closed = entry.closed or (write and read)
+
+        engine.change(close, entry)
 
     def close(self) -> None:
         """End writing after what was written, stop reading, and return at once.
@@ -357,22 +350,13 @@ class Stream(io.RawIOBase):
         """
         engine, entry = self._engine, self._entry
         number = engine.code_for(code)
-        stream_id = entry.id
-        wakes: list[Bell] = []
-        changing = False
-        try:
-            with engine.mutex:
-                changing = True
-                engine.reset_locked(
-                    entry, number, lambda: StreamReset(stream_id, number, "local"), wakes
-                )
-                entry.closed = True
-                changing = False
-            wake(wakes)
-            engine.flush()
-        except BaseException as error:
-            engine.interrupted(error, changing, entry)
-            raise
+        failure = partial(StreamReset, entry.id, number, "local")
+
+        def reset(wakes: list[Bell]) -> None:
+            engine.reset_locked(entry, number, failure, wakes)
+            entry.closed = True
+
+        engine.change(reset, entry)
         return number
 
     def __exit__(

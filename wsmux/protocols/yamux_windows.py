@@ -11,12 +11,10 @@ that was noted. Without pings no round-trip time is known, and nothing grows.
 
 from __future__ import annotations
 
+from ..config import KIB, MIB
 from .credit import ReceiveWindow
 
 __all__ = ["INITIAL_WINDOW", "MAX_STREAM_WINDOW", "MAX_TOTAL_GROWTH", "Growth", "YamuxWindow"]
-
-KIB = 1024
-MIB = 1024 * KIB
 
 # What each side may send on a new stream before it has heard anything ("Flow Control").
 INITIAL_WINDOW = 256 * KIB
