@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,7 +32,8 @@ from wsmux.protocols.events import (
 )
 
 from .bymux_tools import CREDIT, WRITE, fresh, packet
-from .pairs import BOTH_ROLES, control, data, other, outbox
+from .pairs import BOTH_ROLES, other, outbox
+from .slowwire import Half, SlowWire, Wire
 
 roles = st.sampled_from(Role)
 numbers = st.one_of(*(st.integers(0, 2**bits - 1) for bits in (2, 8, 16, 32, 64)))
@@ -183,13 +183,6 @@ WINDOW = 24
 FRAME = 7
 
 
-class Flow(NamedTuple):
-    """Name one direction of a stream by the side that writes it."""
-
-    stream_id: int
-    writer: Role
-
-
 @dataclass
 class Known:
     """What the model knows of one direction."""
@@ -202,16 +195,7 @@ class Known:
     writable: bool = True
 
 
-class Wire(NamedTuple):
-    control: deque[bytes]
-    data: deque[bytes]
-    flying: deque[bytes]
-
-    def all(self) -> list[bytes]:
-        return [*self.flying, *self.control, *self.data]
-
-
-class BymuxModel(RuleBasedStateMachine):
+class BymuxModel(SlowWire, RuleBasedStateMachine):
     """Carry packets when hypothesis says so: control before data, else in order, chopped."""
 
     streams = Bundle("streams")
@@ -219,9 +203,9 @@ class BymuxModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.machines: dict[Role, BymuxProtocol] = {}
-        self.wires = {role: Wire(deque(), deque(), deque()) for role in Role}
-        self.flows: dict[Flow, Known] = {}
-        self.granted: dict[Flow, int] = {}
+        self.wires = {role: Wire() for role in Role}
+        self.flows: dict[Half, Known] = {}
+        self.granted: dict[Half, int] = {}
         self.finished: set[tuple[Role, int]] = set()
 
     @initialize(
@@ -246,12 +230,12 @@ class BymuxModel(RuleBasedStateMachine):
         if not machine.may_open() or machine._all.outgoing.closed:
             return multiple()
         stream_id = machine.open_stream()
-        self.flows[Flow(stream_id, role)] = Known()
+        self.flows[Half(stream_id, role)] = Known()
         return stream_id
 
     @rule(stream_id=streams, role=roles, size=st.integers(0, 2 * WINDOW))
     def write(self, stream_id: int, role: Role, size: int) -> None:
-        flow = self.flows.get(Flow(stream_id, role))
+        flow = self.flows.get(Half(stream_id, role))
         if flow is None or not flow.writable:
             return
         start = len(flow.written)
@@ -263,7 +247,7 @@ class BymuxModel(RuleBasedStateMachine):
 
     @rule(stream_id=streams, role=roles, limit=st.integers(1, WINDOW))
     def read(self, stream_id: int, role: Role, limit: int) -> None:
-        flow = self.flows.get(Flow(stream_id, other(role)))
+        flow = self.flows.get(Half(stream_id, other(role)))
         if flow is not None and not flow.stopped and flow.unread:
             chunk = flow.unread[:limit]
             del flow.unread[:limit]
@@ -272,7 +256,7 @@ class BymuxModel(RuleBasedStateMachine):
 
     @rule(stream_id=streams, role=roles)
     def close_write(self, stream_id: int, role: Role) -> None:
-        flow = self.flows.get(Flow(stream_id, role))
+        flow = self.flows.get(Half(stream_id, role))
         if flow is not None:
             flow.writable = False
             self.machines[role].close_write(stream_id, 0.0)
@@ -280,7 +264,7 @@ class BymuxModel(RuleBasedStateMachine):
 
     @rule(stream_id=streams, role=roles)
     def close_read(self, stream_id: int, role: Role) -> None:
-        flow = self.flows.get(Flow(stream_id, other(role)))
+        flow = self.flows.get(Half(stream_id, other(role)))
         if flow is not None and stream_id in self.machines[role]._streams:
             flow.stopped = True
             self.machines[role].close_read(stream_id)
@@ -336,23 +320,9 @@ class BymuxModel(RuleBasedStateMachine):
                 assert stream.outgoing.closed is peer.incoming.closed
                 assert stream.outgoing.stopped is peer.incoming.stopped
         for (stream_id, writer), flow in self.flows.items():
-            taken = Flow(stream_id, other(writer)) in self.flows  # not ended behind a going away
+            taken = Half(stream_id, other(writer)) in self.flows  # not ended behind a going away
             if taken and not flow.stopped:
                 assert flow.read + flow.unread == flow.written
-
-    def queue(self, role: Role) -> Wire:
-        wire = self.wires[role]
-        wire.control.extend(control(self.machines[role]))
-        wire.data.extend(data(self.machines[role]))
-        return wire
-
-    def transmit(self, role: Role) -> bool:
-        wire = self.queue(role)
-        waiting = wire.control or wire.data
-        if not waiting:
-            return False
-        wire.flying.append(waiting.popleft())
-        return True
 
     def collect(self, role: Role, refusing: bool) -> None:
         machine, peer = self.machines[role], other(role)
@@ -361,16 +331,16 @@ class BymuxModel(RuleBasedStateMachine):
                 if isinstance(event, StreamOpened):
                     self.take(role, event.stream_id, refusing)
                 elif isinstance(event, DataReceived):
-                    flow = self.flows[Flow(event.stream_id, peer)]
+                    flow = self.flows[Half(event.stream_id, peer)]
                     assert not flow.ended
                     flow.unread += event.data
                 elif isinstance(event, StreamEnded):
                     # A stream that was ended behind a going away has no flow there.
-                    flow = self.flows.get(Flow(event.stream_id, peer), Known())
+                    flow = self.flows.get(Half(event.stream_id, peer), Known())
                     flow.ended = True
                     assert flow.read + flow.unread == flow.written
                 elif isinstance(event, WriteStopped):
-                    self.flows[Flow(event.stream_id, role)].writable = False
+                    self.flows[Half(event.stream_id, role)].writable = False
                 elif isinstance(event, StreamFinished):
                     assert (role, event.stream_id) not in self.finished
                     self.finished.add((role, event.stream_id))
@@ -378,9 +348,9 @@ class BymuxModel(RuleBasedStateMachine):
     def take(self, role: Role, stream_id: int, refusing: bool) -> None:
         """Take or refuse a stream at once, as the owner must."""
         machine = self.machines[role]
-        flow = self.flows[Flow(stream_id, role)] = Known(writable=not refusing)
+        flow = self.flows[Half(stream_id, role)] = Known(writable=not refusing)
         if refusing:
-            self.flows[Flow(stream_id, other(role))].stopped = True
+            self.flows[Half(stream_id, other(role))].stopped = True
             machine.refuse(stream_id, machine.refused_code)
         else:
             machine.accept(stream_id, machine.config.receive_window)
@@ -415,7 +385,7 @@ class BymuxModel(RuleBasedStateMachine):
                 granting = sum(
                     n for kind, name, n in answers if (kind, name) == (CREDIT, stream_id)
                 )
-                unread = len(self.flows[Flow(stream_id, writer)].unread)
+                unread = len(self.flows[Half(stream_id, writer)].unread)
                 unreturned = far.incoming.returned
                 parts = stream.outgoing.credit, granting, flying, unread, unreturned
                 starting = machine._starting.credit if stream_id % 2 == machine._parity else 0
@@ -435,7 +405,7 @@ class BymuxModel(RuleBasedStateMachine):
         self.settle()
         for role in Role:
             for stream_id in list(self.machines[role]._streams):
-                self.flows[Flow(stream_id, other(role))].stopped = True
+                self.flows[Half(stream_id, other(role))].stopped = True
                 self.machines[role].refuse(stream_id, 0)
                 self.collect(role, False)
         self.settle()

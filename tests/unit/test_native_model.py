@@ -7,9 +7,7 @@ other end in the order it left.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -41,19 +39,13 @@ from wsmux.protocols.events import (
 from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
 from wsmux.protocols.states import ReadState, WriteState
 
-from .pairs import ACK, DATA, control, data, native, other
+from .pairs import ACK, DATA, native, other
+from .slowwire import Half, SlowWire, Wire
 
 roles = st.sampled_from(Role)
 WINDOW = 24
 FRAME = 7
 MAX_OPENS = 20  # a side: ids stay below 64, one byte on the wire
-
-
-class Half(NamedTuple):
-    """Name one direction of a stream by the side that writes it."""
-
-    stream_id: int
-    writer: Role
 
 
 @dataclass
@@ -68,16 +60,7 @@ class Flow:
     writable: bool = True  # as far as the writer knows
 
 
-class Wire(NamedTuple):
-    control: deque[bytes]
-    data: deque[bytes]
-    flying: deque[bytes]
-
-    def all(self) -> list[bytes]:
-        return [*self.flying, *self.control, *self.data]
-
-
-class NativeModel(RuleBasedStateMachine):
+class NativeModel(SlowWire, RuleBasedStateMachine):
     dialect: Dialect = WSMUX_V1
     streams = Bundle("streams")
 
@@ -85,7 +68,7 @@ class NativeModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.machines: dict[Role, NativeProtocol] = {}
-        self.wires = {role: Wire(deque(), deque(), deque()) for role in Role}
+        self.wires = {role: Wire() for role in Role}
         self.flows: dict[Half, Flow] = {}
         self.finished: set[tuple[Role, int]] = set()
         self.opens = dict.fromkeys(Role, 0)
@@ -213,20 +196,6 @@ class NativeModel(RuleBasedStateMachine):
                 while self.arrive(other(role), refusing):
                     moving = True
         self.check_quiet()
-
-    def queue(self, role: Role) -> Wire:
-        wire = self.wires[role]
-        wire.control.extend(control(self.machines[role]))
-        wire.data.extend(data(self.machines[role]))
-        return wire
-
-    def transmit(self, role: Role) -> bool:
-        wire = self.queue(role)
-        waiting = wire.control or wire.data
-        if not waiting:
-            return False
-        wire.flying.append(waiting.popleft())
-        return True
 
     def arrive(self, role: Role, refusing: bool) -> bool:
         flying = self.wires[other(role)].flying

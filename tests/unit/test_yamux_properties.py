@@ -6,7 +6,6 @@ hypothesis says so, control before data, and its bytes reach the other end in pi
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,7 +31,8 @@ from wsmux.protocols.yamux import YamuxProtocol
 from wsmux.protocols.yamux_frames import FrameReader, encode_head
 from wsmux.protocols.yamux_streams import PEER_DONE, WRITING
 
-from .pairs import BOTH_ROLES, control, data, other, outbox
+from .pairs import BOTH_ROLES, other, outbox
+from .slowwire import Half, SlowWire, Wire
 from .yamux_wire import DATA, INITIAL, KIB, WINDOW, head, yamux
 
 roles = st.sampled_from(Role)
@@ -162,13 +162,6 @@ def test_any_buffer_type_gives_the_same_events(role: Role, wire: bytes, kind: An
 PATTERN = bytes(range(251)) * (2**20 // 251)
 
 
-class Half(NamedTuple):
-    """Name one direction of a stream by the side that writes it."""
-
-    stream_id: int
-    writer: Role
-
-
 @dataclass
 class Flow:
     """What the model knows of one direction."""
@@ -181,18 +174,7 @@ class Flow:
     writable: bool = True  # as far as the writer knows
 
 
-@dataclass
-class Wire:
-    control: deque[bytes] = field(default_factory=deque)
-    data: deque[bytes] = field(default_factory=deque)
-    flying: deque[bytes] = field(default_factory=deque)
-    arrived: int = 0  # bytes of the first flying frame that were delivered
-
-    def all(self) -> list[bytes]:
-        return [*self.flying, *self.control, *self.data]
-
-
-class YamuxModel(RuleBasedStateMachine):
+class YamuxModel(SlowWire, RuleBasedStateMachine):
     streams = Bundle("streams")
 
     def __init__(self) -> None:
@@ -352,20 +334,6 @@ class YamuxModel(RuleBasedStateMachine):
                     self.carry(role, chance == 7, 2**30)
                     moving = True
         self.check_quiet()
-
-    def queue(self, role: Role) -> Wire:
-        wire = self.wires[role]
-        wire.control.extend(control(self.machines[role]))
-        wire.data.extend(data(self.machines[role]))
-        return wire
-
-    def transmit(self, role: Role) -> bool:
-        wire = self.queue(role)
-        waiting = wire.control or wire.data
-        if waiting:
-            wire.flying.append(waiting.popleft())
-            return True
-        return False
 
     def collect(self, role: Role, refusing: bool = False) -> None:
         while events := self.machines[role].events():
