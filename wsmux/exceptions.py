@@ -118,9 +118,16 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """Report that the peer broke the rules; the connection ends with ``code``."""
+    """Report that the peer broke the rules; the connection ends with ``code``.
+
+    ``ended_by`` is ``"remote"`` when it is the peer that ended the connection for a failure.
+    """
 
     side: Side | None = "remote"
+
+    def __init__(self, message: str, code: int = 1002, ended_by: Side = "local") -> None:
+        super().__init__(message, code)
+        self.ended_by: Side = ended_by
 
 
 class FrameError(RemoteProtocolError):
@@ -177,8 +184,8 @@ def closed_error(code: int, reason: str = "", side: Side | None = None) -> Conne
 
 
 def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
-    """Return the end of a connection whose peer broke ``failure``'s rule."""
-    error = closed_error(failure.code, str(failure), "local")
+    """Return the end of a connection whose peer broke ``failure``'s rule, or gave it up."""
+    error = closed_error(failure.code, str(failure), failure.ended_by)
     error.__cause__ = failure
     return error
 

@@ -736,12 +736,12 @@ def test_no_ping_leaves_behind_the_end_of_a_stream(role: Role) -> None:
     machine, stream_id = opened(role, local=True)
     machine.refuse(stream_id, 0)
     with pytest.raises(LocalProtocolError, match=f"the end of stream {stream_id}"):
-        machine.ping_stream(stream_id)
+        machine.ping_stream(stream_id, 1)
 
 
 def test_unknown_stream_cannot_be_pinged() -> None:
     with pytest.raises(LocalProtocolError, match="the end of stream 8"):
-        quiet(Role.CLIENT).ping_stream(8)
+        quiet(Role.CLIENT).ping_stream(8, 1)
 
 
 # Going away

@@ -279,7 +279,7 @@ class BymuxModel(SlowWire, RuleBasedStateMachine):
     def ping_stream(self, stream_id: int, role: Role) -> None:
         stream = self.machines[role]._streams.get(stream_id)
         if stream is not None and not stream.mute:
-            self.machines[role].ping_stream(stream_id)
+            self.machines[role].ping_stream(stream_id, 1)
 
     @rule(role=roles, chance=st.integers(0, 9))
     def go_away(self, role: Role, chance: int) -> None:

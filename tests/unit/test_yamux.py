@@ -687,6 +687,7 @@ def test_a_stream_closed_here_is_reset_when_its_peer_takes_too_long(read_first: 
     assert machine.next_timer() == 100.0  # starts the clock
     machine.handle_timer(101.0)
     assert machine.next_timer() == 111.0
+    outbox(machine)  # the round trip is measured
     machine.handle_timer(110.9)
     assert machine.open_streams() == 1
     machine.handle_timer(111.0)
@@ -739,8 +740,8 @@ def test_a_ping_without_flags_is_ignored() -> None:
 @BOTH_ROLES
 def test_a_ping_of_ours_carries_exactly_syn(role: Role) -> None:
     machine = yamux(role)
-    machine.ping(2**32 - 1)
-    assert control(machine) == [head(PING, SYN, 0, 2**32 - 1)]
+    machine.ping(2**32 - 2)
+    assert control(machine) == [head(PING, SYN, 0, 2**32 - 2)]
 
 
 def test_a_pong_is_reported() -> None:
@@ -772,10 +773,10 @@ def test_only_32_pongs_are_waited_for() -> None:
     assert machine.events() == [PongReceived(None, 1)]
 
 
-@pytest.mark.parametrize("value", [-1, 2**32])
-def test_a_ping_carries_32_bits(value: int) -> None:
+@pytest.mark.parametrize("value", [-1, 2**32 - 1, 2**32])
+def test_a_ping_carries_32_bits_less_the_value_that_measures(value: int) -> None:
     machine = yamux(Role.CLIENT)
-    with pytest.raises(LocalProtocolError, match="32 bits"):
+    with pytest.raises(LocalProtocolError, match=f"0 to 2\\^32-2, not {value}"):
         machine.ping(value)
     assert not machine.has_output()
 
@@ -783,11 +784,37 @@ def test_a_ping_carries_32_bits(value: int) -> None:
 # Round trips and growing windows
 
 
+def test_the_first_stream_has_the_round_trip_measured() -> None:
+    machine = yamux(Role.CLIENT)
+    assert machine.next_timer() is None
+    machine.handle_timer(1.0)
+    assert not machine.has_output()
+    machine.now = 2.0
+    machine.open_stream()
+    outbox(machine)
+    assert machine.next_timer() == 2.0
+    machine.handle_timer(2.0)
+    assert outbox(machine) == [head(PING, SYN, 0, 2**32 - 1)]
+    machine.now = 2.25
+    machine.receive_data(head(PING, ACK, 0, 2**32 - 1))
+    assert (machine.rtt, machine.events()) == (0.25, [])
+
+
+def test_the_round_trip_is_measured_anew_after_half_a_minute() -> None:
+    machine, _ = opened(Role.CLIENT, local=True)
+    machine.handle_timer(2.0)
+    outbox(machine)
+    machine.handle_timer(31.9)
+    assert (machine.next_timer(), machine.has_output()) == (32.0, False)
+    machine.handle_timer(32.0)
+    assert outbox(machine) == [head(PING, SYN, 0, 2**32 - 1)]
+
+
 def measured(rtt: float, **limits: int) -> tuple[YamuxProtocol, int]:
     machine, stream_id = opened(Role.CLIENT, local=True, **limits)
-    machine.note_time(0.0)
+    machine.now = 0.0
     machine.ping(1)
-    machine.note_time(rtt)
+    machine.now = rtt
     machine.receive_data(head(PING, ACK, 0, 1))
     outbox(machine)
     machine.events()
@@ -796,7 +823,7 @@ def measured(rtt: float, **limits: int) -> tuple[YamuxProtocol, int]:
 
 def read_half(machine: YamuxProtocol, stream_id: int, size: int, now: float) -> int:
     """Receive and read half of a window of ``size``; return the credit sent for it."""
-    machine.note_time(now)
+    machine.now = now
     machine.receive_data(data_frame(stream_id, bytes(size // 2)))
     machine.consumed(stream_id, size // 2)
     (frame,) = outbox(machine)
@@ -816,7 +843,7 @@ def test_a_pong_gives_the_round_trip_time() -> None:
 def test_the_round_trip_time_is_smoothed_by_half() -> None:
     machine, _ = measured(0.25)
     machine.ping(2)
-    machine.note_time(1.0)
+    machine.now = 1.0
     machine.receive_data(head(PING, ACK, 0, 2))
     assert machine.rtt == 0.5
 
@@ -857,7 +884,7 @@ def grow_to_the_end(machine: YamuxProtocol, stream_id: int) -> int:
 
 
 def test_a_window_grows_to_16_mib() -> None:
-    machine, stream_id = measured(0.1)
+    machine, stream_id = measured(0.1, max_connection_buffer=64 * MIB)
     assert grow_to_the_end(machine, stream_id) == 16 * MIB
 
 
@@ -869,8 +896,8 @@ def test_a_window_configured_larger_than_16_mib_does_not_grow() -> None:
     assert outbox(machine) == [window(stream_id, 16 * MIB)] * 2
 
 
-def test_all_windows_grow_by_64_mib_together() -> None:
-    machine, stream_id = measured(0.1)
+def test_all_windows_grow_by_half_the_memory_of_the_connection_together() -> None:
+    machine, stream_id = measured(0.1, max_connection_buffer=128 * MIB)
     sizes = [grow_to_the_end(machine, stream_id)]
     for _ in range(4):
         stream_id = machine.open_stream()
@@ -885,6 +912,29 @@ def test_all_windows_grow_by_64_mib_together() -> None:
 # Going away
 
 
+@pytest.mark.parametrize(
+    ("close_code", "code"), [(1000, 0), (1001, 0), (1002, 1), (1009, 2), (1011, 2), (3000, 2)]
+)
+def test_the_farewell_says_why_behind_the_data(close_code: int, code: int) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.send_data(stream_id, b"x")
+    machine.farewell(close_code)
+    assert outbox(machine) == [data_frame(stream_id, b"x"), head(GO_AWAY, 0, 0, code)]
+
+
+def test_only_going_away_between_frames_is_a_farewell() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    assert not machine.said_farewell()
+    machine.receive_data(head(GO_AWAY, 0, 0, 0))
+    assert machine.said_farewell()
+    wire = data_frame(stream_id, b"xy")
+    for cut in (1, 12, 13):
+        machine.receive_data(wire[:cut])
+        assert not machine.said_farewell()
+        machine.receive_data(wire[cut:])
+        assert machine.said_farewell()
+
+
 @BOTH_ROLES
 def test_going_away_sends_code_0_once(role: Role) -> None:
     machine = yamux(role)
@@ -896,9 +946,10 @@ def test_going_away_sends_code_0_once(role: Role) -> None:
 def test_streams_behind_our_going_away_are_reset() -> None:
     machine = yamux(Role.SERVER)
     machine.go_away(0)
+    outbox(machine)
     machine.receive_data(data_frame(1, b"hello", SYN) + data_frame(1, b"more"))
     assert machine.events() == []
-    assert outbox(machine) == [head(GO_AWAY, 0, 0, 0), window(1, 0, RST)]
+    assert outbox(machine) == [window(1, 0, RST)]
 
 
 def test_streams_go_on_after_going_away() -> None:

@@ -66,9 +66,9 @@ def yamux_pair(**limits: Any) -> Pair:
 
 def snapshot(machine: YamuxProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    names = set(vars(machine)) - {"config", "_streams", "_offered", "_growth", "_reader"}
+    names = set(vars(machine)) - {"config", "_streams", "_offered", "_growth", "_pings", "_reader"}
     state = {name: copy.deepcopy(getattr(machine, name)) for name in names}
-    for part in (machine._growth, machine._reader):
+    for part in (machine._growth, machine._pings, machine._reader):
         state |= copy.deepcopy(vars(part))
     state["_offered"] = list(machine._offered)
     state["_streams"] = {

@@ -37,16 +37,22 @@ class MuxProtocol(ABC):
         name: what ``connect(protocol=)`` calls it.
         subprotocol: what is offered in the handshake, or ``None``.
         first_application_code: error codes below it belong to the protocol.
+        last_code: the largest error code that the wire can carry.
         refused_code: the code that a stream nobody takes is ended with.
         keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
             bytes are a stream.
+        pings: the wire has a ping of its own.
+        now: the owner sets it to the time of what it passes on; round trips are measured by it.
     """
 
     name: str
     subprotocol: str | None
     first_application_code: int
+    last_code: int = 2**62 - 1
     refused_code: int
     keeps_boundaries: bool = True
+    pings: bool = False
+    now: float = 0.0
 
     def __init__(self, role: Role, config: Config) -> None:
         self.role = role
@@ -141,13 +147,37 @@ class MuxProtocol(ABC):
     def go_away(self, code: int) -> None:
         """Take no further streams from the peer; running ones go on."""
 
+    def farewell(self, code: int) -> None:  # noqa: B027  (most carriers say it)
+        """Say, behind everything sent, that the connection ends with a close code.
+
+        Does nothing where the carrier says it.
+        """
+
+    def said_farewell(self) -> bool:
+        """Tell whether the peer has, so that the end of the carrier's bytes is a clean one."""
+        return False
+
+    def may_ping(self) -> bool:
+        """Tell whether ``ping`` would ask now."""
+        return self.pings
+
     def ping(self, value: int) -> None:
         """Ask the peer for a sign of life; ``PongReceived`` brings ``value`` back.
 
         Raises:
             LocalProtocolError: the wire has no ping, or none can be sent any more.
         """
-        raise LocalProtocolError("this wire has no ping of its own")
+        raise LocalProtocolError(f"{self.name} has no ping of its own")
+
+    def ping_stream(self, stream_id: int, value: int) -> None:
+        """Ask for a sign of life of one stream; ``PongReceived`` brings ``value`` back.
+
+        Raises:
+            LocalProtocolError: the wire has no such ping, or the stream has ended here.
+        """
+        raise LocalProtocolError(
+            f"{self.name} has no ping of single streams; use connection.ping()"
+        )
 
     @abstractmethod
     def next_timer(self) -> float | None:

@@ -102,6 +102,7 @@ class BymuxProtocol(MuxProtocol):
     name = subprotocol = "bymux"
     first_application_code = refused_code = 0  # the wire has no codes
     keeps_boundaries = False
+    pings = True
 
     def __init__(self, role: Role, config: Config, state: BymuxState | None = None) -> None:
         super().__init__(role, config)
@@ -191,7 +192,7 @@ class BymuxProtocol(MuxProtocol):
 
     def _receive_write(self, stream: Scope, size: int, data: Buffer | None) -> None:
         half = stream.incoming
-        _forbid(half.closed, WRITE, stream, "Close")
+        stream.forbid(half.closed, WRITE, "Close")
         if size > half.credit:
             raise FlowControlError(
                 f"Write of {size} bytes on stream {stream.wire_id} with {half.credit} of credit"
@@ -213,7 +214,7 @@ class BymuxProtocol(MuxProtocol):
 
     def _receive_opening(self, wire_id: int) -> None:
         half = self._all.incoming
-        _forbid(half.closed, WRITE, self._all, "Close")
+        self._all.forbid(half.closed, WRITE, "Close")
         if wire_id % 2 == self._parity:
             raise StreamIdError(f"the peer opened stream {wire_id}, an id of this side")
         if wire_id in self._active:
@@ -236,20 +237,20 @@ class BymuxProtocol(MuxProtocol):
 
     def _receive_credit(self, scope: Scope, count: int) -> None:
         half = scope.outgoing
-        _forbid(half.stopped, CREDIT, scope, "StopRead")
+        scope.forbid(half.stopped, CREDIT, "StopRead")
         usable = half.credit > 0 or half.closed
         half.grant(count, scope.label)
         if not usable and half.credit:
             self._events.append(OpenPermitted() if scope.id is None else CreditGranted(scope.id))
 
     def _receive_ping(self, scope: Scope, _: int) -> None:
-        _forbid(scope.peer_mute, PING, scope, "Close and StopRead")
+        scope.forbid(scope.peer_mute, PING, "Close and StopRead")
         if not scope.mute and scope.id not in self._pongs:
             self._pongs.add(scope.id)
             self._send(PONG, scope)
 
     def _receive_pong(self, scope: Scope, _: int) -> None:
-        _forbid(scope.peer_mute, PONG, scope, "Close and StopRead")
+        scope.forbid(scope.peer_mute, PONG, "Close and StopRead")
         if scope.ping is None:
             return
         self._events.append(PongReceived(scope.id, scope.ping))
@@ -259,14 +260,14 @@ class BymuxProtocol(MuxProtocol):
             self._send_ping(scope, value)
 
     def _receive_close(self, scope: Scope, _: int) -> None:
-        _forbid(scope.incoming.closed, CLOSE, scope, "Close")
+        scope.forbid(scope.incoming.closed, CLOSE, "Close")
         scope.incoming.closed = True
         if self._stop_reading(scope) and scope.id is not None:
             self._events.append(StreamEnded(scope.id))
         self._forget_if_done(scope)
 
     def _receive_stop_read(self, scope: Scope, _: int) -> None:
-        _forbid(scope.outgoing.stopped, STOP_READ, scope, "StopRead")
+        scope.forbid(scope.outgoing.stopped, STOP_READ, "StopRead")
         scope.outgoing.stopped = True
         unasked = self._stop_writing(scope)
         if scope.id is None:
@@ -413,17 +414,22 @@ class BymuxProtocol(MuxProtocol):
         if not usable:
             self._events.append(OpenPermitted())  # who waits is to hear that none will be opened
 
+    def farewell(self, code: int) -> None:
+        """Say that nothing further is opened or taken, the nearest thing to it on this wire."""
+        self.go_away(code)
+
+    def said_farewell(self) -> bool:
+        return self._all.peer_mute and self._reader.between_packets()
+
+    def may_ping(self) -> bool:
+        return not self._all.mute
+
     def ping(self, value: int) -> None:
         if self._all.mute:
             raise LocalProtocolError("no ping may follow the global Close and StopRead")
         self._send_ping(self._all, value)
 
-    def ping_stream(self, stream_id: int, value: int = 0) -> None:
-        """Ask for a sign of life of one stream; ``PongReceived`` brings ``value`` back.
-
-        Raises:
-            LocalProtocolError: both halves have ended here.
-        """
+    def ping_stream(self, stream_id: int, value: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None or stream.mute:
             raise LocalProtocolError(f"no ping may follow the end of stream {stream_id}")
@@ -440,11 +446,3 @@ class BymuxProtocol(MuxProtocol):
 
     def open_streams(self) -> int:
         return len(self._streams)
-
-
-def _forbid(broken: bool, kind: int, scope: Scope, after: str) -> None:
-    """Refuse a packet that its sender may not send any more, naming what forbids it."""
-    if broken and scope.id is None:
-        raise FrameError(f"global {NAMES[kind]} after the same side's global {after}")
-    if broken:
-        raise StreamIdError(f"{NAMES[kind]} on {scope.label} after the same side's {after}")

@@ -91,6 +91,10 @@ class PacketReader:
         self._kept = bytearray()  # the start of an incomplete packet
         self._wanted = 0  # the size it must reach before more of it is known
 
+    def between_packets(self) -> bool:
+        """Tell whether no packet is incomplete."""
+        return not self._kept
+
     def packets(self, data: Buffer) -> Iterator[Packet]:
         """Yield the packets that ``data`` completes; the rest is kept for the next call.
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..exceptions import FlowControlError
-from .bymux_packets import MAX_NUMBER
+from ..exceptions import FlowControlError, FrameError, StreamIdError
+from .bymux_packets import MAX_NUMBER, NAMES
 
 __all__ = ["INFINITE", "BymuxState", "HalfState", "ReceiveHalf", "Scope", "SendHalf", "StreamState"]
 
@@ -244,6 +244,13 @@ class Scope:
     def ended(self) -> bool:
         """Tell whether all four packets have passed."""
         return self.outgoing.over and self.incoming.over
+
+    def forbid(self, broken: bool, kind: int, after: str) -> None:
+        """Refuse a packet that its sender may not send any more, naming what forbids it."""
+        if broken and self.id is None:
+            raise FrameError(f"global {NAMES[kind]} after the same side's global {after}")
+        if broken:
+            raise StreamIdError(f"{NAMES[kind]} on {self.label} after the same side's {after}")
 
     @property
     def mute(self) -> bool:

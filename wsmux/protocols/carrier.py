@@ -1,9 +1,9 @@
 """Turn the bytes of a socket into messages, pings and closes, and back.
 
 A ``Framing`` is pure: the owner of the socket receives into ``get_buffer()``, reports how much
-came with ``received()`` and sends what the ``encode`` calls return. Two exist: RFC 6455 in
-``wsmux.websocket.framing``, and ``ByteFraming`` here, which carries native messages over a plain
-byte stream.
+came with ``received()`` and sends what the ``encode`` calls return. Three exist: RFC 6455 in
+``wsmux.websocket.framing``, and two here for a plain byte stream: ``ByteFraming`` carries native
+messages, ``NoFraming`` the wires that cut the stream themselves.
 
 ``ByteFraming`` writes a message as ``varint id | type | varint length | body``. What a WebSocket
 says with control frames is said by three further types on id 0, numbered as RFC 6455's opcodes:
@@ -25,6 +25,7 @@ __all__ = [
     "ByteFraming",
     "Framing",
     "Kind",
+    "NoFraming",
     "Received",
     "check_control",
     "decode_close",
@@ -66,7 +67,10 @@ class Framing(ABC):
         failure: the rule the peer broke. What came before it was returned; nothing follows.
         filled: the last read left no room, so more is likely to be waiting.
         controls: there were others than messages in what ``received`` returned last.
+        has_controls: the carrier can ping, and say that it ends; else its end of file says that.
     """
+
+    has_controls = True
 
     def __init__(self, max_message_size: int) -> None:
         self.max_message_size = max_message_size
@@ -224,3 +228,25 @@ class ByteFraming(Framing):
         check_control(payload)
         head = b"\x00" + kind.to_bytes(self._width, "big")
         return head + encode_varint(len(payload)) + payload
+
+
+class NoFraming(Framing):
+    """Carry a wire that needs no framing: its bytes go out and come in as they are."""
+
+    has_controls = False
+
+    def __init__(self) -> None:
+        super().__init__(LARGEST_BUFFER)
+
+    def _parse(self, frames: list[Received]) -> bool:
+        frames.append((Kind.BINARY, self._view[self._start : self._end]))
+        self._start = self._end
+        return True
+
+    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+        head, body = message
+        return [head, body] if body else [head]
+
+    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        """Return nothing: there is no word for it here."""
+        return b""

@@ -27,10 +27,8 @@ Where the specification is silent, or this machine is stricter or milder than ot
 
 from __future__ import annotations
 
-from collections import deque
-
 from ..config import Config
-from ..exceptions import LocalProtocolError, RemoteProtocolError
+from ..exceptions import CLEAN_CODES, LocalProtocolError, RemoteProtocolError
 from .base import Buffer, Message, MuxProtocol, Role
 from .events import (
     CreditGranted,
@@ -47,7 +45,18 @@ from .events import (
     WriteStopped,
 )
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
-from .yamux_frames import Flag, FrameReader, Head, Type, encode_head
+from .yamux_frames import (
+    NORMAL,
+    PROTOCOL_ERROR,
+    Flag,
+    FrameReader,
+    Head,
+    Type,
+    encode_head,
+    ended_by_peer,
+    go_away_code,
+)
+from .yamux_pings import MEASURING, Pings
 from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check
 from .yamux_windows import INITIAL_WINDOW, Growth
 
@@ -58,11 +67,6 @@ MAX_UINT32 = 2**32 - 1
 # Bytes of one data frame sent: streams interleave, and 12 bytes of head are nothing against it.
 MAX_DATA = 32 * 1024
 
-# Answers to pings not yet taken; a peer that sends more than can be answered loses the oldest.
-MAX_ANSWERS = 32
-
-NORMAL, PROTOCOL_ERROR = 0, 1
-GO_AWAY_MEANINGS = {PROTOCOL_ERROR: "protocol error", 2: "internal error"}
 
 # Plain numbers: looking a member up in its class costs too much for each frame.
 SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST))
@@ -72,8 +76,8 @@ DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
 class YamuxProtocol(MuxProtocol):
     """Be one end of a Yamux connection. See ``MuxProtocol`` for the calls.
 
-    The owner calls ``note_time`` before it calls ``ping`` or passes on what it received, so that
-    round trips can be measured; windows grow by them.
+    While there are streams it measures the round-trip time, by which windows grow; for that the
+    owner keeps ``now`` set.
 
     Attributes:
         empty_messages: frames received that changed nothing and cost the peer nothing.
@@ -82,8 +86,10 @@ class YamuxProtocol(MuxProtocol):
     name = "yamux"
     subprotocol = "yamux"
     first_application_code = 1  # the wire reserves none; 0 is what a reset without a code says
+    last_code = MAX_UINT32
     refused_code = 0
     keeps_boundaries = False
+    pings = True
 
     def __init__(self, role: Role, config: Config) -> None:
         super().__init__(role, config)
@@ -96,8 +102,8 @@ class YamuxProtocol(MuxProtocol):
         self._pending_opens = 0
         self._peer_refuses = self._refusing = False
         self._drainable = INITIAL_WINDOW  # bytes still taken for streams that are not there
-        self._answers: deque[int] = deque(maxlen=MAX_ANSWERS)
-        self._growth = Growth()
+        self._pings = Pings()
+        self._growth = Growth(config.max_connection_buffer // 2)
         self._max_data = min(config.max_frame_size, MAX_DATA)
         self._reader = FrameReader()
         self._head: Head | None = None  # of the frame whose body is coming
@@ -145,7 +151,10 @@ class YamuxProtocol(MuxProtocol):
     def _apply(self, head: Head, body: bytes) -> None:
         _, kind, flags, stream_id, length = head
         if kind == PING:
-            self._receive_ping(flags, length)
+            if not self._pings.received(flags, length, self.now):
+                self.empty_messages += 1
+            elif not flags & SYN and length != MEASURING:
+                self._events.append(PongReceived(None, length))
         elif kind == GO_AWAY:
             self._receive_go_away(length)
         else:
@@ -215,21 +224,9 @@ class YamuxProtocol(MuxProtocol):
                 self._emit(stream, WriteStopped(stream.id, code))
         self._void(stream, WriteInput.PEER_STOP, ReadInput.PEER_RESET)
 
-    def _receive_ping(self, flags: int, value: int) -> None:
-        if flags & SYN:
-            self._answers.append(value)
-        elif flags & ACK and self._growth.pong_received(value):
-            self._events.append(PongReceived(None, value))
-        else:
-            self.empty_messages += 1
-
     def _receive_go_away(self, code: int) -> None:
         if code != NORMAL:
-            meaning = GO_AWAY_MEANINGS.get(code, "unknown")
-            raise RemoteProtocolError(
-                f"the peer ended the connection with GO_AWAY code {code} ({meaning})",
-                1002 if code == PROTOCOL_ERROR else 1011,
-            )
+            raise ended_by_peer(code)
         if self._peer_refuses:
             self.empty_messages += 1
             return
@@ -279,13 +276,10 @@ class YamuxProtocol(MuxProtocol):
     # Frames out
 
     def has_output(self) -> bool:
-        return bool(self._data or self._control or self._answers)
+        return bool(self._data or self._control or self._pings.answers)
 
     def control_to_send(self) -> list[Message]:
-        if not self._answers:
-            return super().control_to_send()
-        answers: list[Message] = [(encode_head(PING, ACK, 0, v), b"") for v in self._answers]
-        self._answers.clear()
+        answers = self._pings.take_answers() if self._pings.answers else []
         return answers + super().control_to_send()
 
     def _control_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
@@ -304,24 +298,17 @@ class YamuxProtocol(MuxProtocol):
 
     # Calls
 
-    def note_time(self, now: float) -> None:
-        """Say what time it is; calls that take no ``now`` happen at the last time noted."""
-        self._growth.now = now
-
     @property
     def rtt(self) -> float | None:
         """The smoothed round-trip time in seconds, ``None`` before a ping was answered."""
-        return self._growth.rtt
+        return self._pings.rtt
 
     def ping(self, value: int) -> None:
         """Ask for an answer that carries ``value``; ``PongReceived`` reports it.
 
         At most 32 are waited for; the answer to an older one does nothing.
         """
-        if not 0 <= value <= MAX_UINT32:
-            raise LocalProtocolError(f"a ping of yamux carries 32 bits, not {value}")
-        self._growth.ping_sent(value)
-        self._control_frame(PING, SYN, 0, value)
+        self._control.append(self._pings.ask(value, self.now))
 
     def may_open(self) -> bool:
         return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
@@ -386,11 +373,11 @@ class YamuxProtocol(MuxProtocol):
             return  # the peer sends no more, or its credit was returned before
         returned = stream.window.consume(count)
         if returned:
-            returned += self._growth.grow(stream.window)
+            returned += self._growth.grow(stream.window, self.now, self.rtt)
         self._return_credit(stream, returned)
 
     def close_write(self, stream_id: int, now: float) -> None:
-        self.note_time(now)
+        self.now = now
         stream = self._streams.get(stream_id)
         if stream is None or stream.write is not WRITING:
             return
@@ -421,19 +408,35 @@ class YamuxProtocol(MuxProtocol):
             self._reset(stream, code)
 
     def go_away(self, code: int) -> None:
-        """Take no further streams; the wire has only code 0 for that, whatever ``code`` says."""
+        """Take no further streams; the wire has only code 0 for that, whatever ``code`` says.
+
+        It goes behind what was written, since many peers end the connection when they hear it.
+        """
         if not self._refusing:
             self._refusing = True
-            self._control_frame(GO_AWAY, 0, 0, NORMAL)
+            self._data.append((encode_head(GO_AWAY, 0, 0, NORMAL), b""))
+
+    def farewell(self, code: int) -> None:
+        if code in CLEAN_CODES:
+            self.go_away(NORMAL)
+        else:
+            self._data.append((encode_head(GO_AWAY, 0, 0, go_away_code(code)), b""))
+
+    def said_farewell(self) -> bool:
+        return self._peer_refuses and self._head is None and self._reader.between_frames()
 
     # Time
 
     def next_timer(self) -> float | None:
-        dues = (self._growth.now if due is None else due for due in self._lingering.values())
-        return min(dues, default=None)
+        if not self._streams:
+            return None
+        dues = (self.now if due is None else due for due in self._lingering.values())
+        return min(self._pings.next_measurement(self.now), *dues)
 
     def handle_timer(self, now: float) -> None:
-        self.note_time(now)
+        self.now = now
+        if self._streams and self._pings.next_measurement(now) <= now:
+            self._control.append(self._pings.measure(now))
         for stream_id, due in list(self._lingering.items()):
             if due is None:
                 self._lingering[stream_id] = now + self.config.close_timeout

@@ -11,10 +11,30 @@ import struct
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-__all__ = ["HEAD_SIZE", "Flag", "FrameReader", "Head", "Type", "encode_head"]
+from ..exceptions import RemoteProtocolError
+
+__all__ = [
+    "HEAD_SIZE",
+    "NORMAL",
+    "PROTOCOL_ERROR",
+    "Flag",
+    "FrameReader",
+    "Head",
+    "Type",
+    "encode_head",
+    "ended_by_peer",
+    "go_away_code",
+]
 
 _HEAD = struct.Struct(">BBHII")
 HEAD_SIZE = _HEAD.size
+
+
+# What a GO_AWAY frame says.
+NORMAL, PROTOCOL_ERROR, INTERNAL_ERROR = range(3)
+_MEANINGS = {PROTOCOL_ERROR: "protocol error", INTERNAL_ERROR: "internal error"}
+
+_CLOSE_PROTOCOL_ERROR, _CLOSE_INTERNAL_ERROR = 1002, 1011  # RFC 6455 section 7.4.1
 
 
 class Type(IntEnum):
@@ -61,6 +81,10 @@ class FrameReader:
         self._part = bytearray()  # of a head, or of a body that is kept
         self._missing: int | None = None  # bytes of a body that has begun, else None
 
+    def between_frames(self) -> bool:
+        """Tell whether nothing is incomplete, as far as heads go."""
+        return not self._part
+
     def head(self, data: memoryview, position: int) -> tuple[Head | None, int]:
         """Return the next head, if it is whole, and the position behind what was taken."""
         if not self._part and len(data) - position >= HEAD_SIZE:
@@ -96,3 +120,18 @@ class FrameReader:
         body = bytes(self._part)
         self._part = bytearray()  # a large one is not to be held on to
         return body, end
+
+
+def ended_by_peer(code: int) -> RemoteProtocolError:
+    """Return what a GO_AWAY of the peer with a code but 0 ends the connection with."""
+    meaning = _MEANINGS.get(code, "unknown")
+    return RemoteProtocolError(
+        f"the peer ended the connection with GO_AWAY code {code} ({meaning})",
+        _CLOSE_PROTOCOL_ERROR if code == PROTOCOL_ERROR else _CLOSE_INTERNAL_ERROR,
+        ended_by="remote",
+    )
+
+
+def go_away_code(close_code: int) -> int:
+    """Return what a GO_AWAY says when this side ends the connection for a failure."""
+    return PROTOCOL_ERROR if close_code == _CLOSE_PROTOCOL_ERROR else INTERNAL_ERROR

@@ -5,8 +5,8 @@ way that is too little: a window is doubled when half of it was read in less tha
 A larger half takes longer to arrive, so the four round trips grow in proportion with the window;
 without that, growth would stop near 512 KiB on a path of 50 ms. A window never shrinks.
 
-There is no clock here: the owner says what time it is, and the time of an event is the last one
-that was noted. Without pings no round-trip time is known, and nothing grows.
+There is no clock here: the owner says what time it is. Without pings no round-trip time is known,
+and nothing grows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from ..config import KIB, MIB
 from .credit import ReceiveWindow
 
-__all__ = ["INITIAL_WINDOW", "MAX_STREAM_WINDOW", "MAX_TOTAL_GROWTH", "Growth", "YamuxWindow"]
+__all__ = ["INITIAL_WINDOW", "MAX_STREAM_WINDOW", "Growth", "YamuxWindow"]
 
 # What each side may send on a new stream before it has heard anything ("Flow Control").
 INITIAL_WINDOW = 256 * KIB
@@ -22,14 +22,8 @@ INITIAL_WINDOW = 256 * KIB
 # A window does not grow beyond it: 1 s of round trip at 16 MiB/s. As go-yamux and js.
 MAX_STREAM_WINDOW = 16 * MIB
 
-# What all windows of a connection have grown by together: four streams at their largest.
-MAX_TOTAL_GROWTH = 64 * MIB
-
 # A half window read in less than this many round trips makes the first doubling. As go-yamux.
 GROWTH_ROUND_TRIPS = 4
-
-# Pings whose answer is awaited; the oldest are given up, so that a mute peer costs no memory.
-MAX_PINGS = 32
 
 
 class YamuxWindow(ReceiveWindow):
@@ -53,45 +47,28 @@ class YamuxWindow(ReceiveWindow):
 
 
 class Growth:
-    """Know the time and the round-trip time, and decide which window grows.
+    """Decide which window grows.
+
+    Args:
+        limit: bytes that all windows of the connection may grow by together.
 
     Attributes:
-        now: the last time that was noted.
-        rtt: seconds, half of it the last measurement; ``None`` before the first.
         total: bytes by which the windows of living streams have grown.
     """
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.rtt: float | None = None
+    def __init__(self, limit: int) -> None:
         self.total = 0
-        self._sent: dict[int, float] = {}
+        self._limit = limit
 
-    def ping_sent(self, value: int) -> None:
-        """Start the clock of a ping."""
-        self._sent.pop(value, None)
-        self._sent[value] = self.now
-        if len(self._sent) > MAX_PINGS:
-            del self._sent[next(iter(self._sent))]
-
-    def pong_received(self, value: int) -> bool:
-        """Stop the clock; tell whether this ping was waited for."""
-        sent = self._sent.pop(value, None)
-        if sent is None:
-            return False
-        sample = self.now - sent
-        self.rtt = sample if self.rtt is None else (self.rtt + sample) / 2
-        return True
-
-    def grow(self, window: YamuxWindow) -> int:
+    def grow(self, window: YamuxWindow, now: float, rtt: float | None) -> int:
         """Widen a window whose credit is returned now, if it is due; return by how much."""
-        last, window.updated = window.updated, self.now
-        if self.rtt is None or last is None:
+        last, window.updated = window.updated, now
+        if rtt is None or last is None:
             return 0
-        threshold = GROWTH_ROUND_TRIPS * self.rtt * window.size / INITIAL_WINDOW
-        if self.now - last >= threshold:
+        threshold = GROWTH_ROUND_TRIPS * rtt * window.size / INITIAL_WINDOW
+        if now - last >= threshold:
             return 0
-        room = min(MAX_STREAM_WINDOW - window.size, MAX_TOTAL_GROWTH - self.total)
+        room = min(MAX_STREAM_WINDOW - window.size, self._limit - self.total)
         count = max(0, min(window.size, room))
         window.widen(count)
         window.grown += count

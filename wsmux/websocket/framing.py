@@ -3,6 +3,9 @@
 Strict where the RFC says MUST: reserved bits and opcodes, masking by role, shortest lengths,
 unfragmented control frames of at most 125 bytes, UTF-8 in text and close reasons, close codes. No
 extension is ever negotiated, so reserved bits are always wrong. Text is checked when it is whole.
+
+Where the boundaries of messages mean nothing, fragments are passed on as they come, and frames
+above ``max_message_size`` in pieces: nothing is held back, so there is no size to refuse.
 """
 
 from __future__ import annotations
@@ -42,11 +45,27 @@ _JOIN_BELOW = 4096
 
 
 class WebSocketFraming(Framing):
-    """Be one end of a WebSocket after the handshake. See ``Framing`` for the calls."""
+    """Be one end of a WebSocket after the handshake. See ``Framing`` for the calls.
 
-    def __init__(self, role: Role, max_message_size: int, max_fragments: int = 1024) -> None:
+    Args:
+        role: the client masks.
+        max_message_size: in bytes; see the module for what happens above it.
+        max_fragments: of one message.
+        keeps_boundaries: a message is handed on when it is whole.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        max_message_size: int,
+        max_fragments: int = 1024,
+        keeps_boundaries: bool = True,
+    ) -> None:
         super().__init__(max_message_size)
         self.max_fragments = max_fragments
+        self._keeps_boundaries = keeps_boundaries
+        self._rest = 0  # bytes still to come of a frame that is passed on in pieces
+        self._rest_key = b""  # what they are masked with
         self._masks = role is Role.CLIENT
         self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
         self._kind: Kind | None = None  # of the message whose fragments are coming
@@ -54,9 +73,12 @@ class WebSocketFraming(Framing):
         self._fragments_size = 0
 
     def between_messages(self) -> bool:
-        return super().between_messages() and self._kind is None
+        return super().between_messages() and self._kind is None and not self._rest
 
     def _parse(self, frames: list[Received]) -> bool:
+        if self._rest:
+            self._piece(frames)
+            return True
         buffer, start, end = self._buffer, self._start, self._end
         payload = start + 2
         if payload > end:
@@ -77,11 +99,11 @@ class WebSocketFraming(Framing):
             size = layout.unpack_from(buffer, start + 2)[0]
             if not shortest <= size <= _LONG:
                 self._wrong_size(size)
-        if size + self._fragments_size > self.max_message_size and first & _OPCODE < _CLOSE:
-            self._too_big(size)
         masked = payload
         if self._wanted_mask:
             payload += 4
+        if size + self._fragments_size > self.max_message_size and first & _OPCODE < _CLOSE:
+            return self._too_big(first, size, masked, payload)
         stop = payload + size
         if stop > end:
             self._wanted = stop - start
@@ -128,16 +150,41 @@ class WebSocketFraming(Framing):
             raise FrameError("frame length with the top bit set")
         raise FrameError("frame length not in its shortest form")
 
-    def _too_big(self, size: int) -> None:
-        raise FrameError(
-            f"message of at least {size + self._fragments_size} bytes is above the limit of "
-            f"{self.max_message_size}",
-            1009,
-        )
+    def _too_big(self, first: int, size: int, masked: int, payload: int) -> bool:
+        """Refuse a frame, or begin to pass it on in pieces, once its head is whole."""
+        opcode = first & _OPCODE
+        if self._keeps_boundaries or (self._kind or opcode) != _BINARY:
+            raise FrameError(
+                f"message of at least {size + self._fragments_size} bytes is above the limit of "
+                f"{self.max_message_size}",
+                1009,
+            )
+        if payload > self._end:
+            return False
+        self._kind = None if first & _FIN else _BINARY
+        self._start, self._rest = payload, size
+        self._rest_key = bytes(self._buffer[masked:payload])
+        return True
+
+    def _piece(self, frames: list[Received]) -> None:
+        """Pass on what is here of a frame."""
+        size = min(self._rest, self._end - self._start)
+        data: Buffer = self._view[self._start : self._start + size]
+        self._start += size
+        self._rest -= size
+        if self._wanted_mask:
+            data = mask(data, self._rest_key)
+            self._rest_key = rotate(self._rest_key, size)
+        frames.append((_BINARY, data))
 
     def _fragment(self, opcode: int, last: bool, data: bytes, frames: list[Received]) -> None:
         if opcode:
             self._kind = Kind(opcode)
+        if self._kind is _BINARY and not self._keeps_boundaries:
+            frames.append((_BINARY, data))
+            if last:
+                self._kind = None
+            return
         self._fragments.append(data)
         self._fragments_size += len(data)
         if len(self._fragments) > self.max_fragments:
