@@ -8,6 +8,7 @@ import wsmux
 import wsmux.flask
 
 ALL = {
+    "BymuxState",
     "ConcurrencyError",
     "Config",
     "Connection",
@@ -18,6 +19,7 @@ ALL = {
     "FlowControlError",
     "ForkedError",
     "FrameError",
+    "HalfState",
     "HandshakeError",
     "LocalProtocolError",
     "ProtocolError",
@@ -30,6 +32,7 @@ ALL = {
     "StreamIdError",
     "StreamRefused",
     "StreamReset",
+    "StreamState",
     "StreamWriteClosed",
     "WriteTimeout",
     "WsmuxError",
@@ -47,6 +50,7 @@ CONNECTION = {
     "closed",
     "config",
     "go_away",
+    "initial_streams",
     "name",
     "open_stream",
     "ping",
@@ -67,6 +71,7 @@ STREAM = {
     "flush",
     "id",
     "makefile",
+    "ping",
     "read",
     "readable",
     "readall",

@@ -37,11 +37,13 @@ from .exceptions import (
     WsmuxError,
 )
 from .protocols.base import Role
+from .protocols.bymux_state import BymuxState, HalfState, StreamState
 from .server import Server, serve
 from .snapshots import ConnectionStats, Request
 from .stream import Stream
 
 __all__ = [
+    "BymuxState",
     "ConcurrencyError",
     "Config",
     "Connection",
@@ -52,6 +54,7 @@ __all__ = [
     "FlowControlError",
     "ForkedError",
     "FrameError",
+    "HalfState",
     "HandshakeError",
     "LocalProtocolError",
     "ProtocolError",
@@ -64,6 +67,7 @@ __all__ = [
     "StreamIdError",
     "StreamRefused",
     "StreamReset",
+    "StreamState",
     "StreamWriteClosed",
     "WriteTimeout",
     "WsmuxError",

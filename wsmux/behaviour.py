@@ -12,10 +12,11 @@ from .config import Config
 from .connection import Connection, StartOn
 from .exceptions import ConnectionClosed, ForkedError
 from .protocols.base import MuxProtocol, Role
+from .protocols.bymux_state import BymuxState
 from .protocols.carrier import Framing
 from .reasons import CodeToReason, ReasonToCode
 from .snapshots import Request
-from .transports.plain import byte_parts, websocket_parts
+from .transports.wires import wire
 from .workers import StreamHandler, StreamWorkers
 
 __all__ = ["DEFAULT_WORKERS", "Behaviour", "ConnectionHandler"]
@@ -39,6 +40,7 @@ class Behaviour:
     workers: int = DEFAULT_WORKERS
     code_to_reason: CodeToReason | None = None
     reason_to_code: ReasonToCode | None = None
+    bymux_state: BymuxState | None = None
 
     def __post_init__(self) -> None:
         if self.start_on not in ("open", "data"):
@@ -50,11 +52,13 @@ class Behaviour:
         self, sock: socket.socket, role: Role, protocol: str, request: Request | None = None
     ) -> Connection:
         """Return a connection over a WebSocket whose handshake is done."""
-        return self._connection(sock, role, websocket_parts(protocol, role, self.config), request)
+        parts = wire(protocol).over_websocket(role, self.config, self.bymux_state)
+        return self._connection(sock, role, parts, request)
 
     def over_bytes(self, sock: socket.socket, role: Role, protocol: str) -> Connection:
         """Return a connection over a plain byte stream."""
-        return self._connection(sock, role, byte_parts(protocol, role, self.config), None)
+        parts = wire(protocol).over_bytes(role, self.config, self.bymux_state)
+        return self._connection(sock, role, parts, None)
 
     def _connection(
         self,

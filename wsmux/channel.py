@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import select
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator
 
+from . import forks
 from .bell import Bell
 from .config import Config
 from .deadline import LONGEST_WAIT, Deadline
@@ -60,7 +59,6 @@ POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 NEVER = math.inf
 
 _serial = itertools.count(1)
-_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Channel:
@@ -76,6 +74,8 @@ class Channel:
         owner_timer: when the owner wants a batch, even an empty one.
         look_at: when the I/O thread looks at its timers, the owner's among them.
         now: when the I/O thread's last poll returned, for that thread.
+        pings: the carrier has pings of its own, and a Close.
+        farewell: the peer has said in the owner's words that it ends; for a carrier without any.
     """
 
     def __init__(
@@ -99,8 +99,10 @@ class Channel:
         self._finished = threading.Event()
         self.cut = False
         self.in_child = False
+        self.pings = framing.has_controls
+        self.farewell = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
-        _channels.add(self)
+        forks.register(self)
 
     def __repr__(self) -> str:
         state = "open" if self.error is None else f"ended: {self.error}"
@@ -205,16 +207,11 @@ class Channel:
                 self.abort_locked(error)
                 raise
 
-    def discard(self) -> None:
-        """Close the socket when there is no I/O thread to do it."""
-        self._shut_down()
-
     def wait_finished(self, timeout: float | None) -> bool:
         """Wait until the I/O thread has closed the socket."""
         return self._finished.wait(timeout)
 
-    def fail(self, failure: RemoteProtocolError) -> None:
-        """End the channel because the peer broke ``failure``'s rule."""
+    def _fail(self, failure: RemoteProtocolError) -> None:
         with self.mutex:
             self.fail_locked(protocol_failure(failure))
 
@@ -282,6 +279,7 @@ class Channel:
                 self._poll(poller)
                 messages = inbox.read()
                 if inbox.ended:
+                    yield []  # the owner may know whether this is a good end
                     self._end_of_file()
                 elif messages is not None and self.keep_alive.heard(self.now):
                     self._set_look()
@@ -297,7 +295,7 @@ class Channel:
         except OSError as error:
             self._lost(error)
         finally:
-            self._shut_down()
+            self.discard()
 
     def _done(self) -> bool:
         """Tell whether there is nothing left to wait for, once the channel has ended."""
@@ -306,7 +304,11 @@ class Channel:
         now = time.monotonic()
         if self._give_up is not None and now >= self._give_up:
             return True
-        if not self.inbox.peer_closed or self.queue.has_output():
+        if self.queue.has_output():
+            return False
+        if not self.pings:
+            self._socket.end_writing()  # all that this carrier has for a Close
+        if not self.inbox.peer_closed:
             return False
         if self.role is Role.SERVER:
             return True  # RFC 6455 section 7.1.1: the server closes the TCP connection first
@@ -345,13 +347,20 @@ class Channel:
             if self.error is None and self.keep_alive.due(now):
                 silence = self.keep_alive.lost(now)
                 if silence is None:
-                    self.queue.add_control_locked([self.keep_alive.ask(now)], Kind.PING)
+                    if self.pings:
+                        self.queue.add_control_locked([self.keep_alive.ask(now)], Kind.PING)
                     self._framing.shrink()
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
                     self.fail_locked(closed_error(1011, text, "local"))
             self._set_look()
         wake(wakes)
+
+    def silence_locked(self) -> bool:
+        """Tell whether the owner must ping now, since the carrier cannot."""
+        alive = self.keep_alive
+        due = not self.pings and alive.due(self.now)
+        return due and alive.lost(self.now) is None
 
     def set_owner_timer(self, due: float | None) -> None:
         """Set when the owner, which is this thread, wants a batch, even an empty one."""
@@ -370,7 +379,8 @@ class Channel:
             if self.error is None:
                 cut = "" if self._framing.between_messages() else " within a message"
                 text = f"the peer ended the connection{cut}"
-                self._end_locked(ConnectionClosedError(1006, text, None))
+                lost = ConnectionClosedError(1006, text, None)
+                self._end_locked(closed_error(1000, "", "remote") if self.farewell else lost)
             self.cut = True
 
     def _note_end(self) -> bool:
@@ -382,14 +392,11 @@ class Channel:
         failure = self._framing.failure
         if failure is None or self.inbox.peer_closed or self.error is not None:
             return False
-        self.fail(failure)
+        self._fail(failure)
         return True
 
     def _answer(self) -> None:
-        """Handle pings and pongs, once the messages before them have been handled.
-
-        So whoever waits for a pong finds done what the peer had sent before it.
-        """
+        """Handle pings and pongs, behind the messages that came before them."""
         wakes: list[Bell] = []
         now = time.monotonic()  # the ping may have been sent since the poll
         with self.mutex:
@@ -405,7 +412,7 @@ class Channel:
         try:
             code, reason = decode_close(payload)
         except RemoteProtocolError as failure:
-            self.fail(failure)
+            self._fail(failure)
             return
         with self.mutex:
             if self.error is None:
@@ -416,7 +423,8 @@ class Channel:
                 self._queue_close_locked(code, "", last=False)
             self._give_up = time.monotonic() + LINGER
 
-    def _shut_down(self) -> None:
+    def discard(self) -> None:
+        """Cut what is left and close the socket; the last thing that the I/O thread does."""
         with self.mutex:
             if isinstance(self.error, ForkedError):
                 return
@@ -428,7 +436,7 @@ class Channel:
     # Fork
 
     def forked(self) -> None:
-        """Become useless in a forked child, without writing or waiting."""
+        """See ``forks``."""
         self.mutex = threading.Lock()
         self.queue.forked(self.mutex)
         self._finished = threading.Event()
@@ -440,11 +448,3 @@ class Channel:
         self.cut = self.in_child = True
         self._socket.abandon()
         self._wakeup.forked()
-
-
-def _after_fork_in_child() -> None:
-    for channel in list(_channels):
-        channel.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

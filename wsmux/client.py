@@ -13,9 +13,11 @@ from .connection import Connection, StartOn
 from .deadline import Deadline
 from .exceptions import HandshakeError
 from .protocols.base import Role
+from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
-from .transports.plain import protocol_of, subprotocols
+from .transports.tcp import connect_tcp, is_tcp
 from .transports.websocket_client import shake_hands
+from .transports.wires import protocol_of, subprotocols
 from .workers import StreamHandler
 
 __all__ = ["connect", "from_socket", "pair"]
@@ -24,7 +26,7 @@ __all__ = ["connect", "from_socket", "pair"]
 def connect(
     url: str,
     *,
-    protocol: str = "wsmux",
+    protocol: str | Sequence[str] = "wsmux",
     # time and size
     timeout: float | None = None,
     config: Config | None = None,
@@ -39,24 +41,30 @@ def connect(
     # error codes
     code_to_reason: CodeToReason | None = None,
     reason_to_code: ReasonToCode | None = None,
+    bymux_state: BymuxState | None = None,
     **options: Any,
 ) -> Connection:
-    """Connect to ``ws://`` or ``wss://`` and return the connection.
+    """Connect to ``ws://``, ``wss://`` or ``tcp://host:port`` and return the connection.
 
     Args:
-        url: where to connect.
-        protocol: the wire, ``"wsmux"`` or ``"js-ws"``.
+        url: where to connect; ``tcp`` is a plain socket without a WebSocket.
+        protocol: the wire, ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``; or several, the
+            best first, for the server to choose from (not ``js-ws``, which cannot be offered).
+            ``connection.protocol`` tells which it is.
         timeout: seconds for the whole handshake, ``Config.handshake_timeout`` by default.
         config: the limits.
         headers: further headers, as a mapping or as lines.
-        ssl_context: how to do TLS; else websocket-client's defaults, or ``sslopt``.
+        ssl_context: how to do TLS; else websocket-client's defaults, or ``sslopt``. A plain socket
+            uses TLS only with one.
         accept_streams: false ends each stream that the server opens at once, with a code.
         stream_handler: called with each stream that the server opens, in a worker thread, and
             closes it afterwards; without one they wait for ``accept_stream``.
         start_on: ``"data"`` offers a stream only once it has bytes or has ended.
         workers: most threads that run ``stream_handler``.
         code_to_reason: turns an application's error code into the exception to raise.
-        reason_to_code: turns an exception into the code to send, 0 or from 64 up.
+        reason_to_code: turns an exception into the code to send: 0, or what the wire leaves to
+            applications, from 64 up on ``wsmux``, from 1 on ``js-ws`` and ``yamux`` (32 bits).
+        bymux_state: what both ends of a ``bymux`` connection agreed on before, seen from here.
         options: what websocket-client's ``connect`` takes for proxies, cookies and TLS:
             ``http_proxy_host``, ``http_proxy_port``, ``http_proxy_auth``, ``proxy_type``
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,
@@ -76,25 +84,63 @@ def connect(
         workers=workers,
         code_to_reason=code_to_reason,
         reason_to_code=reason_to_code,
+        bymux_state=bymux_state,
     )
     limits = behaviour.config
-    offered = subprotocols((protocol,))
+    names = (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    deadline = Deadline(limits.handshake_timeout if timeout is None else timeout)
+    connection = (_over_tcp if is_tcp(url) else _over_websocket)(
+        behaviour, url, names, headers, ssl_context, deadline, options
+    )
+    behaviour.start_workers(connection)
+    return connection
+
+
+def _over_websocket(
+    behaviour: Behaviour,
+    url: str,
+    names: tuple[str, ...],
+    headers: Mapping[str, str] | Sequence[str] | None,
+    ssl_context: ssl.SSLContext | None,
+    deadline: Deadline,
+    options: dict[str, Any],
+) -> Connection:
+    offered = subprotocols(names)
+    if not names or (len(names) > 1 and len(offered) < len(names)):
+        raise ValueError("several protocols can be offered, but not none, nor js-ws among others")
     if ssl_context is not None:
         options["sslopt"] = {**options.get("sslopt", {}), "context": ssl_context}
-    sock, chosen = shake_hands(
+    sock, subprotocol = shake_hands(
         url,
         subprotocols=offered,
         headers=headers,
-        deadline=Deadline(limits.handshake_timeout if timeout is None else timeout),
-        max_size=limits.max_handshake_size,
+        deadline=deadline,
+        max_size=behaviour.config.max_handshake_size,
         options=options,
     )
-    if protocol_of(chosen, (protocol,)) is None:
+    chosen = protocol_of(subprotocol, names)
+    if chosen is None:
         sock.close()
-        raise HandshakeError(f"{url} chose the subprotocol {chosen!r}, offered was {offered}")
-    connection = behaviour.over_websocket(sock, Role.CLIENT, protocol)
-    behaviour.start_workers(connection)
-    return connection
+        raise HandshakeError(f"{url} chose the subprotocol {subprotocol!r}, offered was {offered}")
+    return behaviour.over_websocket(sock, Role.CLIENT, chosen)
+
+
+def _over_tcp(
+    behaviour: Behaviour,
+    url: str,
+    names: tuple[str, ...],
+    headers: Mapping[str, str] | Sequence[str] | None,
+    ssl_context: ssl.SSLContext | None,
+    deadline: Deadline,
+    options: dict[str, Any],
+) -> Connection:
+    if len(names) != 1:
+        raise ValueError(f"{url} has no handshake to choose a protocol in: name one")
+    subprotocols(names)  # raises for an unknown name
+    if headers or options:
+        text = ", ".join(["headers"] * bool(headers) + sorted(options))
+        raise TypeError(f"{url} has no HTTP request, so it takes no {text}")
+    return behaviour.over_bytes(connect_tcp(url, ssl_context, deadline), Role.CLIENT, names[0])
 
 
 def from_socket(
@@ -109,6 +155,7 @@ def from_socket(
     workers: int = DEFAULT_WORKERS,
     code_to_reason: CodeToReason | None = None,
     reason_to_code: ReasonToCode | None = None,
+    bymux_state: BymuxState | None = None,
 ) -> Connection:
     """Carry streams over a connected socket, without a WebSocket. The socket is ours from now on.
 
@@ -123,14 +170,22 @@ def from_socket(
         workers=workers,
         code_to_reason=code_to_reason,
         reason_to_code=reason_to_code,
+        bymux_state=bymux_state,
     )
     connection = behaviour.over_bytes(sock, Role(role), protocol)
     behaviour.start_workers(connection)
     return connection
 
 
-def pair(*, protocol: str = "wsmux", config: Config | None = None) -> tuple[Connection, Connection]:
+def pair(
+    *,
+    protocol: str = "wsmux",
+    config: Config | None = None,
+    bymux_state: BymuxState | None = None,
+) -> tuple[Connection, Connection]:
     """Return two connections, client and server, joined in this process; for tests.
+
+    ``bymux_state`` is seen from the client.
 
     >>> import wsmux
     >>> client, server = wsmux.pair()
@@ -143,7 +198,12 @@ def pair(*, protocol: str = "wsmux", config: Config | None = None) -> tuple[Conn
     b'hello'
     """
     ours, theirs = socket.socketpair()
-    return (
-        from_socket(ours, role=Role.CLIENT, protocol=protocol, config=config),
-        from_socket(theirs, role=Role.SERVER, protocol=protocol, config=config),
+    mirrored = None if bymux_state is None else bymux_state.mirrored()
+    client, server = (
+        from_socket(sock, role=role, protocol=protocol, config=config, bymux_state=state)
+        for sock, role, state in (
+            (ours, Role.CLIENT, bymux_state),
+            (theirs, Role.SERVER, mirrored),
+        )
     )
+    return client, server

@@ -32,6 +32,7 @@ class Connection:
     Attributes:
         config: the limits.
         request: what the client asked for, on a server; ``None`` elsewhere.
+        initial_streams: those that live from the start, by a ``BymuxState``; mostly none.
     """
 
     def __init__(
@@ -50,9 +51,14 @@ class Connection:
         self._engine = Engine(
             channel,
             protocol,
-            Reasons(protocol.first_application_code, code_to_reason, reason_to_code),
+            Reasons(
+                protocol.first_application_code, protocol.last_code, code_to_reason, reason_to_code
+            ),
             accept_streams=accept_streams,
             start_on_data=start_on == "data",
+        )
+        self.initial_streams = tuple(
+            Stream(self, self._engine, entry) for entry in self._engine.initial
         )
 
     def __repr__(self) -> str:
@@ -75,7 +81,7 @@ class Connection:
 
     @property
     def protocol(self) -> str:
-        """The wire spoken: ``"wsmux"`` or ``"js-ws"``."""
+        """The wire spoken: ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``."""
         return self._engine.protocol.name
 
     @property
@@ -93,6 +99,7 @@ class Connection:
         Raises:
             TimeoutError: they stayed unanswered for ``timeout`` seconds.
             StreamRefused: the peer is going away.
+            LocalProtocolError: this side is, on ``bymux``; or all ids are used up.
             ConnectionClosed: the connection has ended.
         """
         deadline = Deadline(timeout)
@@ -168,18 +175,25 @@ class Connection:
     def ping(self, timeout: float | None = None) -> float:
         """Return the seconds that a ping and its pong take.
 
+        It is a ping of the wire where there is one (``yamux``, ``bymux``), else the WebSocket's.
+
         Raises:
             TimeoutError: no pong in time; the connection goes on.
+            LocalProtocolError: ``bymux`` over a plain socket, where both sides are going away.
             ConnectionClosed: the connection has ended.
         """
-        return self._engine.channel.ping(Deadline(timeout))
+        engine, deadline = self._engine, Deadline(timeout)
+        if engine.protocol.may_ping() or not engine.channel.pings:
+            return engine.ping(deadline)
+        return engine.channel.ping(deadline)
 
     def go_away(self, code: int = 0) -> None:
         """Take no further streams from the peer; running ones go on. Never blocks.
 
         The peer's ``open_stream`` raises ``StreamRefused`` from then on, and streams this side has
         not seen are refused there, so that it knows what is safe to retry. ``js-ws`` has no word
-        for it: there, each further stream is refused when it comes.
+        for it: there, each further stream is refused when it comes. On ``yamux`` many peers end
+        the connection when they hear it; on ``bymux`` this side opens none either.
         """
         engine = self._engine
 
@@ -204,7 +218,7 @@ class Connection:
                 if deadline.expired():
                     break
                 self._engine.quiet.wait(self._engine.mutex, deadline)
-        self._engine.channel.close(code, reason, deadline)
+        self._engine.close(code, reason, deadline)
         self._engine.wake_everybody()
         if threading.current_thread() is not self._engine.thread:
             self._engine.thread.join(deadline.remaining())
@@ -212,7 +226,7 @@ class Connection:
     def begin_close(self, *, code: int = 1000, reason: str = "") -> None:
         """Start what ``close`` does and return at once; ``close`` then waits for the rest."""
         with self._engine.mutex:
-            self._engine.channel.close_locked(code, reason)
+            self._engine.begin_close_locked(code, reason)
         self._engine.flush()
         self._engine.wake_everybody()
 

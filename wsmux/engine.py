@@ -26,6 +26,7 @@ from collections.abc import Callable
 from .bell import Bell
 from .channel import Channel
 from .config import Config
+from .deadline import Deadline
 from .entry import Entry, Failure
 from .exceptions import (
     ConnectionClosedError,
@@ -62,6 +63,7 @@ class Engine:
 
     Attributes:
         channel, protocol, table: the parts it drives.
+        initial: the entries of streams that live from the start.
         quiet: threads waiting until streams have ended, or closes are on the wire.
     """
 
@@ -95,6 +97,7 @@ class Engine:
         self._reported = 0  # unread bytes last reported to the process's sum
         self._failure: RemoteProtocolError | None = None  # to be logged
         self._deaf = False  # the end of the connection was told to everybody
+        self.initial: list[Entry] = self._start()
         channel.owner_timer = self.table.next_timer()
         self.thread = threading.Thread(target=self.run, name=f"{channel.name}-io", daemon=True)
         try:
@@ -102,6 +105,15 @@ class Engine:
         except RuntimeError:  # the system has no thread to give
             channel.discard()
             raise
+
+    def _start(self) -> list[Entry]:
+        """Take the streams that live from the first byte on, and send what is owed at once."""
+        with self.mutex:
+            entries = self.table.adopt(self.protocol.initial)
+            self.table.apply(time.monotonic(), [])
+            self.queue_locked()
+        self.flush()
+        return entries
 
     # Any thread
 
@@ -200,6 +212,8 @@ class Engine:
 
     def consumed_locked(self, entry: Entry, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
+        if self.protocol.pings:  # then it may ask how long that took
+            self.protocol.now = time.monotonic()
         self.table.consumed(entry, count)
         return self.protocol.has_output() and self.queue_locked()
 
@@ -220,6 +234,49 @@ class Engine:
         self.queue.interrupt_locked()
         self.table.reset(entry, code)
         self.settle_locked(wakes)
+
+    def ping(self, deadline: Deadline, entry: Entry | None = None) -> float:
+        """Ask the peer, or one stream of it, in the wire's own words; return the seconds it took.
+
+        Raises:
+            TimeoutError: no answer in time. LocalProtocolError: the wire cannot ask that.
+            StreamError: the stream ended first. ConnectionClosed: the connection did.
+        """
+        table, stream_id = self.table, None if entry is None else entry.id
+        start, number = time.monotonic(), 0
+
+        def ask(_: list[Bell]) -> None:
+            nonlocal number
+            self.check_locked()
+            number = table.pings.ask(stream_id, start)
+            self.queue_locked()
+
+        self.change(ask)
+        with self.mutex:
+            while not table.pings.is_back(stream_id, number, stream_id in table.entries):
+                self.check_locked()
+                if deadline.expired():
+                    raise TimeoutError(f"no pong on {self.channel.name} in time")
+                table.pings.askers.wait(self.mutex, deadline)
+        elapsed = time.monotonic() - start
+        if entry is None:
+            self.channel.keep_alive.rtt = elapsed
+        return elapsed
+
+    def close(self, code: int, reason: str, deadline: Deadline) -> None:
+        """See ``Channel.close``; what the wire says to it goes first."""
+        self.change(lambda _: self._farewell_locked(code))
+        self.channel.close(code, reason, deadline)
+
+    def begin_close_locked(self, code: int, reason: str) -> None:
+        """Begin what ``close`` does."""
+        self._farewell_locked(code)
+        self.channel.close_locked(code, reason)
+
+    def _farewell_locked(self, code: int) -> None:
+        if self.channel.error is None:
+            self.protocol.farewell(code)
+            self.queue_locked()
 
     def abandon(self, entry: Entry) -> None:
         """Have the I/O thread reset a stream that was dropped; waits for no lock."""
@@ -312,6 +369,7 @@ class Engine:
         if self._deaf:
             return
         protocol, table = self.protocol, self.table
+        protocol.now = now
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
@@ -321,6 +379,7 @@ class Engine:
         except RemoteProtocolError as error:
             self._deaf, self._failure = True, error
             table.apply(now, wakes)
+            self.queue_locked()  # what the wire says to it goes before the carrier's Close
             self.channel.fail_locked(protocol_failure(error))
         if protocol.has_output():
             self.queue_locked(provoked=True)
@@ -335,6 +394,9 @@ class Engine:
             entry = self._abandoned.popleft()
             table.abandon(entry, wakes)
         self.protocol.handle_timer(now)
+        self.channel.farewell = self.protocol.said_farewell()
+        if self.channel.silence_locked():
+            self._break_silence_locked(now)
         table.refuse_late(now)
         limit = self.config.max_connection_buffer
         while table.unread > limit:
@@ -344,11 +406,19 @@ class Engine:
         if not (table.entries and self.protocol.pending_closes()):
             self.quiet.collect(wakes)
         if self.channel.error is None and self._idle(now):
-            self.channel.close_locked(1000, "idle")
+            self.begin_close_locked(1000, "idle")
         self.channel.set_owner_timer(table.next_timer())
         if self.channel.error is not None:
             self._deaf = True  # whatever was received with the end has been handled
             self._collect_locked(wakes)
+
+    def _break_silence_locked(self, now: float) -> None:
+        """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
+        if self.protocol.may_ping():
+            self.table.pings.ask(None, now)
+            self.channel.keep_alive.asked(now)
+        else:
+            self.channel.keep_alive.heard(now)
 
     def _idle(self, now: float) -> bool:
         limit, since = self.config.idle_timeout, self.table.idle_since

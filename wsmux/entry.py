@@ -8,11 +8,21 @@ from .bell import Bell
 from .buffer import ByteQueue
 from .waiter import Waiter
 
-__all__ = ["Entry", "Failure"]
+__all__ = ["Entry", "Failure", "read_closed", "write_closed"]
 
 # Makes a fresh exception each time: threads must not share one traceback. It may run the
 # application's code, so it is only called without the mutex.
 Failure = Callable[[], BaseException]
+
+
+def read_closed() -> ValueError:
+    """Return what reading raises once this side has closed that half."""
+    return ValueError("read from a stream whose reading half was closed by this side")
+
+
+def write_closed() -> ValueError:
+    """Return the same for writing."""
+    return ValueError("write to a stream whose writing half was closed by this side")
 
 
 class Entry:

@@ -22,10 +22,11 @@ from .config import Config
 from .connection import Connection, StartOn
 from .exceptions import HandshakeError
 from .protocols.base import Role
+from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
 from .transports.http_request import refusal_headers
-from .transports.plain import subprotocols
 from .transports.websocket_server import accept, check_request, request_of
+from .transports.wires import subprotocols
 from .workers import StreamHandler
 
 __all__ = ["Mux"]
@@ -62,6 +63,7 @@ class Mux:
         workers: int = DEFAULT_WORKERS,
         code_to_reason: CodeToReason | None = None,
         reason_to_code: ReasonToCode | None = None,
+        bymux_state: BymuxState | None = None,
     ) -> None:
         self._protocols = tuple(protocols)
         subprotocols(self._protocols)  # raises for an unknown name
@@ -73,6 +75,7 @@ class Mux:
             "workers": workers,
             "code_to_reason": code_to_reason,
             "reason_to_code": reason_to_code,
+            "bymux_state": bymux_state,
         }
         Behaviour(**self._options)  # raises for a bad value
         self._app: Flask | None = None

@@ -56,6 +56,10 @@ class KeepAlive:
         """Return the seconds of silence when a ping sent into it was not answered in time."""
         return now - self._heard if self._asked is not None and self.due(now) else None
 
+    def asked(self, now: float) -> None:
+        """Note that a ping was sent into the silence."""
+        self._asked = now
+
     def ask(self, now: float) -> Message:
         """Return the ping to send into the silence."""
         self._asked = now

@@ -27,10 +27,12 @@ class Reasons:
     def __init__(
         self,
         first_application_code: int,
+        last_code: int,
         code_to_reason: CodeToReason | None,
         reason_to_code: ReasonToCode | None,
     ) -> None:
         self._first = first_application_code
+        self._last = last_code
         self._code_to_reason = code_to_reason
         self._reason_to_code = reason_to_code
 
@@ -58,7 +60,8 @@ class Reasons:
         """
         if isinstance(reason, int):
             if not self._allowed(reason):
-                raise ValueError(f"a reset code is 0 or from {self._first} to 2^62-1, not {reason}")
+                text = f"a reset code is 0 or from {self._first} to {self._last}, not {reason}"
+                raise ValueError(text)
             return reason
         if self._reason_to_code is None:
             return CODE_UNKNOWN
@@ -72,4 +75,4 @@ class Reasons:
         return code
 
     def _allowed(self, code: int) -> bool:
-        return code == CODE_UNKNOWN or self._first <= code < 2**62
+        return code == CODE_UNKNOWN or self._first <= code <= self._last

@@ -281,8 +281,8 @@ class SendQueue:
                 out += encode(message)
             elif kind < Kind.CLOSE:
                 out += encode(message, kind)
-            else:
-                out.append(self._framing.encode_control(kind, message[0]))
+            elif control := self._framing.encode_control(kind, message[0]):
+                out.append(control)
         return out
 
     def _take_control_locked(self) -> list[_Frame]:

@@ -8,25 +8,26 @@ then runs the handler.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import ssl
 import threading
-import weakref
 from collections.abc import Collection, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
+from . import forks
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
 from .deadline import Deadline
 from .exceptions import HandshakeError, WsmuxError
 from .protocols.base import Role
+from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
 from .transports.http_request import read_request, refuse
-from .transports.plain import subprotocols
+from .transports.tcp import SCHEME
 from .transports.websocket_server import accept, check_request, request_of
+from .transports.wires import subprotocols
 from .workers import StreamHandler
 
 __all__ = ["Server", "serve"]
@@ -42,8 +43,9 @@ DRAIN = 10.0
 PAUSE = 0.1
 REFUSAL = 1.0
 
+Transport = Literal["websocket", "tcp"]
+
 _log = logging.getLogger("wsmux")
-_servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 class Server:
@@ -51,7 +53,7 @@ class Server:
 
     Attributes:
         host, port: where it listens; the port is a real one even if 0 was asked for.
-        url: ``ws://`` or ``wss://`` with both.
+        url: ``ws://``, ``wss://`` or ``tcp://`` with both.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Server:
         behaviour: Behaviour,
         *,
         protocols: tuple[str, ...],
+        transport: Transport,
         origins: Collection[str] | None,
         ssl_context: ssl.SSLContext | None,
         max_connections: int,
@@ -69,6 +72,7 @@ class Server:
         self._listener = listener
         self._behaviour = behaviour
         self._protocols = protocols
+        self._plain = transport == "tcp"
         self._origins = origins
         self._ssl_context = ssl_context
         self._max_connections = max_connections
@@ -79,14 +83,14 @@ class Server:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self.host, self.port = listener.getsockname()[:2]
-        scheme = "ws" if ssl_context is None else "wss"
+        scheme = SCHEME if self._plain else "ws" if ssl_context is None else "wss"
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.url = f"{scheme}://{shown}:{self.port}"
         self._acceptor = threading.Thread(
             target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
         )
         self._acceptor.start()
-        _servers.add(self)
+        forks.register(self)
 
     def __repr__(self) -> str:
         return f"<Server {self.url} connections={len(self.connections)}>"
@@ -231,6 +235,8 @@ class Server:
             if self._ssl_context is not None:
                 sock.settimeout(deadline.remaining())
                 sock = self._ssl_context.wrap_socket(sock, server_side=True)
+            if self._plain:
+                return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
             environ = read_request(sock, deadline, config.max_handshake_size)
             environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
             accepted = accept(environ, check_request(environ, self._protocols, self._origins))
@@ -249,20 +255,12 @@ class Server:
 
     def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
         try:
-            if status is not None:
+            if status is not None and not self._plain:
                 refuse(sock, status, text, REFUSAL)
         except OSError as error:
             _log.debug("a refused client did not hear why: %s", error)
         finally:
             sock.close()
-
-
-def _after_fork_in_child() -> None:
-    for server in list(_servers):
-        server.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def serve(
@@ -271,6 +269,7 @@ def serve(
     port: int = 0,
     *,
     protocols: Iterable[str] = ("wsmux",),
+    transport: Transport = "websocket",
     # time and size
     config: Config | None = None,
     max_connections: int = MAX_CONNECTIONS,
@@ -285,6 +284,7 @@ def serve(
     # error codes
     code_to_reason: CodeToReason | None = None,
     reason_to_code: ReasonToCode | None = None,
+    bymux_state: BymuxState | None = None,
 ) -> Server:
     """Listen and serve in background threads; return the running server.
 
@@ -292,8 +292,9 @@ def serve(
         handler: called with each ``Connection``, in its own thread; the connection is closed when
             it returns, with 1011 when it raises.
         host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        protocols: the wires to serve. ``"js-ws"`` is given to clients that offer no subprotocol;
-            any other client without a common one is refused with 400.
+        protocols: the wires to serve, each client in its own. ``"js-ws"`` is given to clients that
+            offer no subprotocol; any other client without a common one is refused with 400.
+        transport: ``"tcp"`` serves plain sockets, without a WebSocket, in the one wire named.
         config: the limits of each connection.
         max_connections: served at once; a further client gets 503.
         origins: the only origins that a browser page may connect from, compared whole; ``"*"``
@@ -317,6 +318,10 @@ def serve(
         raise ValueError("serve() needs a handler or a stream_handler")
     names = tuple(protocols)
     subprotocols(names)  # raises for an unknown name
+    if transport not in ("websocket", "tcp"):
+        raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
+    if transport == "tcp" and len(names) != 1:
+        raise ValueError("a plain socket has no handshake to choose a protocol in: name one")
     behaviour = Behaviour(
         config=config or Config(),
         accept_streams=accept_streams,
@@ -325,6 +330,7 @@ def serve(
         workers=workers,
         code_to_reason=code_to_reason,
         reason_to_code=reason_to_code,
+        bymux_state=bymux_state,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=128)
@@ -333,6 +339,7 @@ def serve(
         listener,
         behaviour,
         protocols=names,
+        transport=transport,
         origins=origins,
         ssl_context=ssl_context,
         max_connections=max_connections,

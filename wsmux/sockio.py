@@ -72,6 +72,13 @@ class PlainSocket:
         except (BlockingIOError, InterruptedError):
             return None
 
+    def end_writing(self) -> None:
+        """Have the peer read the end of file behind everything sent; further times do nothing."""
+        try:
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+        except OSError:
+            return  # not connected any more: it reads that, too
+
     def shutdown(self) -> None:
         """End both directions, which wakes every thread that polls the socket."""
         try:

@@ -17,7 +17,7 @@ from .bell import Bell
 from .buffer import ByteQueue
 from .deadline import Deadline, deadline_in
 from .engine import Engine
-from .entry import Entry, Failure
+from .entry import Entry, Failure, read_closed, write_closed
 from .exceptions import (
     ConcurrencyError,
     StreamReset,
@@ -29,19 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
+# Where a wire uses ids again (bymux), what is above 64 bits tells its streams apart here.
+MAX_ID = 2**64 - 1
+
 # What read() to the end asks for at a time; a chunk is never larger than a message.
 _ALL = 2**62
 
 
 _take = ByteQueue.take
-
-
-def _read_closed() -> ValueError:
-    return ValueError("read from a stream whose reading half was closed by this side")
-
-
-def _write_closed() -> ValueError:
-    return ValueError("write to a stream whose writing half was closed by this side")
 
 
 class Stream(io.RawIOBase):
@@ -74,8 +69,8 @@ class Stream(io.RawIOBase):
 
     @property
     def id(self) -> int:
-        """The id on the wire; even ones were opened by the client."""
-        return self._entry.id
+        """The id on the wire; its parity tells which side opened the stream."""
+        return self._entry.id & MAX_ID
 
     @property
     def connection(self) -> Connection:
@@ -299,6 +294,18 @@ class Stream(io.RawIOBase):
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""
 
+    def ping(self, timeout: float | None = None) -> float:
+        """Return the seconds that a ping of this stream and its pong take; ``bymux`` only.
+
+        Raises:
+            TimeoutError: no pong in time; the stream goes on.
+            LocalProtocolError: the wire has no ping of streams (``connection.ping()`` will do), or
+                both halves were closed here.
+            StreamError: the stream ended first, after which the peer owes no pong.
+            ConnectionClosed: the connection has ended.
+        """
+        return self._engine.ping(Deadline(timeout), self._entry)
+
     # Ending
 
     def close_write(self) -> None:
@@ -314,9 +321,9 @@ class Stream(io.RawIOBase):
 
         def close(wakes: list[Bell]) -> None:
             if write:
-                entry.fail_write(_write_closed, wakes, own=True)
+                entry.fail_write(write_closed, wakes, own=True)
             if read:
-                entry.fail_read(_read_closed, wakes, own=True)
+                entry.fail_read(read_closed, wakes, own=True)
             engine.close_locked(entry, write, read, wakes)
             entry.closed = entry.closed or (write and read)
 

@@ -7,18 +7,19 @@ in ``wakes`` afterwards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from typing import Any
 
 from .bell import Bell
 from .config import SMALLEST_WINDOW, Config
-from .entry import Entry
+from .entry import Entry, read_closed, write_closed
 from .exceptions import Side, StreamRefused, StreamReset, StreamWriteClosed
 from .memory import ProcessMemory
+from .pings import Pings
 from .protocols import events as ev
-from .protocols.base import MuxProtocol
+from .protocols.base import InitialStream, MuxProtocol
 from .protocols.events import DataReceived
 from .reasons import Reasons
 from .waiter import WaitList
@@ -44,6 +45,7 @@ class StreamTable:
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: bytes received and not read, of all streams.
         changed: streams came or went since the owner last kept time.
+        pings: those in the wire's own words.
         peer_refuses_from: first id that a peer which is going away did not handle.
     """
 
@@ -61,6 +63,7 @@ class StreamTable:
         self.offered: deque[Entry] = deque()
         self.acceptors = WaitList()
         self.openers = WaitList()
+        self.pings = Pings(protocol)
         self.unread = 0
         self.unaccepted = 0
         self.opened = self.accepted = self.refused = 0
@@ -87,7 +90,27 @@ class StreamTable:
             ev.StreamFinished: self._stream_finished,
             ev.OpenPermitted: self._open_permitted,
             ev.GoAwayReceived: self._go_away_received,
+            ev.PongReceived: self._pong_received,
         }
+
+    def adopt(self, streams: Iterable[InitialStream]) -> list[Entry]:
+        """Take streams that live from the start."""
+        entries = []
+        for stream in streams:
+            entry = Entry(stream.stream_id, stream.peer_opened)
+            entry.accepted = True
+            entry.ended = stream.read_ended
+            if stream.read_closed:
+                entry.read_failure = read_closed
+            if stream.write_closed:
+                entry.write_failure = write_closed
+            elif stream.write_stopped:
+                entry.write_failure = partial(StreamWriteClosed, entry.id)
+            self.entries[entry.id] = entry
+            self._peer_streams += stream.peer_opened
+            self.idle_since = None
+            entries.append(entry)
+        return entries
 
     # What the application does
 
@@ -240,6 +263,7 @@ class StreamTable:
 
     def _stream_finished(self, event: ev.StreamFinished) -> None:
         self.changed = True
+        self.pings.ended(event.stream_id, self._wakes)
         entry = self.entries.pop(event.stream_id, None)
         if entry is not None:  # a refused stream never had one
             self._peer_streams -= entry.peer_opened
@@ -255,6 +279,9 @@ class StreamTable:
     def _go_away_received(self, event: ev.GoAwayReceived) -> None:
         self.peer_refuses_from = event.first_refused
         self.openers.collect(self._wakes)
+
+    def _pong_received(self, event: ev.PongReceived) -> None:
+        self.pings.came_back(event.stream_id, event.value, self._wakes)
 
     def _withdraw(self, entry: Entry) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""
@@ -301,6 +328,7 @@ class StreamTable:
             entry.writer.rouse(wakes)
         self.acceptors.rouse(wakes)
         self.openers.rouse(wakes)
+        self.pings.askers.rouse(wakes)
 
 
 def _offered_at(entry: Entry) -> float:

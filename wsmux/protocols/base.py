@@ -8,13 +8,15 @@ or clocks. The owner holds one lock around every call. After a call that raises
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 from ..config import Config
 from ..exceptions import LocalProtocolError
 from .events import Event
 
-__all__ = ["Buffer", "Message", "MuxProtocol", "Role"]
+__all__ = ["Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,6 +32,17 @@ class Role(StrEnum):
 Message = tuple[bytes, Buffer]
 
 
+class InitialStream(NamedTuple):
+    """Say how a stream stands that both ends know from the start."""
+
+    stream_id: int
+    peer_opened: bool
+    write_closed: bool  # by this side
+    write_stopped: bool  # by the peer
+    read_closed: bool  # by this side
+    read_ended: bool  # by the peer
+
+
 class MuxProtocol(ABC):
     """Be the base of the pure machines.
 
@@ -42,6 +55,7 @@ class MuxProtocol(ABC):
         keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
             bytes are a stream.
         pings: the wire has a ping of its own.
+        initial: streams that are there before the first byte.
         now: the owner sets it to the time of what it passes on; round trips are measured by it.
     """
 
@@ -52,6 +66,7 @@ class MuxProtocol(ABC):
     refused_code: int
     keeps_boundaries: bool = True
     pings: bool = False
+    initial: Sequence[InitialStream] = ()
     now: float = 0.0
 
     def __init__(self, role: Role, config: Config) -> None:
@@ -156,6 +171,11 @@ class MuxProtocol(ABC):
     def said_farewell(self) -> bool:
         """Tell whether the peer has, so that the end of the carrier's bytes is a clean one."""
         return False
+
+    @property
+    def rtt(self) -> float | None:
+        """The round-trip time in seconds that the machine has measured for itself, if it does."""
+        return None
 
     def may_ping(self) -> bool:
         """Tell whether ``ping`` would ask now."""

@@ -114,6 +114,7 @@ class BymuxProtocol(MuxProtocol):
         self._parity = 0 if role is Role.CLIENT else 1
         self._next = self._parity
         self._given = {stream.stream_id for stream in state.streams}  # never opened here
+        self.initial = [stream.seen(self._parity) for stream in state.streams]
         self._peer_highest = -1
         self._reused = 0
         self._all = Scope(None, None, state.opening, state.accepting)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..exceptions import FlowControlError, FrameError, StreamIdError
+from .base import InitialStream
 from .bymux_packets import MAX_NUMBER, NAMES
 
 __all__ = ["INFINITE", "BymuxState", "HalfState", "ReceiveHalf", "Scope", "SendHalf", "StreamState"]
@@ -63,6 +64,17 @@ class StreamState:
         _check("stream_id", self.stream_id)
         if self.outgoing.over and self.incoming.over:
             raise ValueError(f"stream {self.stream_id} has ended before the start")
+
+    def seen(self, parity: int) -> InitialStream:
+        """Return what the owner of this side, whose ids have ``parity``, is to know of it."""
+        return InitialStream(
+            stream_id=self.stream_id,
+            peer_opened=self.stream_id % 2 != parity,
+            write_closed=self.outgoing.closed,
+            write_stopped=self.outgoing.stopped,
+            read_closed=self.incoming.stopped,
+            read_ended=self.incoming.closed,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -431,7 +431,7 @@ class YamuxProtocol(MuxProtocol):
         if not self._streams:
             return None
         dues = (self.now if due is None else due for due in self._lingering.values())
-        return min(self._pings.next_measurement(self.now), *dues)
+        return min([self._pings.next_measurement(self.now), *dues])
 
     def handle_timer(self, now: float) -> None:
         self.now = now

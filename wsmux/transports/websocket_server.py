@@ -23,7 +23,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from ..exceptions import HandshakeError
 from ..snapshots import Request
 from .origin import origin_allowed
-from .plain import PROTOCOLS, protocol_of, subprotocols
+from .wires import WIRES, protocol_of, subprotocols
 
 __all__ = ["Accepted", "accept", "check_request", "request_of"]
 
@@ -116,7 +116,7 @@ def accept(environ: Mapping[str, Any], protocol: str) -> Accepted:
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
     stripped = {k: v for k, v in environ.items() if k != "HTTP_SEC_WEBSOCKET_EXTENSIONS"}
-    subprotocol = PROTOCOLS[protocol].subprotocol
+    subprotocol = WIRES[protocol].subprotocol
     try:
         server = simple_websocket.Server(
             stripped,

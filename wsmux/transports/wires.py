@@ -1,0 +1,100 @@
+"""Know the wires: their subprotocols, and the pure parts that speak them over each carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import Config
+from ..protocols.base import MuxProtocol, Role
+from ..protocols.bymux import BymuxProtocol
+from ..protocols.bymux_state import BymuxState
+from ..protocols.carrier import ByteFraming, Framing, NoFraming
+from ..protocols.dialects import JS_WS, WSMUX_V1, Dialect
+from ..protocols.native import NativeProtocol
+from ..protocols.yamux import YamuxProtocol
+from ..websocket.framing import WebSocketFraming
+
+__all__ = ["WIRES", "Wire", "protocol_of", "subprotocols", "wire"]
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Be one wire.
+
+    Attributes:
+        name: what ``connect(protocol=)`` calls it.
+        subprotocol: what is offered in the handshake, or ``None``.
+        machine: makes one end of a connection; only Bymux has an initial state.
+        byte_framing: makes the framing over a plain byte stream.
+    """
+
+    name: str
+    subprotocol: str | None
+    machine: Callable[[Role, Config, BymuxState | None], MuxProtocol]
+    byte_framing: Callable[[Config], Framing]
+
+    def over_websocket(
+        self, role: Role, config: Config, state: BymuxState | None
+    ) -> tuple[Framing, MuxProtocol]:
+        """Return framing and machine over a WebSocket."""
+        machine = self.machine(role, config, state)
+        limits = (config.max_message_size, config.max_fragments)
+        return WebSocketFraming(role, *limits, machine.keeps_boundaries), machine
+
+    def over_bytes(
+        self, role: Role, config: Config, state: BymuxState | None
+    ) -> tuple[Framing, MuxProtocol]:
+        """Return framing and machine over a plain byte stream."""
+        return self.byte_framing(config), self.machine(role, config, state)
+
+
+def _native(dialect: Dialect) -> Wire:
+    def machine(role: Role, config: Config, state: BymuxState | None) -> MuxProtocol:
+        return NativeProtocol(role, config, dialect)
+
+    def framing(config: Config) -> Framing:
+        return ByteFraming(config.max_message_size, dialect.type_width)
+
+    return Wire(dialect.name, dialect.subprotocol, machine, framing)
+
+
+def _yamux(role: Role, config: Config, state: BymuxState | None) -> MuxProtocol:
+    return YamuxProtocol(role, config)
+
+
+def _no_framing(config: Config) -> Framing:
+    return NoFraming()
+
+
+WIRES = {
+    wire.name: wire
+    for wire in (
+        _native(WSMUX_V1),
+        _native(JS_WS),
+        Wire("yamux", YamuxProtocol.subprotocol, _yamux, _no_framing),
+        Wire("bymux", BymuxProtocol.subprotocol, BymuxProtocol, _no_framing),
+    )
+}
+
+
+def wire(name: str) -> Wire:
+    """Return the wire of a name.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if name not in WIRES:
+        raise ValueError(f"protocol must be one of {', '.join(WIRES)}, not {name!r}")
+    return WIRES[name]
+
+
+def subprotocols(names: tuple[str, ...]) -> list[str]:
+    """Return what a handshake offers for these wires; ``js-ws`` has no subprotocol."""
+    offers = (wire(name).subprotocol for name in names)
+    return [offer for offer in offers if offer is not None]
+
+
+def protocol_of(subprotocol: str | None, names: tuple[str, ...]) -> str | None:
+    """Return the wire of these that a subprotocol stands for."""
+    return next((name for name in names if wire(name).subprotocol == subprotocol), None)
