@@ -13,6 +13,7 @@ in ``wsmux.exceptions``, every limit in ``wsmux.Config``.
 
 from __future__ import annotations
 
+from .bridging import bridge
 from .client import connect, from_socket, pair
 from .config import Config
 from .connection import Connection
@@ -71,6 +72,7 @@ __all__ = [
     "StreamWriteClosed",
     "WriteTimeout",
     "WsmuxError",
+    "bridge",
     "connect",
     "from_socket",
     "pair",

@@ -13,7 +13,7 @@ from .config import Config
 from .deadline import Deadline
 from .engine import Engine
 from .entry import Entry
-from .exceptions import ConnectionClosedOK, StreamRefused
+from .exceptions import ConnectionClosedOK, StreamRefused, WsmuxError
 from .protocols.base import MuxProtocol, Role
 from .reasons import CodeToReason, Reasons, ReasonToCode
 from .snapshots import ConnectionStats, Request
@@ -88,6 +88,11 @@ class Connection:
     def closed(self) -> bool:
         """Whether the connection has ended, for whatever cause."""
         return self._engine.channel.error is not None
+
+    @property
+    def error(self) -> WsmuxError | None:
+        """What ended the connection, ``None`` while it lives; to be looked at, not raised."""
+        return self._engine.channel.error
 
     # Opening and accepting
 

@@ -75,7 +75,11 @@ CLOSE_MEANINGS = {
     1011: "internal error",
     1012: "service restart",
     1013: "try again later",
+    1014: "bad gateway",
 }
+
+# For a bridge whose other side has failed.
+BAD_GATEWAY = 1014
 
 # RFC 6455 section 7.4.1: a peer that is done or going away; everything else is a failure.
 CLEAN_CODES = frozenset({1000, 1001})

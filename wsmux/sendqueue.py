@@ -142,6 +142,11 @@ class SendQueue:
             if waiter in self._room:
                 self._room.remove(waiter)
 
+    def ask_room_locked(self, waiter: Waiter) -> None:
+        """Have a waiter collected when its turn comes, without a thread that waits."""
+        if waiter not in self._room:
+            self._room.append(waiter)
+
     def collect_room_locked(self, wakes: list[Bell]) -> None:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
