@@ -26,8 +26,8 @@ def bridge(one: Connection, other: Connection) -> None:
 
     Blocks. Each stream that comes on one connection is opened on the other; bytes, ends and resets
     go both ways as they come, with the flow control of both wires kept: a peer that does not read
-    holds up the writer of that stream at the other end, and nothing else. A stream that the other
-    peer does not take within ``Config.open_timeout`` of its own connection is refused.
+    holds up the writer of that stream at the other end, and nothing else. A stream that cannot be
+    opened there within its ``Config.open_timeout`` is refused.
 
     When one connection has ended, what it had received is delivered (``Config.close_timeout`` is
     given for progress), and the other one is closed: with the same code after a good end, else

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import ssl
 import stat
 import sys
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from .addresses import PROTOCOLS, add_connecting, client_tls, url
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
@@ -31,39 +30,21 @@ CHUNK = 64 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux cat``."""
-    parser.add_argument("url", type=_url, metavar="URL", help="ws:// or wss:// address")
+    parser.add_argument("url", type=url, metavar="URL", help="ws://, wss:// or tcp:// address")
     parser.add_argument(
         "--listen", action="store_true", help="take the first stream that the server opens"
     )
     parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, read only")
-    parser.add_argument("--protocol", choices=("wsmux", "js-ws"), default="wsmux")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
     parser.add_argument(
         "--timeout", type=seconds, help="seconds to connect, and without a byte either way"
-    )
-    parser.add_argument(
-        "--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'"
     )
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         help="show a bar; by default when stderr is a terminal and stdin and stdout are not",
     )
-    trust = parser.add_mutually_exclusive_group()
-    trust.add_argument("--insecure", action="store_true", help="accept any certificate")
-    trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
-
-
-def _url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no ws:// or wss:// URL")
-    return text
-
-
-def _header(text: str) -> str:
-    if ":" not in text or "\n" in text or "\r" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: VALUE'")
-    return text
+    add_connecting(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,22 +56,12 @@ def run(args: argparse.Namespace) -> int:
         protocol=args.protocol,
         timeout=args.timeout,
         headers=args.header,
-        ssl_context=_tls(args),
+        ssl_context=client_tls(args, args.url),
         accept_streams=args.listen,
     )
     with connection, _stream(connection, args) as stream:
         _Copy(stream, args).run()
     return 0
-
-
-def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
-    if urlsplit(args.url).scheme != "wss":
-        return None
-    context = ssl.create_default_context(cafile=args.cafile)
-    if args.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _stream(connection: Connection, args: argparse.Namespace) -> Stream:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .addresses import add_listening, server_tls
 from .terminal import CommandError, emit, talk
 
 if TYPE_CHECKING:
@@ -34,20 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=0, help="port; 0, the default, takes a free one"
     )
     parser.add_argument(
-        "--protocol",
-        action="append",
-        choices=("wsmux", "js-ws"),
-        help="wire to serve, wsmux by default; may be repeated",
+        "--tcp", action="store_true", help="serve plain sockets, without a WebSocket, in one wire"
     )
-    parser.add_argument(
-        "--origin", action="append", help="origin whose pages may connect; '*' for all"
-    )
-    parser.add_argument("--certfile", type=Path, help="certificate chain (PEM), for wss://")
-    parser.add_argument("--keyfile", type=Path, help="its key, when not in the same file")
+    add_listening(parser)
     parser.add_argument(
         "--open", action="store_true", help="open one stream to each client instead of waiting"
     )
-    parser.add_argument("--json", action="store_true", help="print the URL and port as JSON")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--echo", action="store_true", help="send everything back")
     what.add_argument("--sink", action="store_true", help="read everything, answer nothing")
@@ -58,16 +50,17 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     import wsmux
 
-    if args.keyfile and not args.certfile:
-        raise CommandError("--keyfile needs --certfile", status=2)
+    if args.tcp and len(args.protocol or ()) > 1:
+        raise CommandError("--tcp serves one --protocol only", status=2)
     handle = _behaviour(args)
     handlers = {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
     server = wsmux.serve(
         host=args.host,
         port=args.port,
         protocols=args.protocol or ("wsmux",),
+        transport="tcp" if args.tcp else "websocket",
         origins=args.origin,
-        ssl_context=_tls(args),
+        ssl_context=server_tls(args),
         **handlers,
     )
     with server:
@@ -75,14 +68,6 @@ def run(args: argparse.Namespace) -> int:
         talk("serving; Ctrl-C ends it")
         server.serve_forever()
     return 0
-
-
-def _tls(args: argparse.Namespace) -> ssl.SSLContext | None:
-    if args.certfile is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(args.certfile, args.keyfile)
-    return context
 
 
 def _behaviour(args: argparse.Namespace) -> Callable[[Stream], None]:

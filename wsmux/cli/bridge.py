@@ -1,0 +1,112 @@
+"""Carry streams between clients that connect here and a server, each in its own wire.
+
+Each client gets a connection of its own to the server. The first line on stdout is the URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_listening,
+    client_tls,
+    server_tls,
+    url,
+)
+from .terminal import CommandError, emit, seconds, talk
+
+if TYPE_CHECKING:
+    from ..connection import Connection
+
+EPILOG = (
+    "Example: wsmux bridge --listen ws://127.0.0.1:8765 --protocol wsmux --protocol yamux "
+    "--to tcp://127.0.0.1:9000 --to-protocol yamux"
+)
+
+_log = logging.getLogger("wsmux.cli")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``wsmux bridge``."""
+    parser.add_argument(
+        "--listen",
+        type=_listen_url,
+        default="ws://127.0.0.1:0",
+        metavar="URL",
+        help="ws://, wss:// or tcp:// address to listen on; port 0 takes a free one",
+    )
+    parser.add_argument(
+        "--to", type=url, required=True, metavar="URL", help="server that the streams go to"
+    )
+    parser.add_argument(
+        "--to-protocol",
+        action="append",
+        choices=PROTOCOLS,
+        help="wire to offer the server, wsmux by default; may be repeated, the best first",
+    )
+    parser.add_argument("--timeout", type=seconds, help="seconds to connect to the server")
+    add_listening(parser)
+    add_connecting(parser)
+
+
+def _listen_url(text: str) -> str:
+    address = url(text)
+    try:
+        port = urlsplit(address).port
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if port is None:
+        raise argparse.ArgumentTypeError(f"{text!r} names no port; 0 takes a free one")
+    return address
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    import wsmux
+
+    parts = urlsplit(args.listen)
+    tls = server_tls(args)
+    if (parts.scheme == "wss") > (tls is not None):
+        raise CommandError("a wss:// address to listen on needs --certfile", status=2)
+    if (parts.scheme == "ws") and tls is not None:
+        raise CommandError("--certfile makes it a wss:// address", status=2)
+    server = wsmux.serve(
+        partial(_bridge, args),
+        host=parts.hostname or "127.0.0.1",
+        port=parts.port or 0,
+        protocols=args.protocol or ("wsmux",),
+        transport="tcp" if parts.scheme == "tcp" else "websocket",
+        origins=args.origin,
+        ssl_context=tls,
+    )
+    with server:
+        emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)
+        talk(f"bridging to {args.to}; Ctrl-C ends it")
+        server.serve_forever()
+    return 0
+
+
+def _bridge(args: argparse.Namespace, client: Connection) -> None:
+    import wsmux
+
+    try:
+        server = wsmux.connect(
+            args.to,
+            protocol=args.to_protocol or "wsmux",
+            timeout=args.timeout,
+            headers=args.header,
+            ssl_context=client_tls(args, args.to),
+        )
+    except (wsmux.WsmuxError, OSError) as error:
+        talk(f"no connection to {args.to}: {error}")
+        client.close(code=1014, reason="the server behind the bridge cannot be reached")
+        return
+    _log.info("%s (%s) to %s (%s)", client.name, client.protocol, args.to, server.protocol)
+    wsmux.bridge(client, server)
