@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wsmux.config import Config
-from wsmux.exceptions import LocalProtocolError, RemoteProtocolError
+from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import (
     CreditGranted,
@@ -255,21 +255,6 @@ def test_a_stream_that_ended_makes_room_for_another() -> None:
     machine.reset_write(stream_id, 0)
     machine.receive_data(window(3, 0, SYN))
     assert machine.events() == [StreamFinished(1), StreamOpened(3)]
-
-
-@pytest.mark.parametrize("flags", [0, ACK, FIN, RST, 0xFFF0])
-def test_frames_of_unknown_streams_do_nothing(flags: int) -> None:
-    machine = yamux(Role.SERVER)
-    machine.receive_data(data_frame(7, b"abc", flags) + window(8, 5, flags))
-    assert (machine.events(), outbox(machine), machine.open_streams()) == ([], [], 0)
-
-
-def test_unknown_flags_are_ignored() -> None:
-    machine = yamux(Role.SERVER)
-    machine.receive_data(window(1, 0, 0xFFF0 | SYN))
-    machine.accept(1, INITIAL)
-    machine.receive_data(data_frame(1, b"x", 0xFFF0))
-    assert machine.events() == [StreamOpened(1), DataReceived(1, b"x")]
 
 
 # The backlog of unacknowledged streams
@@ -988,23 +973,6 @@ def test_a_repeated_going_away_does_nothing() -> None:
     machine.receive_data(head(GO_AWAY, 0, 0, 0) * 2)
     assert machine.events() == [GoAwayReceived(1, 0)]
     assert machine.empty_messages == 1
-
-
-@BOTH_ROLES
-@pytest.mark.parametrize(
-    ("code", "meaning", "close_code"),
-    [(1, "protocol error", 1002), (2, "internal error", 1011), (9, "unknown", 1011)],
-)
-def test_any_other_code_ends_the_connection_without_an_answer(
-    role: Role, code: int, meaning: str, close_code: int
-) -> None:
-    machine = yamux(role)
-    with pytest.raises(RemoteProtocolError) as caught:
-        machine.receive_data(head(GO_AWAY, 0, 0, code))
-    assert type(caught.value) is RemoteProtocolError
-    sentence = f"the peer ended the connection with GO_AWAY code {code} ({meaning})"
-    assert (str(caught.value), caught.value.code) == (sentence, close_code)
-    assert not machine.has_output()
 
 
 # Two machines
