@@ -431,6 +431,15 @@ def test_a_body_that_outlives_its_stream_is_dropped() -> None:
     assert machine.events() == [StreamFinished(stream_id)]
 
 
+def test_a_body_under_way_does_not_reach_a_stream_opened_meanwhile() -> None:
+    machine = yamux(Role.CLIENT)
+    wire = data_frame(1, b"hello", FIN)
+    machine.receive_data(wire[:-1])
+    stream_id = machine.open_stream()
+    machine.receive_data(wire[-1:] + data_frame(stream_id, b"answer"))
+    assert machine.events() == [DataReceived(3, b"answer")]
+
+
 def test_a_dropped_body_may_come_in_pieces() -> None:
     machine = yamux(Role.CLIENT)
     for byte in data_frame(2, b"hello") + window(2, 0, SYN):

@@ -320,6 +320,8 @@ class YamuxProtocol(MuxProtocol):
         """
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
+        if self._head is not None and self._head.stream_id == self._next_id:
+            self._next_id += 2  # a body under way for no stream must not become that of this one
         stream_id = self._next_id
         if stream_id > MAX_UINT32:
             raise LocalProtocolError("all 2^31 stream ids of this side are used up")
