@@ -732,6 +732,14 @@ def test_a_flood_in_one_message_is_not_held(name: str) -> None:
     assert held(machine) - before < 2 * KIB  # 32 answers to pings are the most
 
 
+def test_open_and_reset_in_one_message_is_held_up_to_the_limit_of_streams() -> None:
+    machine = new(CLIENT, max_streams=3)
+    _, frame = ANSWERED_FLOODS["open and reset"]
+    machine.receive_data(b"".join(frame(i) for i in range(100)))
+    assert machine.events() == [StreamOpened(stream_id) for stream_id in (2, 4, 6)]
+    assert outbox(machine) == [window(2 * n + 2, 0, RST) for n in range(3, 100)]
+
+
 @pytest.mark.parametrize(
     "name",
     ["empty data", "zero updates", "repeated ACK", "repeated FIN", "pings without flags", "pongs"]

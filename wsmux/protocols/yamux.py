@@ -67,7 +67,6 @@ MAX_UINT32 = 2**32 - 1
 # Bytes of one data frame sent: streams interleave, and 12 bytes of head are nothing against it.
 MAX_DATA = 32 * 1024
 
-
 # Plain numbers: looking a member up in its class costs too much for each frame.
 SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST))
 DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
@@ -201,7 +200,7 @@ class YamuxProtocol(MuxProtocol):
         if flags & RST:
             self.empty_messages += 1
             return False
-        if self._refusing or self._peer_streams >= self.config.max_streams:
+        if self._refusing or max(self._peer_streams, len(self._offered)) >= self.config.max_streams:
             self._control_frame(WINDOW, RST, stream_id, self.refused_code)
             self._drainable += INITIAL_WINDOW - (length if kind == DATA else 0)
             return False
@@ -215,8 +214,7 @@ class YamuxProtocol(MuxProtocol):
         reading, writing = stream.read is READING, stream.write is WRITING
         if not stream.answered:
             if reading or writing:
-                detail = "the peer did not take it"
-                self._emit(stream, StreamRejected(stream.id, code, detail))
+                self._emit(stream, StreamRejected(stream.id, code, "the peer did not take it"))
         else:
             if reading:
                 self._emit(stream, StreamAborted(stream.id, code, False, ""))
