@@ -99,8 +99,9 @@ def snapshot(machine: BymuxProtocol) -> dict[str, Any]:
     state = {
         name: copy.deepcopy(value)
         for name, value in vars(machine).items()
-        if name not in {"_handlers", "_reader", "_streams", "_active", "_all", "config"}
+        if name not in {"_handlers", "_paused", "_reader", "_streams", "_active", "_all", "config"}
     }
+    state |= copy.deepcopy(vars(machine._paused))
     state["scopes"] = [_slots(scope) for scope in (machine._all, *machine._streams.values())]
     assert list(machine._active.values()) == list(machine._streams.values())
     return state

@@ -8,6 +8,7 @@ since "terminate" has no packet. What is ignored changes nothing at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -724,3 +725,17 @@ def test_streams_without_number_end_at_the_credit_to_open() -> None:
     with pytest.raises(FlowControlError, match="opened stream 40 without credit for it"):
         machine.receive_data(overall(WRITE, 40))
     assert machine.open_streams() == 20
+
+
+def test_work_for_many_streams_in_one_message_does_not_grow_with_their_square() -> None:
+    machine = quiet(SERVER)
+    wire = b"".join(open_and_end(2 * n) for n in range(10_000))
+    start = time.process_time()  # of this process alone, so that a busy machine does not count
+    machine.receive_data(wire)
+    opened_streams = 0
+    while events := machine.events():
+        if isinstance(events[-1], StreamOpened):
+            opened_streams += 1
+            machine.refuse(events[-1].stream_id, 0)
+    assert opened_streams == 10_000
+    assert time.process_time() - start < 3  # 0.2 s; a square would take 10 s

@@ -54,6 +54,7 @@ from collections.abc import Callable
 from ..config import KIB, Config
 from ..exceptions import FlowControlError, FrameError, LocalProtocolError, StreamIdError
 from .base import Buffer, Message, MuxProtocol, Role
+from .bymux_events import PausedEvents
 from .bymux_packets import (
     CLOSE,
     CREDIT,
@@ -121,7 +122,7 @@ class BymuxProtocol(MuxProtocol):
         self._streams: dict[int, Scope] = {}  # by what the owner calls them
         self._active: dict[int, Scope] = {}  # by their ids on the wire
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
-        self._offers = 0  # StreamOpened events not handed out yet
+        self._paused = PausedEvents()
         self._max_body = min(MAX_BODY, config.max_frame_size)
         self._reader = PacketReader()
         self._handlers: dict[int, Callable[[Scope, int], None]] = {
@@ -161,12 +162,7 @@ class BymuxProtocol(MuxProtocol):
         One call brings many packets, and nothing on a stream may be reported before its owner
         has had the choice to refuse it.
         """
-        if not self._offers:
-            return super().events()
-        self._offers -= 1
-        end = next(i for i, event in enumerate(self._events) if type(event) is StreamOpened) + 1
-        events, self._events = self._events[:end], self._events[end:]
-        return events
+        return self._paused.take(super().events())
 
     def control_to_send(self) -> list[Message]:
         self._pongs.clear()
@@ -233,7 +229,6 @@ class BymuxProtocol(MuxProtocol):
         if half.stopped:
             self.refuse(stream_id, self.refused_code)
         else:
-            self._offers += 1
             self._events.append(StreamOpened(stream_id))
 
     def _receive_credit(self, scope: Scope, count: int) -> None:
@@ -357,12 +352,7 @@ class BymuxProtocol(MuxProtocol):
 
     def refuse(self, stream_id: int, code: int) -> None:
         """End both halves, and report nothing of it but that it has finished."""
-        kept = (StreamOpened, StreamFinished)
-        self._events = [
-            event
-            for event in self._events
-            if isinstance(event, kept) or getattr(event, "stream_id", None) != stream_id
-        ]
+        self._paused.refuse(stream_id)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 

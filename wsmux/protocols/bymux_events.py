@@ -1,0 +1,43 @@
+"""Hand out the events of a Bymux connection with a pause behind each stream that was opened."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .events import Event, StreamFinished, StreamOpened
+
+__all__ = ["PausedEvents"]
+
+# What is reported of a stream even when it was refused.
+_KEPT = (StreamOpened, StreamFinished)
+
+
+class PausedEvents:
+    """Keep what the owner may not hear yet.
+
+    One message brings many packets, and each event costs the same however many wait: a peer could
+    otherwise make short messages cost minutes.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Event] = deque()
+        self._refused: set[int] = set()  # streams whose events that still wait are void
+
+    def refuse(self, stream_id: int) -> None:
+        """Drop what waits of a stream; only its beginning and its end are reported."""
+        self._refused.add(stream_id)
+
+    def take(self, new: list[Event]) -> list[Event]:
+        """Return what waits and then ``new``, up to a ``StreamOpened``."""
+        if not (self._waiting or self._refused or StreamOpened in map(type, new)):
+            return new
+        self._waiting += new
+        events = []
+        while self._waiting:
+            event = self._waiting.popleft()
+            if isinstance(event, _KEPT) or getattr(event, "stream_id", None) not in self._refused:
+                events.append(event)
+            if type(event) is StreamOpened:
+                return events
+        self._refused.clear()
+        return events
