@@ -8,6 +8,7 @@ announces is not waited for. What is ignored changes nothing but a counter.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -621,6 +622,7 @@ def check_taken(machine: YamuxProtocol, twin: YamuxProtocol, case: Case, end: Ta
     found, expected = remembered(machine), remembered(twin)
     expected |= {name: expected[name] + value for name, value in end.adds.items()}
     assert found.pop("empty_messages") - expected.pop("empty_messages") in (0, 1)
+    assert 0 <= found.pop("_empty_in_row") <= expected.pop("_empty_in_row") + 1
     assert found == expected
 
 
@@ -671,8 +673,8 @@ def test_a_body_without_a_reader_is_not_held(start: str, stream_id: int) -> None
         assert held(machine) - before < SMALL
 
 
-# Floods. Nothing in the machine ends those of the first table: it holds nothing for them, and the
-# owner counts what costs the peer nothing, and answers that wait.
+# Floods. The machine holds nothing for those of the first table. What changes nothing and costs the
+# peer nothing ends the connection in the end; answers that wait are counted by the owner.
 
 FLOODS: dict[str, tuple[str, Callable[[int], bytes]]] = {
     "empty data": ("own", lambda n: data_frame(1)),
@@ -701,6 +703,13 @@ ANSWERED_FLOODS: dict[str, tuple[str, Callable[[int], bytes]]] = {
 }
 
 
+def patient(start: str) -> YamuxProtocol:
+    """Return a machine that bears more than the floods of these tests."""
+    machine = STARTS[start](CLIENT)
+    machine.config = dataclasses.replace(machine.config, max_control_frames=10_000)
+    return machine
+
+
 def flood(machine: YamuxProtocol, frame: Callable[[int], bytes], rounds: range) -> None:
     """Feed frames in messages of 50, each followed by an owner who takes and closes everything."""
     for start in rounds[::50]:
@@ -716,7 +725,7 @@ def flood(machine: YamuxProtocol, frame: Callable[[int], bytes], rounds: range) 
 @pytest.mark.parametrize("name", [*FLOODS, *ANSWERED_FLOODS])
 def test_a_flood_leaves_nothing_behind(name: str) -> None:
     start, frame = (FLOODS | ANSWERED_FLOODS)[name]
-    machine = STARTS[start](CLIENT)
+    machine = patient(start)
     flood(machine, frame, range(500))
     before = held(machine)
     flood(machine, frame, range(500, 2000))
@@ -726,7 +735,7 @@ def test_a_flood_leaves_nothing_behind(name: str) -> None:
 @pytest.mark.parametrize("name", FLOODS)
 def test_a_flood_in_one_message_is_not_held(name: str) -> None:
     start, frame = FLOODS[name]
-    machine = STARTS[start](CLIENT)
+    machine = patient(start)
     before = held(machine)
     machine.receive_data(b"".join(frame(i) for i in range(1000)))
     assert held(machine) - before < 2 * KIB  # 32 answers to pings are the most
@@ -740,17 +749,35 @@ def test_open_and_reset_in_one_message_is_held_up_to_the_limit_of_streams() -> N
     assert outbox(machine) == [window(2 * n + 2, 0, RST) for n in range(3, 100)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["empty data", "zero updates", "repeated ACK", "repeated FIN", "pings without flags", "pongs"]
-    + ["GO_AWAY", "empty data for no stream", "SYN with RST"],
-)
-def test_frames_of_a_flood_that_cost_nothing_are_counted(name: str) -> None:
+@pytest.mark.parametrize("name", ["pings without flags", "pongs"])
+def test_pings_that_cost_nothing_are_counted(name: str) -> None:
     start, frame = FLOODS[name]
     machine = STARTS[start](CLIENT)
-    before = machine.empty_messages
-    machine.receive_data(b"".join(frame(i) for i in range(100)))
-    assert machine.empty_messages - before >= 99
+    machine.receive_data(b"".join(frame(i) for i in range(2000)))
+    assert machine.empty_messages == 2000
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["empty data", "zero updates", "repeated ACK", "repeated FIN", "empty data before acceptance"]
+    + ["GO_AWAY", "empty data for no stream", "SYN with RST"],
+)
+def test_a_flood_of_what_changes_nothing_ends_the_connection(name: str) -> None:
+    start, frame = FLOODS[name]
+    machine = STARTS[start](CLIENT)
+    outbox(machine)
+    with pytest.raises(FrameError, match="too many frames in a row that change nothing") as caught:
+        machine.receive_data(b"".join(frame(i) for i in range(1002)))
+    assert caught.value.code == 1008
+    assert machine.empty_messages == machine.config.max_control_frames == 1000
+    assert outbox(machine) == [BROKEN]
+
+
+def test_a_byte_of_data_ends_a_row_of_what_changes_nothing() -> None:
+    machine = STARTS["own"](CLIENT)
+    for _ in range(3):
+        machine.receive_data(data_frame(1) * 1000 + data_frame(1, b"x"))
+    assert machine.empty_messages == 3000
 
 
 def test_data_for_no_stream_ends_the_connection_at_256_kib() -> None:

@@ -13,10 +13,13 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ..config import Config
-from ..exceptions import LocalProtocolError
+from ..exceptions import FrameError, LocalProtocolError
 from .events import Event
 
 __all__ = ["Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
+
+# RFC 6455 section 7.4.1: the code for a peer that floods.
+POLICY = 1008
 
 Buffer = bytes | bytearray | memoryview
 
@@ -56,6 +59,7 @@ class MuxProtocol(ABC):
             bytes are a stream.
         pings: the wire has a ping of its own.
         initial: streams that are there before the first byte.
+        empty_messages: what came that changed nothing and cost the peer nothing.
         now: the owner sets it to the time of what it passes on; round trips are measured by it.
     """
 
@@ -72,6 +76,8 @@ class MuxProtocol(ABC):
     def __init__(self, role: Role, config: Config) -> None:
         self.role = role
         self.config = config
+        self.empty_messages = 0
+        self._empty_in_row = 0
         self._events: list[Event] = []
         self._control: list[Message] = []
         self._data: list[Message] = []
@@ -100,6 +106,13 @@ class MuxProtocol(ABC):
             return []
         messages, self._data = self._data, []
         return messages
+
+    def _note_empty(self) -> None:
+        """Count what changed nothing; ``Config.max_control_frames`` of it in a row is a flood."""
+        if self._empty_in_row >= self.config.max_control_frames:
+            raise FrameError("too many frames in a row that change nothing", POLICY)
+        self._empty_in_row += 1
+        self.empty_messages += 1
 
     @abstractmethod
     def receive_data(self, data: Buffer) -> None:
@@ -207,9 +220,9 @@ class MuxProtocol(ABC):
     def handle_timer(self, now: float) -> None:
         """Do what was due by ``now``."""
 
-    @abstractmethod
     def pending_closes(self) -> int:
         """Return how many streams are closed here but not yet on the wire."""
+        return 0
 
     @abstractmethod
     def open_streams(self) -> int:

@@ -85,7 +85,7 @@ __all__ = ["MAX_BODY", "BymuxProtocol"]
 
 # Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
 MAX_BODY = 16 * KIB
-TOO_BIG, POLICY = 1009, 1008
+TOO_BIG = 1009
 
 
 class BymuxProtocol(MuxProtocol):
@@ -95,9 +95,6 @@ class BymuxProtocol(MuxProtocol):
         role: the client is proactive, with even ids; the server reactive, with odd ones.
         config: its limits.
         state: what both ends agreed on before; the owner knows of its streams, no event tells.
-
-    Attributes:
-        empty_messages: Writes of no bytes received.
     """
 
     name = subprotocol = "bymux"
@@ -108,8 +105,6 @@ class BymuxProtocol(MuxProtocol):
     def __init__(self, role: Role, config: Config, state: BymuxState | None = None) -> None:
         super().__init__(role, config)
         state = BymuxState() if state is None else state
-        self.empty_messages = 0
-        self._empty_in_row = 0
         self._starting = HalfState(credit=state.starting_credit)
         self._peer_starting = HalfState(credit=state.peer_starting_credit)
         self._parity = 0 if role is Role.CLIENT else 1
@@ -121,6 +116,7 @@ class BymuxProtocol(MuxProtocol):
         self._all = Scope(None, None, state.opening, state.accepting)
         self._streams: dict[int, Scope] = {}  # by what the owner calls them
         self._active: dict[int, Scope] = {}  # by their ids on the wire
+        self._over = 0  # streams of the peer that have ended, and whose credit is not granted anew
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
         self._paused = PausedEvents()
         self._max_body = min(MAX_BODY, config.max_frame_size)
@@ -164,7 +160,13 @@ class BymuxProtocol(MuxProtocol):
         """
         return self._paused.take(super().events())
 
+    def has_output(self) -> bool:
+        return bool(self._data or self._control or self._over)
+
     def control_to_send(self) -> list[Message]:
+        # Not before: the peer cannot know of this credit while its message is still being read.
+        over, self._over = self._over, 0
+        self._consumed(self._all, over)
         self._pongs.clear()
         return super().control_to_send()
 
@@ -199,10 +201,7 @@ class BymuxProtocol(MuxProtocol):
         if data is None:
             return  # the rest is still to come
         if not size:
-            if self._empty_in_row >= self.config.max_control_frames:
-                raise FrameError("too many Writes of no bytes in a row", POLICY)
-            self.empty_messages += 1
-            self._empty_in_row += 1
+            self._note_empty()
             return
         self._empty_in_row = 0
         half.receive(size)
@@ -320,7 +319,7 @@ class BymuxProtocol(MuxProtocol):
         del self._streams[scope.id], self._active[scope.wire_id]
         self._events.append(StreamFinished(scope.id))
         if scope.wire_id % 2 != self._parity:
-            self._consumed(self._all, 1)
+            self._over += 1
 
     # Calls
 
@@ -431,9 +430,6 @@ class BymuxProtocol(MuxProtocol):
 
     def handle_timer(self, now: float) -> None:
         pass
-
-    def pending_closes(self) -> int:
-        return 0
 
     def open_streams(self) -> int:
         return len(self._streams)

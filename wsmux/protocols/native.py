@@ -84,7 +84,6 @@ class NativeProtocol(MuxProtocol):
         self.subprotocol = dialect.subprotocol
         self.first_application_code = dialect.first_application_code
         self.refused_code = dialect.refused_code
-        self.empty_messages = 0
         self._ids = StreamIds(role, strict=not dialect.shipped)
         self._streams: dict[int, NativeStream] = {}
         self._stopped: dict[int, None] = {}  # finished here, the peer may still be writing

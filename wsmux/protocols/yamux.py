@@ -16,12 +16,12 @@ Where the specification is silent, or this machine is stricter or milder than ot
   counted, dropped, and its credit returned. When writing has ended too, the peer gets
   ``close_timeout`` to end its half; then RST frees the stream.
 - GO_AWAY 0 asks for no new streams; the ones that run go on. It has no room for another code. Any
-  other code from the peer ends the connection, which is what all implementations mean by it:
-  ``RemoteProtocolError`` is raised with 1002 for its code 1 and 1011 for the rest, and nothing is
-  answered.
+  other code ends the connection, as all implementations mean it: ``RemoteProtocolError`` is raised
+  with 1002 for its code 1 and 1011 for the rest, and nothing is answered.
 - A broken rule queues GO_AWAY 1 and raises. Unknown flags, repeated ACK and FIN, pings without
   flags and pongs nobody asked for do nothing. Frames of streams that are over, or never were, do
   nothing either, but their bytes are limited to what an honest peer can have had under way.
+- Frames that change nothing end the connection when ``Config.max_control_frames`` come in a row.
 - Only data beyond 16 MiB in one frame is refused by its size alone; the credit is the limit.
 """
 
@@ -77,9 +77,6 @@ class YamuxProtocol(MuxProtocol):
 
     While there are streams it measures the round-trip time, by which windows grow; for that the
     owner keeps ``now`` set.
-
-    Attributes:
-        empty_messages: frames received that changed nothing and cost the peer nothing.
     """
 
     name = "yamux"
@@ -92,7 +89,6 @@ class YamuxProtocol(MuxProtocol):
 
     def __init__(self, role: Role, config: Config) -> None:
         super().__init__(role, config)
-        self.empty_messages = 0
         self._next_id = 1 if role is Role.CLIENT else 2
         self._streams: dict[int, YamuxStream] = {}
         self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may be over
@@ -111,22 +107,30 @@ class YamuxProtocol(MuxProtocol):
     # Frames in
 
     def receive_data(self, data: Buffer) -> None:
-        with memoryview(data) as view:
-            position = 0
-            while True:
-                if self._head is None:
-                    head, position = self._reader.head(view, position)
-                    if head is None:
-                        return
-                    self._check(head)
-                    self._head, self._keep = head, self._wanted(head)
-                head = self._head
-                size = head.length if head.type == DATA else 0
-                body, position = self._reader.body(view, position, size, self._keep)
-                if body is None:
+        try:
+            with memoryview(data) as view:
+                self._receive_frames(view)
+        except RemoteProtocolError as error:
+            if error.ended_by == "local":
+                self._control_frame(GO_AWAY, 0, 0, PROTOCOL_ERROR)
+            raise
+
+    def _receive_frames(self, view: memoryview) -> None:
+        position = 0
+        while True:
+            if self._head is None:
+                head, position = self._reader.head(view, position)
+                if head is None:
                     return
-                self._head = None
-                self._apply(head, body)
+                self._check(head)
+                self._head, self._keep = head, self._wanted(head)
+            head = self._head
+            size = head.length if head.type == DATA else 0
+            body, position = self._reader.body(view, position, size, self._keep)
+            if body is None:
+                return
+            self._head = None
+            self._apply(head, body)
 
     def _check(self, head: Head) -> None:
         stream_id = head.stream_id
@@ -134,11 +138,7 @@ class YamuxProtocol(MuxProtocol):
         may_open = None
         if (stream_id - self._next_id) % 2:
             may_open = stream is None and stream_id not in self._offered
-        try:
-            check(head, stream, may_open, self._drainable)
-        except RemoteProtocolError:
-            self._control_frame(GO_AWAY, 0, 0, PROTOCOL_ERROR)
-            raise
+        check(head, stream, may_open, self._drainable)
 
     def _wanted(self, head: Head) -> bool:
         """Tell whether the body of a frame has a reader."""
@@ -164,7 +164,8 @@ class YamuxProtocol(MuxProtocol):
                 self._receive(stream, kind, flags, length, body)
             else:
                 self._drainable -= length if kind == DATA else 0
-                self.empty_messages += not (length or flags)
+                if not (length or flags):
+                    self._note_empty()
 
     def _receive(
         self, stream: YamuxStream, kind: int, flags: int, length: int, body: bytes
@@ -187,7 +188,10 @@ class YamuxProtocol(MuxProtocol):
                 self._emit(stream, StreamEnded(stream.id))
             stream.read = advance_read(stream.read, ReadInput.PEER_CLOSE)
             self._forget_if_done(stream)
-        self.empty_messages += not moved
+        if moved:
+            self._empty_in_row = 0
+        else:
+            self._note_empty()
 
     def _grant(self, stream: YamuxStream, count: int) -> None:
         usable = stream.credit.available
@@ -198,7 +202,7 @@ class YamuxProtocol(MuxProtocol):
     def _opened_by_peer(self, kind: int, flags: int, stream_id: int, length: int) -> bool:
         """Register a stream; tell whether it was taken."""
         if flags & RST:
-            self.empty_messages += 1
+            self._note_empty()
             return False
         if self._refusing or max(self._peer_streams, len(self._offered)) >= self.config.max_streams:
             self._control_frame(WINDOW, RST, stream_id, self.refused_code)
@@ -226,7 +230,7 @@ class YamuxProtocol(MuxProtocol):
         if code != NORMAL:
             raise ended_by_peer(code)
         if self._peer_refuses:
-            self.empty_messages += 1
+            self._note_empty()
             return
         self._peer_refuses = True
         unanswered = (s.id for s in self._streams.values() if not s.answered)
@@ -371,10 +375,9 @@ class YamuxProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not READING:
             return  # the peer sends no more, or its credit was returned before
-        returned = stream.window.consume(count)
-        if returned:
-            returned += self._growth.grow(stream.window, self.now, self.rtt)
-        self._return_credit(stream, returned)
+        if returned := stream.window.consume(count):
+            grown = self._growth.grow(stream.window, self.now, self.rtt)
+            self._return_credit(stream, returned + grown)
 
     def close_write(self, stream_id: int, now: float) -> None:
         self.now = now
@@ -442,9 +445,6 @@ class YamuxProtocol(MuxProtocol):
                 self._lingering[stream_id] = now + self.config.close_timeout
             elif due <= now:
                 self._reset(self._streams[stream_id], self.refused_code)
-
-    def pending_closes(self) -> int:
-        return 0
 
     def open_streams(self) -> int:
         return len(self._streams)
