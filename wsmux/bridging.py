@@ -18,6 +18,8 @@ from .pump import End, Pump
 
 __all__ = ["bridge"]
 
+REASON = "the other side of the bridge has ended"
+
 _log = logging.getLogger("wsmux")
 
 
@@ -56,9 +58,7 @@ def bridge(one: Connection, other: Connection) -> None:
     finally:
         closing = Deadline(one.config.close_timeout)
         for connection in (one, other):
-            connection.begin_close(code=code, reason="the other side of the bridge has ended")
-        for connection in (one, other):
-            connection.close(closing.remaining(), code=code)
+            connection.close(closing.remaining(), code=code, reason=REASON)
         for thread in acceptors:
             if thread.ident is not None:
                 thread.join()

@@ -60,6 +60,12 @@ class End:
         self.entry: Entry = stream._entry
         self.error: BaseException | None = None
 
+    def let_go(self) -> None:
+        """Leave the stream to whoever comes next."""
+        with self.engine.mutex:
+            self.entry.reader, self.entry.writer = Waiter(), Waiter()
+            self.entry.reading = self.entry.writing = False
+
     def gone_locked(self) -> BaseException | None:
         """Return what the whole stream was ended with, if it was."""
         return None if self.entry.id in self.engine.table.entries else self.error
@@ -83,17 +89,18 @@ class Pipe:
         asked: a turn in that queue was asked for.
         noted: it is in the pump's list, or about to be.
         done: the direction has ended, whatever the cause.
+        lost: the cause is the end of a connection.
         back: the other direction.
     """
 
-    __slots__ = ("asked", "back", "done", "noted", "pending", "signal", "source", "target")
+    __slots__ = ("asked", "back", "done", "lost", "noted", "pending", "signal", "source", "target")
 
     def __init__(self, source: End, target: End) -> None:
         self.source = source
         self.target = target
         self.back = self
         self.pending = memoryview(b"")
-        self.asked = self.noted = self.done = False
+        self.asked = self.noted = self.done = self.lost = False
         self.signal = Waiter()
 
 
@@ -107,10 +114,15 @@ class Pump:
         self._bell = borrow()
         self._ready: deque[Pipe] = deque()
         self._pipes: set[Pipe] = set()  # for the pump's thread
+        # Not closed, so that nothing cut looks whole; the end of the other connection ends them.
+        self._lost: list[Pipe] = []
         self._moved = False
 
     def close(self) -> None:
-        """Give back what the pump holds; it has run for the last time."""
+        """Let go of everything; the pump has run for the last time, its connections have ended."""
+        for pipe in (*self._pipes, *self._ready, *self._lost):
+            pipe.source.let_go()
+            pipe.target.let_go()
         give_back(self._bell)
 
     def wake(self) -> None:
@@ -182,9 +194,12 @@ class Pump:
                 self._note(pipe, [])
             elif pipe.done:
                 self._pipes.discard(pipe)
-                if pipe.back.done:
-                    pipe.source.stream.close()
-                    pipe.target.stream.close()
+                if pipe.lost:
+                    self._lost.append(pipe)
+                elif pipe.back.done and not pipe.back.lost:
+                    for end in (pipe.source, pipe.target):
+                        end.stream.close()
+                        end.let_go()
 
     def _step(self, pipe: Pipe) -> bool:
         """Move one frame or one end; tell whether there may be more to do at once."""
@@ -197,7 +212,7 @@ class Pump:
         elif gone is not None:
             self._stop_source(pipe, gone)
         elif lost:
-            pipe.done = True
+            pipe.done = pipe.lost = True
         else:
             if not pipe.pending:
                 self._take(pipe, credit)
@@ -228,6 +243,8 @@ class Pump:
             pipe.target.stream.close_write()
         elif gone is not None:
             self._abort_target(pipe, gone)
+        else:
+            pipe.lost = lost
 
     def _push(self, pipe: Pipe) -> bool:
         """Queue what was taken; tell whether all of it was."""

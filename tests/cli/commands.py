@@ -36,8 +36,15 @@ def run(
 @contextmanager
 def served(*arguments: str, status: int = 130) -> Iterator[str]:
     """Run ``wsmux serve``; yield the URL, then end it with Ctrl-C and check how it ends."""
+    with running("serve", *arguments, status=status) as url:
+        yield url
+
+
+@contextmanager
+def running(*arguments: str, status: int = 130) -> Iterator[str]:
+    """Do the same with any command that serves."""
     process = subprocess.Popen(
-        command("serve", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:

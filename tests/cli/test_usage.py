@@ -33,6 +33,11 @@ def test_version_goes_to_stdout() -> None:
         ["cat", "--timeout", "soon", "ws://127.0.0.1/"],
         ["cat", "--header", "no colon", "ws://127.0.0.1/"],
         ["cat", "--insecure", "--cafile", "x.pem", "wss://127.0.0.1/"],
+        ["bridge"],
+        ["bridge", "--to", "http://127.0.0.1/"],
+        ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1"],
+        ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1:99999"],
+        ["bridge", "--to", "ws://127.0.0.1/", "--to-protocol", "http"],
         ["demo", "--limit", "0"],
         ["demo", "--server", "apache"],
         ["bench", "--repetitions", "0"],
@@ -54,6 +59,9 @@ def test_wrong_usage_ends_with_2_and_says_why_on_stderr(
     "arguments",
     [
         ["serve", "--echo", "--keyfile", "key.pem"],
+        ["serve", "--echo", "--tcp", "--protocol", "yamux", "--protocol", "bymux"],
+        ["bridge", "--to", "ws://127.0.0.1/", "--listen", "wss://127.0.0.1:0"],
+        ["bridge", "--to", "ws://127.0.0.1/", "--certfile", "chain.pem", "--keyfile", "key.pem"],
         ["bench", "--peers", "nobody"],
         ["bench", "--measures", "nothing"],
     ],
@@ -67,7 +75,7 @@ def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["serve", "cat", "demo", "bench"])
+@pytest.mark.parametrize("name", ["serve", "cat", "bridge", "demo", "bench"])
 def test_help_names_every_subcommand(name: str) -> None:
     assert name in run("--help").stdout.decode()
     done = run(name, "--help")

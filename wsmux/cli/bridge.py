@@ -72,10 +72,9 @@ def run(args: argparse.Namespace) -> int:
     import wsmux
 
     parts = urlsplit(args.listen)
-    tls = server_tls(args)
-    if (parts.scheme == "wss") > (tls is not None):
+    if parts.scheme == "wss" and not args.certfile:
         raise CommandError("a wss:// address to listen on needs --certfile", status=2)
-    if (parts.scheme == "ws") and tls is not None:
+    if parts.scheme == "ws" and args.certfile:
         raise CommandError("--certfile makes it a wss:// address", status=2)
     server = wsmux.serve(
         partial(_bridge, args),
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         protocols=args.protocol or ("wsmux",),
         transport="tcp" if parts.scheme == "tcp" else "websocket",
         origins=args.origin,
-        ssl_context=tls,
+        ssl_context=server_tls(args),
     )
     with server:
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)

@@ -1,0 +1,87 @@
+"""``wsmux bridge`` between ``wsmux serve`` and ``wsmux cat``, each in another wire."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+
+import pytest
+
+import wsmux
+
+from ..certificates import Certificates
+from .commands import command, run, running, served
+
+DATA = random.Random(7).randbytes(1_234_567)
+
+
+@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
+@pytest.mark.parametrize("carrier", [(), ("--tcp",)], ids=["websocket", "tcp"])
+def test_cat_brings_back_what_an_echo_server_got(carrier: tuple[str, ...], protocol: str) -> None:
+    with served("--echo", "--protocol", protocol, *carrier) as url:
+        done = run("cat", url, "--protocol", protocol, data=DATA)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == DATA
+
+
+def test_a_bridge_joins_wires_and_carriers() -> None:
+    offers = ("--protocol", "wsmux", "--protocol", "bymux")
+    with (
+        served("--echo", "--tcp", "--protocol", "yamux") as url,
+        running("bridge", *offers, "--to", url, "--to-protocol", "yamux") as bridged,
+    ):
+        assert url.startswith("tcp://")
+        assert bridged.startswith("ws://")
+        for protocol in ("wsmux", "bymux"):
+            done = run("cat", bridged, "--protocol", protocol, data=DATA)
+            assert (done.returncode, done.stderr) == (0, b"")
+            assert done.stdout == DATA
+
+
+def test_a_bridge_lets_the_server_choose_the_wire() -> None:
+    offers = ("--to-protocol", "bymux", "--to-protocol", "yamux")
+    listen = ("--listen", "tcp://127.0.0.1:0", "--protocol", "wsmux")
+    with (
+        served("--echo", "--protocol", "wsmux", "--protocol", "yamux") as url,
+        running("bridge", *listen, "--to", url, *offers) as bridged,
+        wsmux.connect(bridged) as connection,
+        connection.open_stream() as stream,
+    ):
+        stream.write(b"hello")
+        stream.close_write()
+        assert stream.read() == b"hello"
+
+
+def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
+    tls = ("--certfile", str(certificates.chain), "--keyfile", str(certificates.key))
+    trust = ("--cafile", str(certificates.authority))
+    listen = ("--listen", "wss://127.0.0.1:0", *tls, "--json")
+    with (
+        served("--echo", "--tcp", *tls) as url,
+        running("bridge", *listen, "--to", url, *trust) as told,
+    ):
+        bridged = json.loads(told)["url"]
+        assert bridged.startswith("wss://")
+        done = run("cat", bridged, *trust, data=DATA)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == DATA
+
+
+def test_a_server_that_cannot_be_reached_is_told_to_the_client() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with (
+        running("bridge", "--to", f"ws://127.0.0.1:{port}/") as bridged,
+        wsmux.connect(bridged) as connection,
+    ):
+        assert connection.wait_closed(20)
+        error = connection.error
+    assert isinstance(error, wsmux.ConnectionClosedError)
+    assert (error.code, error.side) == (1014, "remote")
+
+
+def test_the_command_of_the_example_in_the_help_parses() -> None:
+    example = run("bridge", "--help").stdout.decode().partition("Example: ")[2].split()
+    assert example[:2] == ["wsmux", "bridge"]
+    assert command(*example[1:])[-1] == "yamux"
