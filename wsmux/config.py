@@ -20,14 +20,17 @@ class Config:
 
     receive_window: int = 256 * KIB
     """Unread bytes a peer may send per stream. 256 KiB keeps the tail latency of small messages
-    under bulk at half of what 1 MiB costs, at three quarters of its throughput."""
+    under bulk at half of what 1 MiB costs, at three quarters of its throughput. On ``yamux`` it is
+    at least 256 KiB, and grows with the round-trip time by up to ``max_connection_buffer // 2`` in
+    all."""
 
     max_frame_size: int = 64 * KIB
-    """Most bytes of one stream in one message. A turn of this size lets streams interleave; below
+    """Most bytes of one stream in one turn. A turn of this size lets streams interleave; below
     32 KiB the cost per message shows."""
 
     max_message_size: int = MIB
-    """Longest message accepted, refused by its header with 1009. As ``websockets``."""
+    """Longest message accepted, refused by its header with 1009. As ``websockets``. Where messages
+    are a stream of bytes (``yamux``, ``bymux``), longer ones are read in pieces."""
 
     max_fragments: int = 1024
     """Most fragments one message may come in, so that tiny fragments cannot cost much memory."""

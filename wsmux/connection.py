@@ -259,6 +259,7 @@ class Connection:
         with self._engine.mutex:
             table = self._engine.table
             entries = table.entries.values()
+            measured = self._engine.protocol.rtt
             return ConnectionStats(
                 streams=len(entries),
                 unaccepted=table.unaccepted,
@@ -272,7 +273,7 @@ class Connection:
                 queued_bytes=self._engine.queue.queued_bytes_locked(),
                 bytes_received=self._engine.channel.inbox.bytes_received,
                 bytes_sent=self._engine.queue.bytes_sent,
-                rtt=self._engine.channel.keep_alive.rtt,
+                rtt=self._engine.channel.keep_alive.rtt if measured is None else measured,
             )
 
     def __enter__(self) -> Self:
