@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .behaviour import DEFAULT_WORKERS, Behaviour
 from .config import Config
@@ -89,58 +89,55 @@ def connect(
     limits = behaviour.config
     names = (protocol,) if isinstance(protocol, str) else tuple(protocol)
     deadline = Deadline(limits.handshake_timeout if timeout is None else timeout)
-    connection = (_over_tcp if is_tcp(url) else _over_websocket)(
-        behaviour, url, names, headers, ssl_context, deadline, options
-    )
+    order = _Order(url, names, headers, ssl_context, deadline, options)
+    connection = (_over_tcp if is_tcp(url) else _over_websocket)(behaviour, order)
     behaviour.start_workers(connection)
     return connection
 
 
-def _over_websocket(
-    behaviour: Behaviour,
-    url: str,
-    names: tuple[str, ...],
-    headers: Mapping[str, str] | Sequence[str] | None,
-    ssl_context: ssl.SSLContext | None,
-    deadline: Deadline,
-    options: dict[str, Any],
-) -> Connection:
+class _Order(NamedTuple):
+    """Say where to connect, and how."""
+
+    url: str
+    names: tuple[str, ...]
+    headers: Mapping[str, str] | Sequence[str] | None
+    ssl_context: ssl.SSLContext | None
+    deadline: Deadline
+    options: dict[str, Any]
+
+
+def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
+    names, options = order.names, order.options
     offered = subprotocols(names)
     if not names or (len(names) > 1 and len(offered) < len(names)):
         raise ValueError("several protocols can be offered, but not none, nor js-ws among others")
-    if ssl_context is not None:
-        options["sslopt"] = {**options.get("sslopt", {}), "context": ssl_context}
+    if order.ssl_context is not None:
+        options["sslopt"] = {**options.get("sslopt", {}), "context": order.ssl_context}
     sock, subprotocol = shake_hands(
-        url,
+        order.url,
         subprotocols=offered,
-        headers=headers,
-        deadline=deadline,
+        headers=order.headers,
+        deadline=order.deadline,
         max_size=behaviour.config.max_handshake_size,
         options=options,
     )
     chosen = protocol_of(subprotocol, names)
     if chosen is None:
         sock.close()
-        raise HandshakeError(f"{url} chose the subprotocol {subprotocol!r}, offered was {offered}")
+        text = f"{order.url} chose the subprotocol {subprotocol!r}, offered was {offered}"
+        raise HandshakeError(text)
     return behaviour.over_websocket(sock, Role.CLIENT, chosen)
 
 
-def _over_tcp(
-    behaviour: Behaviour,
-    url: str,
-    names: tuple[str, ...],
-    headers: Mapping[str, str] | Sequence[str] | None,
-    ssl_context: ssl.SSLContext | None,
-    deadline: Deadline,
-    options: dict[str, Any],
-) -> Connection:
-    if len(names) != 1:
-        raise ValueError(f"{url} has no handshake to choose a protocol in: name one")
-    subprotocols(names)  # raises for an unknown name
-    if headers or options:
-        text = ", ".join(["headers"] * bool(headers) + sorted(options))
-        raise TypeError(f"{url} has no HTTP request, so it takes no {text}")
-    return behaviour.over_bytes(connect_tcp(url, ssl_context, deadline), Role.CLIENT, names[0])
+def _over_tcp(behaviour: Behaviour, order: _Order) -> Connection:
+    if len(order.names) != 1:
+        raise ValueError(f"{order.url} has no handshake to choose a protocol in: name one")
+    subprotocols(order.names)  # raises for an unknown name
+    if order.headers or order.options:
+        unused = ", ".join(["headers"] * bool(order.headers) + sorted(order.options))
+        raise TypeError(f"{order.url} has no HTTP request, so it takes no {unused}")
+    sock = connect_tcp(order.url, order.ssl_context, order.deadline)
+    return behaviour.over_bytes(sock, Role.CLIENT, order.names[0])
 
 
 def from_socket(
