@@ -18,8 +18,9 @@ import pytest
 
 import wsmux
 
+from .installs import Unavailable, install_modules
 from .link import WAIT, Connector, Link
-from .nodepeer import NodePeer, Unavailable, install_modules
+from .peerprocess import PeerProcess
 
 if TYPE_CHECKING:
     from ..certificates import Certificates
@@ -62,21 +63,21 @@ def give_up(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def js_ws_modules() -> Path:
-    """Return where the npm package is installed."""
+def node_modules() -> Path:
+    """Return where the npm packages are installed."""
     try:
         return install_modules()
     except Unavailable as error:
-        give_up(f"no js-ws peer: {error}")
+        give_up(f"no peer in Node: {error}")
 
 
 @pytest.fixture
-def start_peer(js_ws_modules: Path) -> Iterator[Callable[[], NodePeer]]:
+def start_peer(node_modules: Path) -> Iterator[Callable[[], PeerProcess]]:
     """Return a function that starts a Node peer, which is ended after the test."""
-    peers: list[NodePeer] = []
+    peers: list[PeerProcess] = []
 
-    def start() -> NodePeer:
-        peers.append(NodePeer(js_ws_modules))
+    def start() -> PeerProcess:
+        peers.append(PeerProcess.node("js_ws_peer.mjs", node_modules))
         return peers[-1]
 
     yield start
@@ -86,7 +87,7 @@ def start_peer(js_ws_modules: Path) -> Iterator[Callable[[], NodePeer]]:
 
 @pytest.fixture
 def as_server(
-    start_peer: Callable[[], NodePeer], certificates: Certificates
+    start_peer: Callable[[], PeerProcess], certificates: Certificates
 ) -> Iterator[Connector]:
     """Return a function that makes a link in which wsmux is the server."""
     with ExitStack() as stack:
@@ -119,7 +120,7 @@ def as_server(
             node = start_peer()
             address = {"host": HOST, "port": server.port, "ca": certificates.authority.read_text()}
             node.call("connect", config=node_config or {}, **address)
-            link = Link(connections.get(timeout=WAIT), node, node_is_client=True)
+            link = Link(connections.get(timeout=WAIT), node, peer_is_client=True)
             stack.callback(finish, link)
             return link
 
@@ -128,7 +129,7 @@ def as_server(
 
 @pytest.fixture
 def as_client(
-    start_peer: Callable[[], NodePeer], certificates: Certificates
+    start_peer: Callable[[], PeerProcess], certificates: Certificates
 ) -> Iterator[Connector]:
     """Return a function that makes a link in which wsmux is the client."""
     with ExitStack() as stack:
@@ -158,7 +159,7 @@ def as_client(
             if greet is not None:
                 greet(connection)
             node.call("connected")
-            link = Link(connection, node, node_is_client=False)
+            link = Link(connection, node, peer_is_client=False)
             stack.callback(finish, link)
             return link
 
@@ -170,7 +171,7 @@ def finish(link: Link) -> None:
     link.connection.close(timeout=WAIT)
     assert link.failures == []
     if not link.uncaught_expected:
-        assert link.node.uncaught == []
+        assert link.peer.uncaught == []
 
 
 @pytest.fixture(params=["node-client", "node-server"])

@@ -12,7 +12,7 @@ import pytest
 
 import wsmux
 
-from .nodepeer import NodePeer, generate, sha256
+from .peerprocess import PeerProcess, generate, sha256
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,9 +27,9 @@ MANY = 100
 MANY_SIZE = 20_000
 MANY_CHUNK = 500
 
-by_either = pytest.mark.parametrize("opener", ["wsmux", "node"])
+by_either = pytest.mark.parametrize("opener", ["wsmux", "peer"])
 
-# The first test of a run may have to install the package, which counts as its time.
+# The first test of a run may have to install the packages, which counts as its time.
 marks = [pytest.mark.interop, pytest.mark.hang_bound(400)]
 
 
@@ -38,8 +38,8 @@ class Link:
     """Hold both ends of one connection."""
 
     connection: wsmux.Connection
-    node: NodePeer
-    node_is_client: bool
+    peer: PeerProcess
+    peer_is_client: bool
     uncaught_expected: bool = False
     failures: list[BaseException] = field(default_factory=list)
 
@@ -57,11 +57,11 @@ class Link:
 
     def open_pair(self) -> tuple[wsmux.Stream, int]:
         """Open a stream here and accept it in Node, which names it by the handle."""
-        return self.open(), self.node.call("accept")["handle"]
+        return self.open(), self.peer.call("accept")["handle"]
 
     def accept_pair(self) -> tuple[wsmux.Stream, int]:
         """Open a stream in Node and accept it here."""
-        handle: int = self.node.call("open")["handle"]
+        handle: int = self.peer.call("open")["handle"]
         return self.accept(), handle
 
     def pair(self, opener: str) -> tuple[wsmux.Stream, int]:
@@ -88,9 +88,9 @@ class Link:
         stream, handle = self.open_pair()
         stream.write(b"still there?")
         stream.close_write()
-        assert self.node.call("readAll", stream=handle)["sha256"] == sha256(b"still there?")
-        self.node.call("write", stream=handle, hex=b"yes".hex())
-        self.node.call("close", stream=handle)
+        assert self.peer.call("readAll", stream=handle)["sha256"] == sha256(b"still there?")
+        self.peer.call("write", stream=handle, hex=b"yes".hex())
+        self.peer.call("close", stream=handle)
         assert stream.read() == b"yes"
         stream.close()
 

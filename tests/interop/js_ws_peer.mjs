@@ -1,24 +1,20 @@
-// A js-ws peer driven by JSON lines: one command a line on stdin, one answer a line on stdout.
+// A js-ws peer driven by JSON lines; see jsonlines.mjs.
 //
-// Command {"id", "cmd", "timeout" (ms), ...arguments}; answer {"id", "ok": true, "result"} or
-// {"id", "ok": false, "error"}. A line with "event" instead of "id" is news nobody asked for:
-// the package throws internal errors at process level, which must be seen and not end the run.
+// The package throws internal errors at process level, which must be seen and not end the run.
 //
 // Streams are named by a handle of our own, because the package can have two streams of one id.
-//
-// INTEROP_MODULES is the directory that holds node_modules.
 
 import { createHash } from 'node:crypto';
 import { createRequire } from 'node:module';
-import { createInterface } from 'node:readline';
 import path from 'node:path';
 
-const require = createRequire(path.join(process.env.INTEROP_MODULES, 'package.json'));
+import {
+  MODULES, describe, generate, manifestOf, payloadOf, serve, settle, sha256, uncaught, until,
+} from './jsonlines.mjs';
+
+const require = createRequire(path.join(MODULES, 'package.json'));
 const { WebSocketClient, WebSocketServer, events } = require('@matrixai/ws');
 const { default: Logger, LogLevel } = require('@matrixai/logger');
-
-const POLL_MS = 5;
-const DEFAULT_TIMEOUT_MS = 10_000;
 
 const logger = new Logger('peer', LogLevel.SILENT);
 
@@ -41,53 +37,9 @@ const state = {
   handles: [],
   accepted: [], // handles of inbound streams that no accept has taken
   incoming: 'queue',
-  uncaught: [],
   pingsReceived: 0,
   pongsReceived: 0,
 };
-
-function emit(message) {
-  process.stdout.write(`${JSON.stringify(message)}\n`);
-}
-
-function describe(error) {
-  if (!(error instanceof Error)) return { name: typeof error, message: String(error) };
-  const described = { name: error.name, message: error.message };
-  if (error.code !== undefined) described.code = error.code;
-  if (error.data !== undefined) described.data = error.data;
-  if (error.received !== undefined) described.received = error.received;
-  const cause = error.cause ?? (error.detail instanceof Error ? error.detail : undefined);
-  if (cause !== undefined) described.cause = describe(cause);
-  return described;
-}
-
-for (const kind of ['uncaughtException', 'unhandledRejection']) {
-  process.on(kind, (error) => {
-    const described = describe(error);
-    state.uncaught.push(described);
-    emit({ event: 'uncaught', kind, error: described });
-  });
-}
-
-async function until(condition, timeout, what) {
-  const deadline = Date.now() + timeout;
-  while (!condition()) {
-    if (Date.now() >= deadline) throw new Error(`gave up waiting for ${what()}`);
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
-  }
-}
-
-// The same bytes as hashlib.shake_256(seed).digest(size).
-function generate(seed, size) {
-  if (size === 0) return Buffer.alloc(0);
-  return createHash('shake256', { outputLength: size }).update(seed).digest();
-}
-
-function payloadOf({ hex, seed, size }) {
-  return hex === undefined ? generate(seed, size) : Buffer.from(hex, 'hex');
-}
-
-const sha256 = (data) => createHash('sha256').update(data).digest('hex');
 
 class Handle {
   constructor(stream, inbound) {
@@ -329,8 +281,7 @@ const commands = {
       await handle.writer.close();
       return await answer;
     });
-    const settled = await Promise.allSettled(exchanges);
-    return settled.map(({ value, reason }) => value ?? { error: describe(reason) });
+    return await settle(exchanges);
   },
 
   async exchangeInSequence({ count, size, seed }) {
@@ -350,8 +301,7 @@ const commands = {
       () => `${count} inbound streams, ${state.accepted.length} arrived`,
     );
     const taken = state.accepted.splice(0, count);
-    const settled = await Promise.allSettled(taken.map((handle) => handle.readAll()));
-    return settled.map(({ value, reason }) => value ?? { error: describe(reason) });
+    return await settle(taken.map((handle) => handle.readAll()));
   },
 
   async waitQueued(args, timeout) {
@@ -403,11 +353,6 @@ const commands = {
     return state.closed;
   },
 
-  async waitUncaught(_, timeout) {
-    await until(() => state.uncaught.length > 0, timeout, () => 'an uncaught exception');
-    return state.uncaught[0];
-  },
-
   async stop({ code, reason }) {
     await liveConnection().stop({ errorCode: code, reason });
     return {};
@@ -422,49 +367,9 @@ const commands = {
       live: liveConnection().streamMap.size,
       extensions: liveConnection().socket.extensions,
       closed: state.closed,
-      uncaught: state.uncaught,
+      uncaught,
     };
-  },
-
-  async throwLater({ message }) {
-    setImmediate(() => {
-      throw new Error(message);
-    });
-    return {};
-  },
-
-  async never() {
-    return await new Promise(() => {});
-  },
-
-  async exit() {
-    setImmediate(() => process.exit(0));
-    return {};
   },
 };
 
-async function run(request) {
-  const { id, cmd, timeout = DEFAULT_TIMEOUT_MS, ...args } = request;
-  let timer;
-  try {
-    const command = commands[cmd];
-    if (command === undefined) throw new Error(`no command ${cmd}`);
-    const late = new Promise((_, reject) => {
-      timer = setTimeout(() => {
-        const error = new Error(`${cmd} took longer than ${timeout} ms`);
-        error.name = 'Timeout';
-        reject(error);
-      }, timeout + 4 * POLL_MS);
-    });
-    emit({ id, ok: true, result: await Promise.race([command(args, timeout), late]) });
-  } catch (error) {
-    emit({ id, ok: false, error: describe(error) });
-  } finally {
-    clearTimeout(timer);
-  }
-}
-
-const lines = createInterface({ input: process.stdin });
-lines.on('line', (line) => run(JSON.parse(line)));
-lines.on('close', () => process.exit(0));
-emit({ event: 'ready', version: require('@matrixai/ws/package.json').version });
+serve(commands, manifestOf('@matrixai/ws').version);

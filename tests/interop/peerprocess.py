@@ -1,22 +1,15 @@
-"""Install the npm package `@matrixai/ws` once and drive a Node process that uses it.
-
-Needs node, npm and a POSIX system (file locks).
-"""
+"""Drive a process that runs a real peer, by JSON lines; jsonlines.mjs tells their form."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -24,29 +17,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["NodePeer", "PeerError", "Unavailable", "generate", "install_modules", "sha256"]
+__all__ = ["PeerError", "PeerProcess", "generate", "sha256"]
 
 HERE = Path(__file__).parent
 
-NPM_OPTIONS = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
-
 COMMAND_TIMEOUT = 10.0
-INSTALL_TIMEOUT = 300.0
 
-# What an answer may take beyond the command's own timeout, which Node keeps; a busy machine only.
+# What an answer may take beyond the command's own timeout, which it keeps; a busy machine only.
 ANSWER_GRACE = 5.0
 
 EXIT_TIMEOUT = 5.0
-LOCK_POLL = 0.1
 STDERR_LINES = 50
 
 
-class Unavailable(Exception):
-    """Say why the real peer cannot be run here."""
-
-
 class PeerError(AssertionError):
-    """Report that a command failed in Node, with the error that it threw there."""
+    """Report that a command failed in the peer, with the error that it threw there."""
 
     def __init__(self, command: str, error: dict[str, Any]) -> None:
         super().__init__(f"{command}: {json.dumps(error)}")
@@ -74,71 +59,16 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def install_modules() -> Path:
-    """Install what package.json names into a cache outside the repository, if not yet there.
+class PeerProcess:
+    """Run a peer and send it commands; any number of them may be under way at once."""
 
-    Returns the directory that holds `node_modules`.
+    @classmethod
+    def node(cls, program: str, modules: Path) -> Self:
+        """Run a program of this directory in Node; `modules` holds its node_modules."""
+        return cls("node", ["node", str(HERE / program)], INTEROP_MODULES=str(modules))
 
-    Raises:
-        Unavailable: node or npm is missing, or the installation failed.
-    """
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"{program} is not on the PATH")
-    manifest = (HERE / "package.json").read_bytes()
-    given = os.environ.get("WSMUX_INTEROP_CACHE")
-    base = Path(given) if given else Path.home() / ".cache" / "wsmux-interop"
-    target = base / hashlib.sha256(manifest).hexdigest()[:16]
-    if target.exists():
-        return target
-    base.mkdir(parents=True, exist_ok=True)
-    with (base / "lock").open("w") as lock:
-        _take_lock(lock.fileno())
-        if not target.exists():
-            _install_into(target, manifest)
-    return target
-
-
-def _take_lock(descriptor: int) -> None:
-    deadline = time.monotonic() + INSTALL_TIMEOUT
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise Unavailable("another process holds the installation lock") from error
-            time.sleep(LOCK_POLL)
-        else:
-            return
-
-
-def _install_into(target: Path, manifest: bytes) -> None:
-    # Renamed when whole, so that an interrupted installation is never taken for a good one.
-    scratch = Path(tempfile.mkdtemp(dir=target.parent))
-    try:
-        (scratch / "package.json").write_bytes(manifest)
-        done = subprocess.run(
-            ["npm", "install", *NPM_OPTIONS],
-            cwd=scratch,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise Unavailable(f"npm install failed: {done.stderr.strip()[-500:]}")
-        scratch.rename(target)
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"npm install took longer than {INSTALL_TIMEOUT:.0f} s") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-class NodePeer:
-    """Run peer.mjs and send it commands; any number of them may be under way at once."""
-
-    def __init__(self, modules: Path) -> None:
+    def __init__(self, name: str, command: list[str], **variables: str) -> None:
+        self._name = name
         self.uncaught: list[dict[str, Any]] = []
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
@@ -146,8 +76,8 @@ class NodePeer:
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES)
         self._ready: Future[str] = Future()
         self._process = subprocess.Popen(
-            ["node", str(HERE / "peer.mjs")],
-            env={**os.environ, "INTEROP_MODULES": str(modules)},
+            command,
+            env={**os.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -155,7 +85,7 @@ class NodePeer:
             bufsize=1,
         )
         self._threads = [
-            threading.Thread(target=target, name=f"node-{target.__name__}", daemon=True)
+            threading.Thread(target=target, name=f"{name}-{target.__name__}", daemon=True)
             for target in (self._read_answers, self._read_stderr)
         ]
         for thread in self._threads:
@@ -192,7 +122,7 @@ class NodePeer:
         """Send a command and return its answer.
 
         Raises:
-            PeerError: the command failed, or ran out of time, in Node.
+            PeerError: the command failed, or ran out of time, in the peer.
         """
         return self.answer(self.submit(command, timeout, **args), timeout)
 
@@ -201,7 +131,7 @@ class NodePeer:
         try:
             return future.result(timeout + ANSWER_GRACE)
         except FutureTimeoutError:
-            raise AssertionError(f"no answer from node within {timeout:.0f} s") from None
+            raise AssertionError(f"no answer from {self._name} within {timeout:.0f} s") from None
 
     def kill(self) -> None:
         """End the process as a crash would: nothing is said to anybody."""
@@ -261,4 +191,5 @@ class NodePeer:
         self._stderr.extend(self._process.stderr)
 
     def _obituary(self, command: str) -> str:
-        return f"{command}: the node process ended; it said: {''.join(self._stderr) or 'nothing'}"
+        said = "".join(self._stderr) or "nothing"
+        return f"{command}: the {self._name} process ended; it said: {said}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from .link import marks
-from .nodepeer import NodePeer, PeerError, generate, sha256
+from .peerprocess import PeerError, PeerProcess, generate, sha256
 
 if TYPE_CHECKING:
     from ..certificates import Certificates
@@ -17,12 +17,12 @@ pytestmark = marks
 
 
 class Peers(NamedTuple):
-    client: NodePeer
-    server: NodePeer
+    client: PeerProcess
+    server: PeerProcess
 
 
 @pytest.fixture
-def peers(start_peer: Callable[[], NodePeer], certificates: Certificates) -> Peers:
+def peers(start_peer: Callable[[], PeerProcess], certificates: Certificates) -> Peers:
     server, client = start_peer(), start_peer()
     listening = server.call(
         "listen",
@@ -37,7 +37,7 @@ def peers(start_peer: Callable[[], NodePeer], certificates: Certificates) -> Pee
     return Peers(client, server)
 
 
-def test_peer_runs_the_pinned_version(start_peer: Callable[[], NodePeer]) -> None:
+def test_peer_runs_the_pinned_version(start_peer: Callable[[], PeerProcess]) -> None:
     assert start_peer().version == "1.1.7"
 
 
@@ -80,20 +80,20 @@ def test_stop_is_seen_with_code_and_reason(peers: Peers) -> None:
     assert (closed["by"], closed["code"], closed["reason"]) == ("peer", 4321, "over")
 
 
-def test_uncaught_exception_is_told_and_survived(start_peer: Callable[[], NodePeer]) -> None:
+def test_uncaught_exception_is_told_and_survived(start_peer: Callable[[], PeerProcess]) -> None:
     peer = start_peer()
     peer.call("throwLater", message="nobody catches this")
     assert peer.call("waitUncaught")["message"] == "nobody catches this"
     assert [error["message"] for error in peer.uncaught] == ["nobody catches this"]
 
 
-def test_command_without_an_answer_times_out(start_peer: Callable[[], NodePeer]) -> None:
+def test_command_without_an_answer_times_out(start_peer: Callable[[], PeerProcess]) -> None:
     with pytest.raises(PeerError, match="never took longer than 50 ms"):
         start_peer().call("never", timeout=0.05)
 
 
 def test_death_of_the_process_fails_the_commands_under_way(
-    start_peer: Callable[[], NodePeer],
+    start_peer: Callable[[], PeerProcess],
 ) -> None:
     peer = start_peer()
     waiting = peer.submit("never")

@@ -1,0 +1,102 @@
+"""Install the pinned packages of the real peers once, into a cache outside the repository.
+
+WSMUX_INTEROP_CACHE names another cache directory. Needs npm and a POSIX system (file locks).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["Unavailable", "install_modules"]
+
+HERE = Path(__file__).parent
+
+NPM_OPTIONS = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
+
+INSTALL_TIMEOUT = 300.0
+LOCK_POLL = 0.1
+
+
+class Unavailable(Exception):
+    """Say why the real peer cannot be run here."""
+
+
+def install_modules() -> Path:
+    """Install what package.json names, if not yet there.
+
+    Returns the directory that holds `node_modules`.
+
+    Raises:
+        Unavailable: node or npm is missing, or the installation failed.
+    """
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            raise Unavailable(f"{program} is not on the PATH")
+    manifest = (HERE / "package.json").read_bytes()
+
+    def install(directory: Path, deadline: float) -> None:
+        (directory / "package.json").write_bytes(manifest)
+        _run(deadline, directory, "npm", "install", *NPM_OPTIONS)
+
+    return _cached(manifest, install)
+
+
+def _cached(key: bytes, install: Callable[[Path, float], None]) -> Path:
+    """Return the directory for `key`, and fill it before if it is not there."""
+    given = os.environ.get("WSMUX_INTEROP_CACHE")
+    base = Path(given) if given else Path.home() / ".cache" / "wsmux-interop"
+    target = base / hashlib.sha256(key).hexdigest()[:16]
+    if target.exists():
+        return target
+    base.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + INSTALL_TIMEOUT
+    with (base / "lock").open("w") as lock:
+        _take_lock(lock.fileno(), deadline)
+        if target.exists():
+            return target
+        # Renamed when whole, so that an interrupted installation is never taken for a good one.
+        scratch = Path(tempfile.mkdtemp(dir=base))
+        try:
+            install(scratch, deadline)
+            scratch.rename(target)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return target
+
+
+def _take_lock(descriptor: int, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise Unavailable("another process holds the installation lock") from error
+            time.sleep(LOCK_POLL)
+        else:
+            return
+
+
+def _run(deadline: float, directory: Path, *command: str) -> None:
+    what = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=max(0.0, deadline - time.monotonic()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{what} was not done after {INSTALL_TIMEOUT:.0f} s") from error
+    if done.returncode != 0:
+        raise Unavailable(f"{what} failed: {done.stderr.strip()[-500:]}")
