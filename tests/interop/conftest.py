@@ -18,7 +18,7 @@ import pytest
 
 import wsmux
 
-from .installs import Unavailable, install_modules
+from .installs import Unavailable, install_environment, install_modules
 from .link import WAIT, Connector, Link
 from .peerprocess import PeerProcess
 
@@ -69,6 +69,15 @@ def node_modules() -> Path:
         return install_modules()
     except Unavailable as error:
         give_up(f"no peer in Node: {error}")
+
+
+@pytest.fixture(scope="session")
+def python_interpreter() -> Path:
+    """Return the interpreter of the environment that has the Python packages."""
+    try:
+        return install_environment()
+    except Unavailable as error:
+        give_up(f"no peer in Python: {error}")
 
 
 @pytest.fixture
@@ -186,3 +195,27 @@ def connector(request: pytest.FixtureRequest) -> Connector:
 def link(connector: Connector) -> Link:
     """Return a connection to Node, for each role."""
     return connector()
+
+
+# Yamux
+
+
+@pytest.fixture(scope="session")
+def node_yamux(node_modules: Path) -> Iterator[PeerProcess]:
+    """Return the process that runs the npm package, for all tests."""
+    with PeerProcess.node("yamux_peer.mjs", node_modules) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def python_yamux(python_interpreter: Path) -> Iterator[PeerProcess]:
+    """Return the process that runs the Python package, for all tests."""
+    with PeerProcess.python("yamux_peer.py", python_interpreter) as peer:
+        yield peer
+
+
+@pytest.fixture(params=["tcp", "ws"])
+def carrier(request: pytest.FixtureRequest) -> str:
+    """Name what carries the bytes of the connection."""
+    name: str = request.param
+    return name

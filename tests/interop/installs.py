@@ -1,6 +1,10 @@
 """Install the pinned packages of the real peers once, into a cache outside the repository.
 
-WSMUX_INTEROP_CACHE names another cache directory. Needs npm and a POSIX system (file locks).
+Node's packages are those of package.json. The Python packages get a virtual environment of their
+own: what they need would not go together with what the tests need. WSMUX_INTEROP_CACHE names
+another cache directory.
+
+Needs npm or pip, and a POSIX system (file locks).
 """
 
 from __future__ import annotations
@@ -10,16 +14,18 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Unavailable", "install_modules"]
+__all__ = ["Unavailable", "install_environment", "install_modules"]
 
 HERE = Path(__file__).parent
 
 NPM_OPTIONS = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
+PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check")
 
 INSTALL_TIMEOUT = 300.0
 LOCK_POLL = 0.1
@@ -49,6 +55,26 @@ def install_modules() -> Path:
     return _cached(manifest, install)
 
 
+def install_environment() -> Path:
+    """Make a virtual environment with what requirements.txt names, if not yet there.
+
+    Returns its interpreter.
+
+    Raises:
+        Unavailable: the installation failed.
+    """
+    requirements = (HERE / "requirements.txt").read_bytes()
+    interpreter = f"{sys.base_prefix} {sys.version}".encode()
+
+    def install(directory: Path, deadline: float) -> None:
+        (directory / "requirements.txt").write_bytes(requirements)
+        _run(deadline, directory, sys.executable, "-m", "venv", ".")
+        install = ("install", *PIP_OPTIONS, "-r", "requirements.txt")
+        _run(deadline, directory, "bin/python", "-I", "-m", "pip", *install)
+
+    return _cached(requirements + interpreter, install) / "bin" / "python"
+
+
 def _cached(key: bytes, install: Callable[[Path, float], None]) -> Path:
     """Return the directory for `key`, and fill it before if it is not there."""
     given = os.environ.get("WSMUX_INTEROP_CACHE")
@@ -63,6 +89,7 @@ def _cached(key: bytes, install: Callable[[Path, float], None]) -> Path:
         if target.exists():
             return target
         # Renamed when whole, so that an interrupted installation is never taken for a good one.
+        # A virtual environment bears that, except for the scripts beside its interpreter.
         scratch = Path(tempfile.mkdtemp(dir=base))
         try:
             install(scratch, deadline)

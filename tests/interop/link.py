@@ -31,6 +31,7 @@ by_either = pytest.mark.parametrize("opener", ["wsmux", "peer"])
 
 # The first test of a run may have to install the packages, which counts as its time.
 marks = [pytest.mark.interop, pytest.mark.hang_bound(400)]
+yamux_marks = [pytest.mark.interop, pytest.mark.hang_bound(700)]
 
 
 @dataclass

@@ -67,6 +67,11 @@ class PeerProcess:
         """Run a program of this directory in Node; `modules` holds its node_modules."""
         return cls("node", ["node", str(HERE / program)], INTEROP_MODULES=str(modules))
 
+    @classmethod
+    def python(cls, program: str, interpreter: Path) -> Self:
+        """Run a program of this directory in another Python, apart from this environment."""
+        return cls("python", [str(interpreter), "-I", str(HERE / program)])
+
     def __init__(self, name: str, command: list[str], **variables: str) -> None:
         self._name = name
         self.uncaught: list[dict[str, Any]] = []
