@@ -109,6 +109,15 @@ def test_a_smaller_window_counts_as_256_kib() -> None:
     assert machine.events() == [DataReceived(1, bytes(INITIAL))]
 
 
+def test_a_window_above_16_mib_counts_as_16_mib_so_that_one_frame_can_fill_it() -> None:
+    machine = yamux(Role.CLIENT, receive_window=32 * MIB)
+    machine.open_stream()
+    assert outbox(machine) == [window(1, 16 * MIB - INITIAL, SYN)]
+    machine.receive_data(data_frame(1, bytes(16 * MIB)))
+    (received,) = machine.events()
+    assert received == DataReceived(1, bytes(16 * MIB))
+
+
 @BOTH_ROLES
 def test_data_may_follow_syn_at_once(role: Role) -> None:
     machine = yamux(role)
@@ -882,8 +891,8 @@ def test_a_window_grows_to_16_mib() -> None:
     assert grow_to_the_end(machine, stream_id) == 16 * MIB
 
 
-def test_a_window_configured_larger_than_16_mib_does_not_grow() -> None:
-    machine, stream_id = measured(0.1, receive_window=32 * MIB)
+def test_a_window_of_16_mib_does_not_grow() -> None:
+    machine, stream_id = measured(0.1, receive_window=16 * MIB)
     for _ in range(2):
         machine.receive_data(data_frame(stream_id, bytes(16 * MIB)))
         machine.consumed(stream_id, 16 * MIB)

@@ -5,7 +5,8 @@ Where the specification is silent, or this machine is stricter or milder than ot
 - Client streams are 1, 3, 5..., server streams 2, 4, 6...; ids only rise here. The peer may use an
   id again once its stream is over, but not before.
 - Both sides begin with 256 KiB of credit and can only add to it: a smaller ``receive_window``
-  cannot be announced, and counts as 256 KiB. Windows grow; see ``yamux_windows``.
+  cannot be announced, and counts as 256 KiB; one above 16 MiB counts as 16 MiB. Windows grow; see
+  ``yamux_windows``.
 - ``open_stream`` and ``accept`` send an empty window update with SYN or ACK, and no call waits for
   the answer. Any frame of the peer's but RST is a sign that it took the stream.
 - What arrives on a stream that the owner has neither accepted nor refused is reported after it has.
@@ -58,7 +59,7 @@ from .yamux_frames import (
 )
 from .yamux_pings import MEASURING, Pings
 from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check
-from .yamux_windows import INITIAL_WINDOW, Growth
+from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, Growth
 
 __all__ = ["YamuxProtocol"]
 
@@ -334,7 +335,8 @@ class YamuxProtocol(MuxProtocol):
         return stream_id
 
     def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
-        extra = max(0, size - INITIAL_WINDOW)
+        # A peer may fill the window with one frame, so it must not exceed what a frame may hold.
+        extra = min(max(size, INITIAL_WINDOW), MAX_STREAM_WINDOW) - INITIAL_WINDOW
         stream.window.widen(extra)
         self._control_frame(WINDOW, flag, stream.id, extra)
 
