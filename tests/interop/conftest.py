@@ -19,7 +19,7 @@ import pytest
 import wsmux
 
 from .installs import Unavailable, install_environment, install_modules
-from .link import WAIT, Connector, Link
+from .link import HOST, WAIT, Connector, Link
 from .peerprocess import PeerProcess
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 TEST_LIMIT = 45.0  # seconds; the slowest scenario takes a tenth of it on two busy cores
 
-HOST = "127.0.0.1"
+# Of Yamux data; some peers take no more than 1 MiB, and streams interleave by frames.
+LARGEST_FRAME = 64 * 1024
 
 
 class Hang(BaseException):
@@ -94,6 +95,24 @@ def start_peer(node_modules: Path) -> Iterator[Callable[[], PeerProcess]]:
         peer.close()
 
 
+def serve_one(
+    stack: ExitStack, greet: Callable[[wsmux.Connection], None] | None, **options: Any
+) -> tuple[wsmux.Server, queue.Queue[wsmux.Connection]]:
+    """Serve until the stack unwinds; return the server and where its connections come."""
+    connections: queue.Queue[wsmux.Connection] = queue.Queue()
+    released = threading.Event()
+
+    def handler(connection: wsmux.Connection) -> None:
+        if greet is not None:
+            greet(connection)
+        connections.put(connection)
+        released.wait()
+
+    server = stack.enter_context(wsmux.serve(handler, HOST, 0, **options))
+    stack.callback(released.set)
+    return server, connections
+
+
 @pytest.fixture
 def as_server(
     start_peer: Callable[[], PeerProcess], certificates: Certificates
@@ -106,26 +125,9 @@ def as_server(
             greet: Callable[[wsmux.Connection], None] | None = None,
             **options: Any,
         ) -> Link:
-            connections: queue.Queue[wsmux.Connection] = queue.Queue()
-            released = threading.Event()
-
-            def handler(connection: wsmux.Connection) -> None:
-                if greet is not None:
-                    greet(connection)
-                connections.put(connection)
-                released.wait()
-
-            server = stack.enter_context(
-                wsmux.serve(
-                    handler,
-                    HOST,
-                    0,
-                    protocols=("js-ws",),
-                    ssl_context=certificates.server,
-                    **options,
-                )
+            server, connections = serve_one(
+                stack, greet, protocols=("js-ws",), ssl_context=certificates.server, **options
             )
-            stack.callback(released.set)
             node = start_peer()
             address = {"host": HOST, "port": server.port, "ca": certificates.authority.read_text()}
             node.call("connect", config=node_config or {}, **address)
@@ -219,3 +221,77 @@ def carrier(request: pytest.FixtureRequest) -> str:
     """Name what carries the bytes of the connection."""
     name: str = request.param
     return name
+
+
+@pytest.fixture(scope="session", params=["node", "python"])
+def yamux_process(request: pytest.FixtureRequest) -> PeerProcess:
+    """Return the process of each of the two peers."""
+    process: PeerProcess = request.getfixturevalue(f"{request.param}_yamux")
+    return process
+
+
+@pytest.fixture
+def mortal_peer(yamux_process: PeerProcess) -> Iterator[PeerProcess]:
+    """Return a process that the test may kill or freeze."""
+    with yamux_process.another() as peer:
+        yield peer
+
+
+@pytest.fixture(params=["peer-client", "peer-server"])
+def yamux_role(request: pytest.FixtureRequest) -> str:
+    """Name the role of the peer."""
+    role: str = request.param
+    return role
+
+
+@pytest.fixture
+def yamux_connector(
+    yamux_role: str, carrier: str, yamux_process: PeerProcess
+) -> Iterator[Connector]:
+    """Return a function that makes a link, for each peer, each role and each carrier."""
+    peer_is_client = yamux_role == "peer-client"
+    scheme, transport = ("tcp", {"transport": "tcp"}) if carrier == "tcp" else ("ws", {})
+    with ExitStack() as stack:
+        stack.callback(yamux_process.call, "fresh")
+
+        def make(
+            peer: PeerProcess = yamux_process,
+            node_config: dict[str, Any] | None = None,
+            listen: dict[str, Any] | None = None,
+            greet: Callable[[wsmux.Connection], None] | None = None,
+            **options: Any,
+        ) -> Link:
+            peer.call("fresh")
+            peer.uncaught.clear()
+            given = {"carrier": carrier, "host": HOST, "config": node_config or {}}
+            if peer_is_client:
+                server, connections = serve_one(
+                    stack, greet, protocols=("yamux",), **transport, **options
+                )
+                peer.call("connect", port=server.port, **given)
+                connection = connections.get(timeout=WAIT)
+            else:
+                port = peer.call("listen", **given, **(listen or {}))["port"]
+                url = f"{scheme}://{HOST}:{port}/"
+                connection = wsmux.connect(url, protocol="yamux", **options)
+                stack.callback(connection.close)
+                if greet is not None:
+                    greet(connection)
+            peer.call("connected")
+            link = Link(connection, peer, peer_is_client, carrier)
+            stack.callback(finish_yamux, link)
+            return link
+
+        yield make
+
+
+def finish_yamux(link: Link) -> None:
+    """Close as `finish` does; what the peer received must have been what every peer takes."""
+    finish(link)
+    if not link.peer.alive():
+        return
+    received = link.peer.call("report")["received"]
+    assert received["largest"] <= LARGEST_FRAME
+    for frame in received["frames"]:
+        assert len(frame["flags"]) <= 1, frame
+        assert (frame["stream"] == 0) is (frame["type"] in ("ping", "goaway")), frame

@@ -9,7 +9,8 @@ import { createRequire } from 'node:module';
 import path from 'node:path';
 
 import {
-  MODULES, describe, generate, manifestOf, payloadOf, serve, settle, sha256, uncaught, until,
+  MODULES, describe, generate, glueFramesToResponse, manifestOf, payloadOf, serve, settle, sha256,
+  uncaught, until,
 } from './jsonlines.mjs';
 
 const require = createRequire(path.join(MODULES, 'package.json'));
@@ -162,14 +163,6 @@ async function sendMany({ count, seed, size, chunk }) {
   return await Promise.all(sent);
 }
 
-// Keeps the 101 response and the first frames in one write to the TCP socket.
-function glueFramesToResponse(server) {
-  server.server.prependListener('upgrade', (request, socket) => {
-    socket.cork();
-    setImmediate(() => setImmediate(() => socket.uncork()));
-  });
-}
-
 const commands = {
   async listen({ key, cert, host, config, openOnConnect, glued }) {
     const server = new WebSocketServer({
@@ -184,7 +177,7 @@ const commands = {
       if (openOnConnect !== undefined) await sendMany(openOnConnect);
     });
     await server.start({ host, port: 0 });
-    if (glued) glueFramesToResponse(server);
+    if (glued) glueFramesToResponse(server.server);
     return { port: server.port };
   },
 

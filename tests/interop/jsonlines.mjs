@@ -69,6 +69,14 @@ export async function load(name) {
   return await import(pathToFileURL(file));
 }
 
+// Keeps the 101 response and the first frames in one write to the TCP socket.
+export function glueFramesToResponse(httpServer) {
+  httpServer.prependListener('upgrade', (request, socket) => {
+    socket.cork();
+    setImmediate(() => setImmediate(() => socket.uncork()));
+  });
+}
+
 const harnessCommands = {
   async waitUncaught(_, timeout) {
     await until(() => uncaught.length > 0, timeout, () => 'an uncaught exception');

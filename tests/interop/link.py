@@ -1,4 +1,4 @@
-"""Hold a connection between this process and a Node peer, and what the tests do with it."""
+"""Hold a connection between this process and a real peer, and what the tests do with it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import wsmux
 
 from .peerprocess import PeerProcess, generate, sha256
 
+HOST = "127.0.0.1"
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -21,13 +23,20 @@ WAIT = 20.0  # seconds that a step may take; a healthy one takes milliseconds
 BULK_WAIT = 40.0  # the same for steps that move megabytes, or thousands of messages
 
 SMALL = 5
-LARGE = 3 * MIB  # three times the window that js-ws announces, twelve times ours
+LARGE = 3 * MIB  # three times the window that js-ws announces, twelve times all others
 
 MANY = 100
 MANY_SIZE = 20_000
 MANY_CHUNK = 500
 
 by_either = pytest.mark.parametrize("opener", ["wsmux", "peer"])
+
+# For the tests of Yamux, which have two peers, two roles and two carriers.
+node_only = pytest.mark.parametrize("yamux_process", ["node"], indirect=True)
+python_only = pytest.mark.parametrize("yamux_process", ["python"], indirect=True)
+server_only = pytest.mark.parametrize("yamux_role", ["peer-server"], indirect=True)
+tcp_only = pytest.mark.parametrize("carrier", ["tcp"], indirect=True)
+websocket_only = pytest.mark.parametrize("carrier", ["ws"], indirect=True)
 
 # The first test of a run may have to install the packages, which counts as its time.
 marks = [pytest.mark.interop, pytest.mark.hang_bound(400)]
@@ -41,6 +50,7 @@ class Link:
     connection: wsmux.Connection
     peer: PeerProcess
     peer_is_client: bool
+    carrier: str = "ws"
     uncaught_expected: bool = False
     failures: list[BaseException] = field(default_factory=list)
 
@@ -51,17 +61,17 @@ class Link:
         return stream
 
     def accept(self) -> wsmux.Stream:
-        """Take a stream that Node opened."""
+        """Take a stream that the peer opened."""
         stream = self.connection.accept_stream(timeout=WAIT)
         stream.timeout = WAIT
         return stream
 
     def open_pair(self) -> tuple[wsmux.Stream, int]:
-        """Open a stream here and accept it in Node, which names it by the handle."""
+        """Open a stream here and accept it in the peer, which names it by the handle."""
         return self.open(), self.peer.call("accept")["handle"]
 
     def accept_pair(self) -> tuple[wsmux.Stream, int]:
-        """Open a stream in Node and accept it here."""
+        """Open a stream in the peer and accept it here."""
         handle: int = self.peer.call("open")["handle"]
         return self.accept(), handle
 
@@ -70,7 +80,7 @@ class Link:
         return self.open_pair() if opener == "wsmux" else self.accept_pair()
 
     def echo_all(self) -> None:
-        """Echo every stream that Node opens from now on."""
+        """Echo every stream that the peer opens from now on."""
         spawn(self._echo_all)
 
     def _echo_all(self) -> None:

@@ -73,7 +73,9 @@ class PeerProcess:
         return cls("python", [str(interpreter), "-I", str(HERE / program)])
 
     def __init__(self, name: str, command: list[str], **variables: str) -> None:
-        self._name = name
+        self.name = name
+        self._command = command
+        self._variables = variables
         self.uncaught: list[dict[str, Any]] = []
         self._ids = itertools.count(1)
         self._mutex = threading.Lock()
@@ -108,6 +110,10 @@ class PeerProcess:
     ) -> None:
         self.close()
 
+    def another(self) -> Self:
+        """Start a second process of the same program."""
+        return type(self)(self.name, self._command, **self._variables)
+
     def submit(self, command: str, timeout: float = COMMAND_TIMEOUT, **args: Any) -> Future[Any]:
         """Send a command and return the promise of its answer."""
         number = next(self._ids)
@@ -136,7 +142,11 @@ class PeerProcess:
         try:
             return future.result(timeout + ANSWER_GRACE)
         except FutureTimeoutError:
-            raise AssertionError(f"no answer from {self._name} within {timeout:.0f} s") from None
+            raise AssertionError(f"no answer from {self.name} within {timeout:.0f} s") from None
+
+    def alive(self) -> bool:
+        """Tell whether the process has not ended; a frozen one has not."""
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """End the process as a crash would: nothing is said to anybody."""
@@ -197,4 +207,4 @@ class PeerProcess:
 
     def _obituary(self, command: str) -> str:
         said = "".join(self._stderr) or "nothing"
-        return f"{command}: the {self._name} process ended; it said: {said}"
+        return f"{command}: the {self.name} process ended; it said: {said}"

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
-from .link import digests, good, yamux_marks
+from .link import HOST, digests, good, yamux_marks
 from .peerprocess import PeerError, PeerProcess, generate, sha256
 
 pytestmark = yamux_marks
 
-HOST = "127.0.0.1"
 SIZE = 300_000
 
 

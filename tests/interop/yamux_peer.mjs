@@ -2,13 +2,14 @@
 //
 // In libp2p the muxer sits on an encrypted connection. Here it gets the bytes as they are; what it
 // sends in one piece is one write, or one binary message. It tells its logger of every frame, and
-// that is where the command `frames` has them from.
+// that is where the ledgers of what was sent and received come from.
 
 import { createHash } from 'node:crypto';
 import { createServer, connect as connectSocket } from 'node:net';
 
 import {
-  describe, generate, load, manifestOf, payloadOf, serve, settle, sha256, uncaught, until,
+  describe, generate, glueFramesToResponse, load, manifestOf, payloadOf, serve, settle, sha256,
+  uncaught, until,
 } from './jsonlines.mjs';
 
 // Node 20 does not have it yet, and without it the package cannot ping.
@@ -30,6 +31,7 @@ const TYPES = { Data: 'data', WindowUpdate: 'window', Ping: 'ping', GoAway: 'goa
 
 function newSession() {
   return {
+    config: {},
     server: undefined,
     carrier: undefined,
     muxer: undefined,
@@ -151,6 +153,7 @@ class Handle {
     this.finished = false; // FIN came
     this.closed = undefined; // the event that told of the end of both halves
     this.echoError = undefined;
+    this.waiting = false;
     this.wake = () => {};
     stream.addEventListener('message', ({ data }) => {
       this.chunks.push(data.subarray());
@@ -188,9 +191,11 @@ class Handle {
       if (this.finished) return undefined;
       if (this.closed?.error !== undefined) throw this.closed.error;
       if (this.closed !== undefined) return undefined;
+      this.waiting = true;
       await new Promise((resolve) => {
         this.wake = resolve;
       });
+      this.waiting = false;
     }
   }
 
@@ -253,12 +258,13 @@ function handleOf({ stream }) {
 
 function adopt(owner, socket, Carrier, direction) {
   owner.carrier = new Carrier(socket, direction, logOf(owner));
-  owner.muxer = yamux()().createStreamMuxer(owner.carrier);
+  owner.muxer = yamux(owner.config)().createStreamMuxer(owner.carrier);
   owner.muxer.addEventListener('stream', ({ detail }) => {
     const handle = new Handle(owner, detail, true);
     if (owner.incoming === 'echo') handle.echo();
     else owner.accepted.push(handle);
   });
+  if (owner.openOnConnect !== undefined) sendMany(owner.openOnConnect);
 }
 
 function muxer() {
@@ -275,6 +281,13 @@ async function openAndSend({ seed, size, chunk }) {
   await handle.write(generate(seed, size), chunk);
   await handle.stream.close();
   return handle;
+}
+
+async function sendMany({ count, seed, size, chunk }) {
+  const indices = [...Array(count).keys()];
+  await Promise.all(
+    indices.map((index) => openAndSend({ seed: `${seed}-${index}`, size, chunk })),
+  );
 }
 
 const listeners = {
@@ -336,12 +349,16 @@ const commands = {
     return {};
   },
 
-  async listen({ carrier, host }) {
+  async listen({ carrier, host, config, openOnConnect, glued }) {
+    session.config = config;
+    session.openOnConnect = openOnConnect;
     await listeners[carrier](session, host);
+    if (glued) glueFramesToResponse(session.server._server);
     return { port: session.server.address().port };
   },
 
-  async connect({ carrier, host, port }) {
+  async connect({ carrier, host, port, config }) {
+    session.config = config;
     await connectors[carrier](session, host, port);
     return {};
   },
@@ -392,17 +409,20 @@ const commands = {
     return await handleOf(args).readAll();
   },
 
+  async waitReading(args, timeout) {
+    const handle = handleOf(args);
+    await until(() => handle.waiting, timeout, () => 'somebody who waits for bytes');
+    return {};
+  },
+
   // Credit returns although nobody reads, unless the stream is paused.
   async stall(args) {
     handleOf(args).stream.pause();
     return {};
   },
 
-  async sendMany({ count, seed, size, chunk }) {
-    const indices = [...Array(count).keys()];
-    await Promise.all(
-      indices.map((index) => openAndSend({ seed: `${seed}-${index}`, size, chunk })),
-    );
+  async sendMany(args) {
+    await sendMany(args);
     return {};
   },
 
@@ -458,6 +478,23 @@ const commands = {
   async hangUp() {
     await session.carrier.close();
     return {};
+  },
+
+  // Waits until so many bytes of data frames went one way.
+  async waitData({ way, atLeast }, timeout) {
+    const ledger = session[way];
+    const seen = () => `${atLeast} bytes ${way}, so far ${ledger.dataBytes}`;
+    await until(() => ledger.dataBytes >= atLeast, timeout, seen);
+    return { dataBytes: ledger.dataBytes };
+  },
+
+  async waitFrames({ way, type, flag, count }, timeout) {
+    const { frames } = session[way];
+    const found = () =>
+      frames.filter((frame) => frame.type === type && (!flag || frame.flags.includes(flag)));
+    const seen = () => `${count} ${type} frames ${way}, so far ${found().length}`;
+    await until(() => found().length >= count, timeout, seen);
+    return { frames: found() };
   },
 
   async waitClosed(_, timeout) {

@@ -2,7 +2,7 @@
 
 In libp2p the muxer sits on an encrypted connection. Here it gets the bytes as they are, through the
 package's own classes for the two carriers; each frame it sends is one binary message. It logs every
-frame, and that is where the command `frames` has them from.
+frame, and that is where the ledgers of what was sent and received come from.
 
 Run by the virtual environment of installs.py; nothing here is imported by the tests.
 """
@@ -180,6 +180,7 @@ class Session:
         self.handles: list[Handle] = []
         self.accepted: list[Handle] = []
         self.incoming = "queue"
+        self.open_on_connect: Json | None = None
 
     def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> None:
         self.nursery.start_soon(self._guard, function, *args)
@@ -211,6 +212,8 @@ class Session:
         carrier = RawConnection(carrier, initiator)
         self.connection = Yamux(carrier, ID(b"peer"), initiator)
         self.start(self._take_streams)
+        if self.open_on_connect is not None:
+            self.start(self.send_many, self.open_on_connect)
         await self.connection.start()
 
     async def _take_streams(self) -> None:
@@ -224,6 +227,18 @@ class Session:
                 self.start(handle.echo)
             else:
                 self.accepted.append(handle)
+
+    async def send_many(self, args: Json) -> None:
+        await self.muxer.event_started.wait()
+        async with trio.open_nursery() as nursery:
+            for index in range(args["count"]):
+                nursery.start_soon(self.send, args, index)
+
+    async def send(self, args: Json, index: int) -> Handle:
+        handle = await self.open()
+        await handle.write(generate(f"{args['seed']}-{index}", args["size"]), args["chunk"])
+        await handle.stream.close()
+        return handle
 
     # Carriers
 
@@ -310,6 +325,7 @@ class Peer:
         await self.start_session()
 
     async def do_listen(self, args: Json) -> Json:
+        self.session.open_on_connect = args.get("openOnConnect")
         listen = {"tcp": self.session.listen_tcp, "ws": self.session.listen_ws}
         return {"port": await listen[args["carrier"]](args["host"])}
 
@@ -350,19 +366,21 @@ class Peer:
     async def do_read_all(self, args: Json) -> Json:
         return await self.session.handle_of(args).read_all()
 
+    async def do_wait_reading(self, args: Json) -> None:
+        """Wait until somebody waits for bytes of a stream."""
+        stream = self.session.handle_of(args).stream
+
+        def waits() -> bool:
+            event = self.session.muxer.stream_events.get(stream.stream_id)
+            return event is not None and event.statistics().tasks_waiting > 0
+
+        await until(waits)
+
     async def do_stall(self, args: Json) -> None:
         """Do nothing: credit returns only when somebody reads."""
 
     async def do_send_many(self, args: Json) -> None:
-        async with trio.open_nursery() as nursery:
-            for index in range(args["count"]):
-                nursery.start_soon(self._send, args, index)
-
-    async def _send(self, args: Json, index: int) -> Handle:
-        handle = await self.session.open()
-        await handle.write(generate(f"{args['seed']}-{index}", args["size"]), args["chunk"])
-        await handle.stream.close()
-        return handle
+        await self.session.send_many(args)
 
     async def do_exchange_many(self, args: Json) -> list[Json]:
         async def exchange(index: int) -> Json:
@@ -382,7 +400,7 @@ class Peer:
     async def do_exchange_in_sequence(self, args: Json) -> list[Json]:
         answers = []
         for index in range(args["count"]):
-            handle = await self._send(args | {"chunk": args["size"]}, index)
+            handle = await self.session.send(args | {"chunk": args["size"]}, index)
             answers.append(await handle.read_all())
         return answers
 
@@ -421,6 +439,25 @@ class Peer:
     async def do_hang_up(self, args: Json) -> None:
         """Close the carrier in good order, without a word in Yamux."""
         await self.session.muxer.secured_conn.close()
+
+    async def do_wait_data(self, args: Json) -> Json:
+        """Wait until so many bytes of data frames went one way."""
+        ledger = getattr(self.ledgers, args["way"])
+        await until(lambda: ledger.data_bytes >= args["atLeast"])
+        return {"dataBytes": ledger.data_bytes}
+
+    async def do_wait_frames(self, args: Json) -> Json:
+        ledger = getattr(self.ledgers, args["way"])
+
+        def found() -> list[Json]:
+            return [
+                frame
+                for frame in ledger.frames
+                if frame["type"] == args["type"] and args.get("flag", "") in ["", *frame["flags"]]
+            ]
+
+        await until(lambda: len(found()) >= args["count"])
+        return {"frames": found()}
 
     async def do_wait_closed(self, args: Json) -> None:
         await self.session.muxer.event_closed.wait()
