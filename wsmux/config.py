@@ -61,7 +61,8 @@ class Config:
 
     max_connection_buffer: int = 16 * MIB
     """Unread bytes of all streams of a connection. From three quarters on, new streams get the
-    smallest window; beyond it the stream that holds most is reset."""
+    smallest window; beyond it the stream that holds most is reset. On ``yamux``, where each stream
+    may hold 256 KiB unasked, that is allowed for as many streams as there are."""
 
     max_process_buffer: int = 256 * MIB
     """Unread bytes of all connections of the process, with the same two reactions."""

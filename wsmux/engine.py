@@ -398,9 +398,8 @@ class Engine:
         if self.channel.silence_locked():
             self._break_silence_locked(now)
         table.refuse_late(now)
-        limit = self.config.max_connection_buffer
-        while table.unread > limit:
-            table.shed(f"unread bytes exceed Config.max_connection_buffer = {limit}", wakes)
+        while table.unread > (limit := table.unread_limit()):
+            table.shed(f"unread bytes exceed Config.max_connection_buffer: {limit}", wakes)
         table.apply(now, wakes)
         self.queue_locked()
         if not (table.entries and self.protocol.pending_closes()):

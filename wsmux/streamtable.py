@@ -310,6 +310,11 @@ class StreamTable:
             times.append(self.idle_since + self._config.idle_timeout)
         return min((time for time in times if time is not None), default=None)
 
+    def unread_limit(self) -> int:
+        """Return how many unread bytes the connection may hold."""
+        streams = len(self.entries) + len(self._draining)
+        return max(self._config.max_connection_buffer, streams * self._protocol.entitled)
+
     def shed(self, detail: str, wakes: list[Bell]) -> None:
         """Reset the stream that holds most unread bytes, naming the limit it fell to."""
         entries = chain(self.entries.values(), self._draining.values())

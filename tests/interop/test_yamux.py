@@ -64,9 +64,6 @@ WINDOW = 256 * KIB  # what each side may send on a stream before it has heard an
 STREAMS = 100
 STREAM_SIZE = 300_000
 
-# The peer may have all its windows unread here at once, which is more than is kept by default.
-ROOMY = wsmux.Config(max_connection_buffer=64 * MIB)
-
 BULK = 16 * MIB  # the size beyond which no window grows
 
 WIDE = 4 * MIB
@@ -142,7 +139,7 @@ def test_both_sides_open_streams_at_the_same_time(link: Link) -> None:
 
 
 def test_a_hundred_streams_opened_here_are_echoed_whole(connector: Connector) -> None:
-    link = connector(config=ROOMY)
+    link = connector()
     link.peer.call("incoming", mode="echo")
     exchanges = [
         spawn(exchange, link.open(), generate(f"down-{index}", STREAM_SIZE))
@@ -153,7 +150,7 @@ def test_a_hundred_streams_opened_here_are_echoed_whole(connector: Connector) ->
 
 
 def test_a_hundred_streams_opened_by_the_peer_are_echoed_whole(connector: Connector) -> None:
-    link = connector(config=ROOMY)
+    link = connector()
     link.echo_all()
     args = {"count": STREAMS, "seed": "up", "size": STREAM_SIZE, "chunk": 50_000}
     answers = link.peer.call("exchangeMany", BULK_WAIT, **args)

@@ -57,6 +57,7 @@ class MuxProtocol(ABC):
         refused_code: the code that a stream nobody takes is ended with.
         keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
             bytes are a stream.
+        entitled: unread bytes that the peer may send on any stream before it hears from this side.
         pings: the wire has a ping of its own.
         initial: streams that are there before the first byte.
         empty_messages: what came that changed nothing and cost the peer nothing.
@@ -69,6 +70,7 @@ class MuxProtocol(ABC):
     last_code: int = 2**62 - 1
     refused_code: int
     keeps_boundaries: bool = True
+    entitled: int = 0
     pings: bool = False
     initial: Sequence[InitialStream] = ()
     now: float = 0.0

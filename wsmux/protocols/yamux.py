@@ -86,6 +86,7 @@ class YamuxProtocol(MuxProtocol):
     last_code = MAX_UINT32
     refused_code = 0
     keeps_boundaries = False
+    entitled = INITIAL_WINDOW
     pings = True
 
     def __init__(self, role: Role, config: Config) -> None:
