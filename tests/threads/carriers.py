@@ -1,4 +1,4 @@
-"""Make connections over every carrier.
+"""Make connections over every carrier, in every wire.
 
 ``join`` makes both ends in this process; ``WsgiServers`` runs the scripted handler under a WSGI
 server in another one.
@@ -21,6 +21,7 @@ import pytest
 import wsmux
 
 from ..certificates import Certificates
+from ..wires import NAMES, WIRES, Wire
 from .scripted import WAIT
 
 __all__ = [
@@ -50,24 +51,30 @@ class Carrier(NamedTuple):
     """What carries a connection, and the wire spoken over it."""
 
     name: str
-    protocol: str = "wsmux"
+    protocol: str
 
     def __str__(self) -> str:
-        return self.name if self.protocol == "wsmux" else f"{self.name}-{self.protocol}"
+        return f"{self.name}-{self.protocol}"
+
+    @property
+    def wire(self) -> Wire:
+        """What the wire promises."""
+        return WIRES[self.protocol]
+
+    @property
+    def websocket(self) -> bool:
+        """Whether it is a WebSocket, with pings and a Close of its own."""
+        return self.name in ("ws", "wss", *SERVERS)
 
 
 IN_PROCESS = [
-    Carrier("socketpair"),
-    Carrier("socketpair", "js-ws"),
-    Carrier("tcp"),
-    Carrier("unix"),
-    Carrier("ws"),
-    Carrier("ws", "js-ws"),
-    Carrier("wss"),
+    Carrier(name, protocol)
+    for protocol in NAMES
+    for name in ("socketpair", "tcp", "unix", "ws", "wss")
 ]
-TWO = [Carrier("socketpair"), Carrier("ws")]
+TWO = [carrier for carrier in IN_PROCESS if carrier.name in ("socketpair", "ws")]
 ON_TWO = pytest.mark.parametrize("carrier", TWO, ids=str)
-EVERYWHERE = [*IN_PROCESS, *map(Carrier, SERVERS)]
+EVERYWHERE = IN_PROCESS + [Carrier(name, protocol) for protocol in NAMES for name in SERVERS]
 
 
 class Ends(NamedTuple):

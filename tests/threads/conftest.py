@@ -1,4 +1,7 @@
-"""Give each test its connections: ``connection`` on every carrier, ``ends`` with both ends here."""
+"""Give each test its connections: ``connection`` on every carrier, ``ends`` with both ends here.
+
+Both run over the four wires on each of them, the full product.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,10 @@ def join_over(
 
 @pytest.fixture(params=IN_PROCESS, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
-    """Be every carrier that has both ends in this process; narrow it with ``parametrize``."""
+    """Be every wire on every carrier that has both ends in this process.
+
+    Narrow it with ``parametrize``.
+    """
     chosen: Carrier = request.param
     return chosen
 
@@ -79,25 +85,30 @@ def ends(join_ends: Join) -> Ends:
 
 
 @pytest.fixture(params=EVERYWHERE, ids=str)
-def connect(
-    request: pytest.FixtureRequest, join_over: Join, wsgi_servers: WsgiServers
-) -> Iterator[Connect]:
+def anywhere(request: pytest.FixtureRequest) -> Carrier:
+    """Be every wire on every carrier, those among them whose server is another process."""
+    chosen: Carrier = request.param
+    return chosen
+
+
+@pytest.fixture
+def connect(anywhere: Carrier, join_over: Join, wsgi_servers: WsgiServers) -> Iterator[Connect]:
     """Return ``connect(**options)``: a client whose peer runs ``scripted.handle``."""
-    carrier: Carrier = request.param
     with ExitStack() as stack:
 
         def make(**options: Any) -> wsmux.Connection:
-            if carrier in IN_PROCESS:
-                return join_over(carrier, options, {"stream_handler": scripted.handle}).client
-            url = wsgi_servers.url(carrier.name)
-            return stack.enter_context(wsmux.connect(url, timeout=WAIT, **options))
+            if anywhere in IN_PROCESS:
+                return join_over(anywhere, options, {"stream_handler": scripted.handle}).client
+            url, wire = wsgi_servers.url(anywhere.name), anywhere.protocol
+            client = wsmux.connect(url, protocol=wire, timeout=WAIT, **options)
+            return stack.enter_context(client)
 
         yield make
 
 
 @pytest.fixture
 def connection(connect: Connect) -> wsmux.Connection:
-    """Return a client whose peer runs ``scripted.handle``, over every carrier in turn."""
+    """Return a client whose peer runs ``scripted.handle``, in every wire over every carrier."""
     return connect()
 
 

@@ -31,12 +31,18 @@ def open_pair(opener: wsmux.Connection, other: wsmux.Connection) -> Joined:
 
 
 def fill(stream: wsmux.Stream) -> int:
-    """Write until the credit is used up; return how much that was."""
+    """Write until the credit that the peer gave is used up; return how much that was."""
+    written, engine = 0, stream.connection._engine
     stream.timeout = 0.01
-    with pytest.raises(wsmux.WriteTimeout) as error:
-        stream.write(bytes(2 * WINDOW))
+    while True:
+        with pytest.raises(wsmux.WriteTimeout) as error:
+            stream.write(bytes(2 * WINDOW))
+        written += error.value.bytes_written
+        with engine.mutex:
+            if written and not engine.credit_locked(stream._entry):
+                break
     stream.timeout = WAIT
-    return error.value.bytes_written
+    return written
 
 
 def read_on(stream: wsmux.Stream) -> NoReturn:

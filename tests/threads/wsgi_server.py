@@ -21,7 +21,9 @@ import socket
 from flask import Flask
 
 from wsmux.flask import Mux
+from wsmux.protocols import native
 
+from ..wires import NAMES
 from . import scripted
 
 __all__ = ["app"]
@@ -30,8 +32,9 @@ __all__ = ["app"]
 PR_SET_PDEATHSIG = 1
 
 app = Flask(__name__)
-mux = Mux(app)
+mux = Mux(app, protocols=NAMES)
 mux.stream_route("/")(scripted.handle)
+native.JS_WS_CLOSE_DELAY = 0.02  # as in ``conftest``
 logging.getLogger("wsmux").setLevel(logging.CRITICAL)  # the scripts fail on purpose
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 
