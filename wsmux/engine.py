@@ -265,18 +265,20 @@ class Engine:
 
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
         """See ``Channel.close``; what the wire says to it goes first."""
-        self.change(lambda _: self._farewell_locked(code))
+        with self.mutex:
+            self.begin_close_locked(code, reason)
         self.channel.close(code, reason, deadline)
 
     def begin_close_locked(self, code: int, reason: str) -> None:
-        """Begin what ``close`` does."""
-        self._farewell_locked(code)
+        """Begin what ``close`` does: in one step, since the peer may end first once it hears."""
+        try:
+            if self.channel.error is None:
+                self.protocol.farewell(code)
+                self.queue_locked()
+        except BaseException:  # interrupted by a signal handler: frames may be lost
+            self.broken_locked()
+            raise
         self.channel.close_locked(code, reason)
-
-    def _farewell_locked(self, code: int) -> None:
-        if self.channel.error is None:
-            self.protocol.farewell(code)
-            self.queue_locked()
 
     def abandon(self, entry: Entry) -> None:
         """Have the I/O thread reset a stream that was dropped; waits for no lock."""
