@@ -52,7 +52,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..config import KIB, Config
-from ..exceptions import FlowControlError, FrameError, LocalProtocolError, StreamIdError
+from ..exceptions import (
+    CLEAN_CODES,
+    FlowControlError,
+    FrameError,
+    LocalProtocolError,
+    StreamIdError,
+)
 from .base import Buffer, Message, MuxProtocol, Role
 from .bymux_events import PausedEvents
 from .bymux_packets import (
@@ -405,8 +411,12 @@ class BymuxProtocol(MuxProtocol):
             self._events.append(OpenPermitted())  # who waits is to hear that none will be opened
 
     def farewell(self, code: int) -> None:
-        """Say that nothing further is opened or taken, the nearest thing to it on this wire."""
-        self.go_away(code)
+        """Say at a clean end that nothing further is opened or taken, the nearest thing to it.
+
+        There is no word for any other end, which must not look clean: nothing is said then.
+        """
+        if code in CLEAN_CODES:
+            self.go_away(code)
 
     def said_farewell(self) -> bool:
         return self._all.peer_mute and self._reader.between_packets()
