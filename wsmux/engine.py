@@ -37,6 +37,7 @@ from .exceptions import (
     protocol_failure,
 )
 from .memory import ProcessMemory
+from .pings import Pings
 from .protocols.base import MuxProtocol
 from .protocols.carrier import Kind, Received
 from .reasons import Reasons
@@ -84,6 +85,7 @@ class Engine:
             channel.config,
             reasons,
             _memory,
+            Pings(protocol, channel.keep_alive),
             accept_streams,
             start_on_data,
             time.monotonic(),
@@ -258,10 +260,7 @@ class Engine:
                 if deadline.expired():
                     raise TimeoutError(f"no pong on {self.channel.name} in time")
                 table.pings.askers.wait(self.mutex, deadline)
-        elapsed = time.monotonic() - start
-        if entry is None:
-            self.channel.keep_alive.rtt = elapsed
-        return elapsed
+        return time.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
         """See ``Channel.close``; what the wire says to it goes first."""

@@ -55,6 +55,7 @@ class StreamTable:
         config: Config,
         reasons: Reasons,
         memory: ProcessMemory[Any],
+        pings: Pings,
         accept_streams: bool,
         start_on_data: bool,
         now: float,
@@ -63,7 +64,7 @@ class StreamTable:
         self.offered: deque[Entry] = deque()
         self.acceptors = WaitList()
         self.openers = WaitList()
-        self.pings = Pings(protocol)
+        self.pings = pings
         self.unread = 0
         self.unaccepted = 0
         self.opened = self.accepted = self.refused = 0
@@ -281,7 +282,7 @@ class StreamTable:
         self.openers.collect(self._wakes)
 
     def _pong_received(self, event: ev.PongReceived) -> None:
-        self.pings.came_back(event.stream_id, event.value, self._wakes)
+        self.pings.came_back(event.stream_id, event.value, self._now, self._wakes)
 
     def _withdraw(self, entry: Entry) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""
