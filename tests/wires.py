@@ -38,8 +38,11 @@ class Wire(NamedTuple):
         refusal: how a stream ends that is refused as soon as it is seen; ``None`` as a reset that
             is not told.
         late_refusal: the same for one that waited in the accept queue first.
+        unseen: the same for one that comes when its peer is going away already.
         stopped: what a writer gets when the peer reads no further; ``None`` where the wire has no
             word for it: what is written is dropped over there.
+        end_waits: the end of a half goes out when all that it ends was read, so a reset behind it
+            makes that void. Else what was ended stays whole.
         smallest_window: what a stream gets when memory is short.
         opening_costs: opening a stream takes credit, which comes back when one ends: at
             ``Config.max_streams`` the opener waits. Else the stream is refused.
@@ -58,7 +61,9 @@ class Wire(NamedTuple):
     last_code: int = 2**62 - 1
     refusal: Refusal | None = None
     late_refusal: Refusal | None = None
+    unseen: Refusal | None = None
     stopped: type[wsmux.StreamError] | None = wsmux.StreamWriteClosed
+    end_waits: bool = False
     smallest_window: int = SMALLEST_WINDOW
     opening_costs: bool = False
     tells_going_away: bool = True
@@ -74,13 +79,14 @@ class Wire(NamedTuple):
 
         A reason of ``None`` may be any text. ``yamux`` ends what is no clean close with GO_AWAY 2,
         which comes before the Close of a WebSocket. On a plain socket ``yamux`` and ``bymux`` have
-        nothing but their own words, and ``bymux`` has only one.
+        nothing but their own words, and ``bymux`` has one for clean ends only: any other looks
+        like a lost connection.
         """
         if self.name == "yamux" and code not in CLEAN:
             return 1011, None
         if websocket or self.name in ("wsmux", "js-ws"):
             return code, reason
-        return 1000, ""
+        return (1000, "") if code in CLEAN else (1006, None)
 
 
 WIRES = {
@@ -94,6 +100,7 @@ WIRES = {
             first_code=64,
             refusal=Refusal(wsmux.StreamRefused, 3),
             late_refusal=Refusal(wsmux.StreamRefused, 3),
+            unseen=Refusal(wsmux.StreamRefused, 0),
         ),
         Wire(
             name="js-ws",
@@ -101,7 +108,9 @@ WIRES = {
             server_id=1,
             refusal=Refusal(wsmux.StreamReset, 0),  # all other codes are the application's
             late_refusal=Refusal(wsmux.StreamReset, 0),
+            unseen=Refusal(wsmux.StreamReset, 0),
             stopped=wsmux.StreamReset,  # with code 0: an unasked stop is an error over there
+            end_waits=True,
             tells_going_away=False,
         ),
         Wire(
@@ -112,6 +121,7 @@ WIRES = {
             last_code=2**32 - 1,
             refusal=Refusal(wsmux.StreamRefused, 0),
             late_refusal=Refusal(wsmux.StreamReset, 0),  # its arrival was acknowledged
+            unseen=Refusal(wsmux.StreamRefused, 0),
             stopped=None,
             smallest_window=256 * 1024,  # what both sides begin with
         ),

@@ -66,6 +66,11 @@ class Carrier(NamedTuple):
         """Whether it is a WebSocket, with pings and a Close of its own."""
         return self.name in ("ws", "wss", *SERVERS)
 
+    @property
+    def answers_a_close(self) -> bool:
+        """Whether there is a Close that is answered; else the end of the bytes is all."""
+        return self.websocket or self.protocol in ("wsmux", "js-ws")
+
 
 IN_PROCESS = [
     Carrier(name, protocol)

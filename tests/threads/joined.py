@@ -10,7 +10,7 @@ import wsmux
 
 from .scripted import WAIT
 
-__all__ = ["Joined", "fill", "open_pair", "read_on", "write_on"]
+__all__ = ["Joined", "fill", "open_pair", "read_exactly", "write_on"]
 
 WINDOW = wsmux.Config().receive_window
 
@@ -45,10 +45,14 @@ def fill(stream: wsmux.Stream) -> int:
     return written
 
 
-def read_on(stream: wsmux.Stream) -> NoReturn:
-    """Read until that raises."""
-    while True:
-        stream.read(64 * 1024)
+def read_exactly(stream: wsmux.Stream, size: int) -> bytes:
+    """Read until ``size`` bytes have come."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = stream.read(size - len(data))
+        assert chunk, "the stream ended"
+        data += chunk
+    return bytes(data)
 
 
 def write_on(stream: wsmux.Stream) -> NoReturn:

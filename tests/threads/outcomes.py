@@ -17,6 +17,7 @@ __all__ = [
     "check_read_of_reset",
     "check_refusal",
     "check_reset",
+    "check_unseen",
     "check_write_of_reset",
 ]
 
@@ -76,6 +77,11 @@ def check_refusal(stream: wsmux.Stream, read: Call | None = None) -> None:
 def check_late_refusal(stream: wsmux.Stream, read: Call | None = None) -> None:
     """Check both halves of a stream that nobody took in time."""
     _check_refused(stream, read, wire_of(stream).late_refusal)
+
+
+def check_unseen(stream: wsmux.Stream, read: Call | None = None) -> None:
+    """Check both halves of a stream that the peer saw when it was going away already."""
+    _check_refused(stream, read, wire_of(stream).unseen)
 
 
 def _check_refused(stream: wsmux.Stream, read: Call | None, refusal: Refusal | None) -> None:

@@ -1,4 +1,4 @@
-"""Serve streams by handlers in worker threads."""
+"""Serve streams by handlers in worker threads, in the four wires over two carriers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 import wsmux
 
+from ..wires import wire_of
 from . import scripted
 from .carriers import TWO, Carrier, Ends
 from .conftest import Join, Spawn
+from .outcomes import check_late_refusal, check_reset
 from .scripted import WAIT, call
 from .waiting import wait_for
 
@@ -54,10 +56,8 @@ def test_no_more_handlers_run_at_once_than_there_are_workers(join_ends: Join) ->
     ends = serving(join_ends, handler, 2)
     streams = [ends.client.open_stream() for _ in range(3)]
     wait_for(lambda: len(running) == 2)
-    with pytest.raises(wsmux.StreamRefused) as error:
-        streams[2].read()
-    assert error.value.retry_safe
-    assert sorted(running) == [0, 2]
+    check_late_refusal(streams[2])
+    assert sorted(running) == wire_of(ends.client).ids(2)
     release.set()
     for stream in streams[:2]:
         assert stream.read() == b""
@@ -100,8 +100,9 @@ def test_a_handler_that_raises_resets_its_stream_and_is_logged(
 ) -> None:
     ends = serving(join_ends, scripted.handle, 1)
     with caplog.at_level(logging.ERROR, "wsmux"):
-        with pytest.raises(wsmux.StreamReset):
-            call(ends.client, "raise")
+        with ends.client.open_stream() as stream:
+            stream.write(scripted.command("raise"))
+            check_reset(stream)
         wait_for(lambda: "as the test asked" in caplog.text)
     assert call(ends.client, "source", 3, 1) == scripted.pattern(3, 1)
 
@@ -137,8 +138,11 @@ def test_calls_nest_as_deep_as_there_are_workers(join_ends: Join) -> None:
 def test_calls_nested_deeper_than_there_are_workers_are_refused_in_time(join_ends: Join) -> None:
     ends = nested(join_ends, 2)
     start = time.monotonic()
-    with pytest.raises(wsmux.StreamReset):
-        call(ends.client, "nest", 8)
+    if wire_of(ends.client).resets:
+        with pytest.raises(wsmux.StreamReset):
+            call(ends.client, "nest", 8)
+    else:  # the innermost answer is cut off, which the others cannot tell
+        assert len(call(ends.client, "nest", 8)) < 9
     assert OPEN_TIMEOUT <= time.monotonic() - start < OPEN_TIMEOUT + 5
     assert ends.client.stats().streams_refused + ends.server.stats().streams_refused == 1
     assert call(ends.client, "nest", 3) == b"...."

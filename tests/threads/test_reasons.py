@@ -1,4 +1,7 @@
-"""Translate error codes into the application's exceptions, and back."""
+"""Translate error codes into the application's exceptions, and back.
+
+In the four wires over two carriers. Where the wire has no codes, none comes.
+"""
 
 from __future__ import annotations
 
