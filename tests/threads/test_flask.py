@@ -1,4 +1,8 @@
-"""Serve routes of a Flask application; under Werkzeug in this process."""
+"""Serve routes of a Flask application; under Werkzeug in this process.
+
+Routes that carry streams do so in the four wires. That streams behave under every WSGI server as
+elsewhere, ``test_streams.py`` shows.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from werkzeug.serving import make_server
 import wsmux
 from wsmux.flask import Mux
 
+from ..wires import NAMES
 from . import scripted
 from .carriers import SERVERS, WsgiServers
+from .conftest import Spawn
 from .scripted import WAIT, call, pattern
 
 Run = Callable[[Flask], str]
@@ -38,25 +44,57 @@ def run() -> Iterator[Run]:
         yield start
 
 
-def test_a_route_gets_the_connection_and_the_variables(run: Run) -> None:
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_route_gets_the_connection_and_the_variables(run: Run, protocol: str) -> None:
     app = Flask("app")
-    mux = Mux(app)
+    mux = Mux(app, protocols=[protocol])
 
     @mux.route("/rooms/<name>")
     def room(connection: wsmux.Connection, name: str) -> None:
         with connection.accept_stream(WAIT) as stream:
             stream.write(name.encode())
 
-    with wsmux.connect(f"{run(app)}/rooms/blue") as connection, connection.open_stream() as stream:
+    with (
+        wsmux.connect(f"{run(app)}/rooms/blue", protocol=protocol) as connection,
+        connection.open_stream(WAIT) as stream,
+    ):
         assert stream.read() == b"blue"
 
 
-def test_a_stream_route_gets_each_stream(run: Run) -> None:
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_stream_route_gets_each_stream(run: Run, protocol: str) -> None:
     app = Flask("app")
-    Mux(app).stream_route("/")(scripted.handle)
-    with wsmux.connect(run(app)) as connection:
+    Mux(app, protocols=[protocol]).stream_route("/")(scripted.handle)
+    with wsmux.connect(run(app), protocol=protocol) as connection:
         for seed in range(3):
             assert call(connection, "source", 10, seed) == pattern(10, seed)
+
+
+def test_one_route_speaks_four_wires_at_once(run: Run, spawn: Spawn) -> None:
+    """The client of js-ws offers no subprotocol, and the route lists it last."""
+    app = Flask("app")
+    served: list[str] = []
+    mux = Mux(app, protocols=["wsmux", "yamux", "bymux", "js-ws"])
+    everybody = threading.Barrier(len(NAMES))
+
+    @mux.route("/")
+    def route(connection: wsmux.Connection) -> None:
+        served.append(connection.protocol)
+        everybody.wait(WAIT)
+        for stream in connection:
+            scripted.handle(stream)
+            stream.close()
+
+    address = run(app)
+
+    def client(protocol: str) -> str:
+        with wsmux.connect(address, protocol=protocol) as connection:
+            assert call(connection, "source", 300_000, 7) == pattern(300_000, 7)
+            return connection.protocol
+
+    clients = [spawn(client, protocol) for protocol in NAMES]
+    assert [future.result(WAIT) for future in clients] == list(NAMES)
+    assert sorted(served) == sorted(NAMES)
 
 
 def say_late(connection: wsmux.Connection) -> None:
@@ -126,20 +164,25 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any]) -> None:
         Mux(**options)
 
 
+@pytest.mark.parametrize("protocol", NAMES)
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_server_takes_the_next_connection_and_logs_no_traceback(
-    wsgi_servers: WsgiServers, server: str
+    wsgi_servers: WsgiServers, server: str, protocol: str
 ) -> None:
     url = wsgi_servers.url(server)
+
+    def connect() -> wsmux.Connection:
+        return wsmux.connect(url, protocol=protocol, timeout=WAIT)
+
     for code in (1000, 4000):
-        with wsmux.connect(url, timeout=WAIT) as connection:
-            last = connection.open_stream()
+        with connect() as connection:
+            last = connection.open_stream(WAIT)
             with suppress(wsmux.ConnectionClosed):
                 last.write(scripted.command("close-connection", code))
             with pytest.raises(wsmux.ConnectionClosed):
                 connection.accept_stream(WAIT)
     for _ in range(20):
-        with wsmux.connect(url, timeout=WAIT) as connection:
+        with connect() as connection:
             assert call(connection, "source", 10, 1) == pattern(10, 1)
-    wsmux.connect(url, timeout=WAIT).abort()
+    connect().abort()
     assert "Traceback" not in wsgi_servers.log(server)

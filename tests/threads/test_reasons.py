@@ -15,12 +15,21 @@ import wsmux
 from .carriers import TWO, Carrier
 from .conftest import Join
 from .joined import Joined, open_pair, write_on
+from .outcomes import check_read_of_reset, check_reset
 
 
 @pytest.fixture(params=TWO, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     chosen: Carrier = request.param
     return chosen
+
+
+CODED = pytest.mark.parametrize("carrier", [c for c in TWO if c.wire.resets], ids=str)
+RESERVED = pytest.mark.parametrize(
+    ("carrier", "code"),
+    [(carrier, code) for carrier in TWO for code in carrier.wire.reserved_codes],
+    ids=str,
+)
 
 
 class QuotaError(Exception):
@@ -46,6 +55,7 @@ def joined(join_ends: Join, **options: Any) -> Joined:
     return open_pair(*join_ends(client=near, server=far))
 
 
+@CODED
 def test_a_reset_raises_the_applications_exception(join_ends: Join) -> None:
     near, far = joined(join_ends, code_to_reason=to_reason)
     near.reset(100)
@@ -58,6 +68,7 @@ def test_a_reset_raises_the_applications_exception(join_ends: Join) -> None:
     assert (cause.code, cause.side) == (100, "remote")
 
 
+@CODED
 def test_every_call_raises_an_exception_of_its_own(join_ends: Join) -> None:
     near, far = joined(join_ends, code_to_reason=to_reason)
     near.reset(100)
@@ -69,49 +80,51 @@ def test_every_call_raises_an_exception_of_its_own(join_ends: Join) -> None:
     assert raised[0] is not raised[1]
 
 
+@pytest.mark.parametrize("carrier", [c for c in TWO if not c.wire.resets], ids=str)
+def test_without_codes_nothing_is_translated(join_ends: Join) -> None:
+    near, far = joined(join_ends, code_to_reason=to_reason, reason_to_code=to_code)
+    near.reset(QuotaError())
+    check_reset(far)
+
+
 def test_an_exception_given_to_reset_becomes_its_code(join_ends: Join) -> None:
     near, far = joined(join_ends, reason_to_code=to_code)
     near.reset(QuotaError())
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 100
+    check_reset(far, 100)
 
 
 def test_an_exception_that_leaves_a_with_block_becomes_its_code(join_ends: Join) -> None:
     near, far = joined(join_ends, reason_to_code=to_code)
     with pytest.raises(ArithmeticError), near:
         raise ArithmeticError
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 101
+    check_reset(far, 101)
 
 
 def test_without_a_function_an_exception_is_code_0(join_ends: Join) -> None:
     near, far = joined(join_ends)
     near.reset(QuotaError())
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 0
+    check_reset(far, 0)
 
 
+@CODED
 def test_a_code_to_reason_that_raises_is_logged_and_passed_over(
     join_ends: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     near, far = joined(join_ends, code_to_reason=fails)
     near.reset(100)
-    with caplog.at_level(logging.ERROR, "wsmux"), pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 100
+    with caplog.at_level(logging.ERROR, "wsmux"):
+        check_read_of_reset(far, code=100)
     assert "code_to_reason failed for code 100" in caplog.text
 
 
+@CODED
 def test_a_code_to_reason_that_returns_no_exception_is_logged(
     join_ends: Join, caplog: pytest.LogCaptureFixture
 ) -> None:
     near, far = joined(join_ends, code_to_reason=str)
     near.reset(100)
-    with caplog.at_level(logging.ERROR, "wsmux"), pytest.raises(wsmux.StreamReset):
-        far.read()
+    with caplog.at_level(logging.ERROR, "wsmux"):
+        check_read_of_reset(far, code=100)
     assert "not an exception" in caplog.text
 
 
@@ -121,26 +134,34 @@ def test_a_reason_to_code_that_raises_is_logged_and_sends_0(
     near, far = joined(join_ends, reason_to_code=fails)
     with caplog.at_level(logging.ERROR, "wsmux"):
         near.reset(QuotaError())
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 0
+    check_reset(far, 0)
     assert "reason_to_code failed" in caplog.text
 
 
-@pytest.mark.parametrize("code", [1, 63, -1, 2**62, "100", None])
-def test_a_reason_to_code_may_not_return_reserved_codes(
-    join_ends: Join, caplog: pytest.LogCaptureFixture, code: Any
-) -> None:
+def check_code_is_logged(join_ends: Join, caplog: pytest.LogCaptureFixture, code: Any) -> None:
+    """Check that a function that returns ``code`` is logged, and 0 sent."""
     near, far = joined(join_ends, reason_to_code=lambda _: code)
     with caplog.at_level(logging.ERROR, "wsmux"):
         near.reset(QuotaError())
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 0
+    check_reset(far, 0)
     assert "reason_to_code failed" in caplog.text
 
 
-@pytest.mark.parametrize("code", [1, 63, -1, 2**62])
+@RESERVED
+def test_a_reason_to_code_may_not_return_reserved_codes(
+    join_ends: Join, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    check_code_is_logged(join_ends, caplog, code)
+
+
+@pytest.mark.parametrize("code", ["100", None])
+def test_a_reason_to_code_may_return_nothing_but_numbers(
+    join_ends: Join, caplog: pytest.LogCaptureFixture, code: Any
+) -> None:
+    check_code_is_logged(join_ends, caplog, code)
+
+
+@RESERVED
 def test_reset_refuses_reserved_codes_and_leaves_the_stream_open(
     join_ends: Join, code: int
 ) -> None:
@@ -154,16 +175,14 @@ def test_reset_refuses_reserved_codes_and_leaves_the_stream_open(
 def test_codes_of_the_protocol_never_reach_the_application(join_ends: Join) -> None:
     near, far = joined(join_ends, code_to_reason=to_reason)
     near.reset(0)
-    with pytest.raises(wsmux.StreamReset) as error:
-        far.read()
-    assert error.value.code == 0
+    check_reset(far, 0)
 
 
-@pytest.mark.parametrize("carrier", [Carrier("socketpair", "js-ws")], ids=str)
-def test_every_code_above_0_is_the_applications_on_js_ws(join_ends: Join, carrier: Carrier) -> None:
+@CODED
+def test_the_first_code_is_the_applications(join_ends: Join, carrier: Carrier) -> None:
     near, far = joined(join_ends, code_to_reason=to_reason)
-    near.reset(1)
-    with pytest.raises(QuotaError, match="1"):
+    near.reset(carrier.wire.first_code)
+    with pytest.raises(QuotaError, match=str(carrier.wire.first_code)):
         far.read()
 
 

@@ -1,4 +1,8 @@
-"""Serve with ``wsmux.serve``: connections, their handlers, and the shutdown."""
+"""Serve with ``wsmux.serve``: connections, their handlers, and the shutdown.
+
+What concerns streams and ends runs in the four wires, over WebSockets and plain sockets; what
+concerns the request and the handshake over WebSockets alone.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,55 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
 import wsmux
 
+from ..wires import NAMES, WIRES
 from . import scripted
 from .conftest import Spawn
+from .outcomes import check_unseen
 from .scripted import WAIT, call
 from .waiting import wait_for
+
+
+class Service(NamedTuple):
+    """How clients are served: in one wire, over WebSockets or plain sockets."""
+
+    protocol: str
+    transport: str
+
+    def __str__(self) -> str:
+        return f"{self.transport}-{self.protocol}"
+
+    def serve(self, *handler: Callable[..., object], **options: Any) -> wsmux.Server:
+        how: Any = {"protocols": [self.protocol], "transport": self.transport}
+        return wsmux.serve(*handler, **how, **options)
+
+    def connect(self, server: wsmux.Server, **options: Any) -> wsmux.Connection:
+        return wsmux.connect(server.url, protocol=self.protocol, **options)
+
+    def seen_close(self, code: int, reason: str) -> tuple[int, str | None]:
+        return WIRES[self.protocol].seen_close(self.transport == "websocket", code, reason)
+
+
+SERVICES = [Service(name, transport) for transport in ("websocket", "tcp") for name in NAMES]
+
+
+@pytest.fixture(params=SERVICES, ids=str)
+def service(request: pytest.FixtureRequest) -> Service:
+    chosen: Service = request.param
+    return chosen
+
+
+def check_end(error: wsmux.ConnectionClosed, service: Service, code: int, reason: str) -> None:
+    """Check that a client saw the server close with a code and a reason."""
+    seen, text = service.seen_close(code, reason)
+    assert error.code == seen
+    assert text in (None, error.reason)
 
 
 def idle(connection: wsmux.Connection) -> None:
@@ -43,39 +87,41 @@ def test_a_connection_handler_gets_the_connection_and_the_request() -> None:
     assert request.remote_address.startswith("127.0.0.1:")
 
 
-def test_the_connection_is_closed_when_its_handler_returns() -> None:
+def test_the_connection_is_closed_when_its_handler_returns(service: Service) -> None:
     with (
-        wsmux.serve(lambda connection: None) as server,
-        wsmux.connect(server.url) as connection,
+        service.serve(lambda connection: None) as server,
+        service.connect(server) as connection,
         pytest.raises(wsmux.ConnectionClosedOK),
     ):
         connection.accept_stream(WAIT)
 
 
-def test_a_handler_that_raises_closes_with_1011(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_that_raises_closes_with_1011(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     def handler(connection: wsmux.Connection) -> None:
         raise ArithmeticError("a bug")
 
     with (
         caplog.at_level(logging.ERROR, "wsmux"),
-        wsmux.serve(handler) as server,
-        wsmux.connect(server.url) as connection,
+        service.serve(handler) as server,
+        service.connect(server) as connection,
         pytest.raises(wsmux.ConnectionClosedError) as error,
     ):
         connection.accept_stream(WAIT)
-    assert (error.value.code, error.value.reason) == (1011, "internal error")
+    check_end(error.value, service, 1011, "internal error")
     assert "a bug" in caplog.text
 
 
-def test_both_handlers_may_be_given() -> None:
+def test_both_handlers_may_be_given(service: Service) -> None:
     def greet(connection: wsmux.Connection) -> None:
         with connection.open_stream() as stream:
             stream.write(b"welcome")
         connection.wait_closed()
 
     with (
-        wsmux.serve(greet, stream_handler=scripted.handle) as server,
-        wsmux.connect(server.url) as connection,
+        service.serve(greet, stream_handler=scripted.handle) as server,
+        service.connect(server) as connection,
     ):
         assert connection.accept_stream(WAIT).read() == b"welcome"
         assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
@@ -115,8 +161,8 @@ def test_a_client_without_a_common_subprotocol_gets_400() -> None:
 
 
 def test_each_client_gets_the_wire_it_asks_for() -> None:
-    with wsmux.serve(protocols=["wsmux", "js-ws"], stream_handler=scripted.handle) as server:
-        for protocol in ("wsmux", "js-ws"):
+    with wsmux.serve(protocols=NAMES, stream_handler=scripted.handle) as server:
+        for protocol in NAMES:
             with wsmux.connect(server.url, protocol=protocol) as connection:
                 assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
                 assert connection.protocol == protocol
@@ -135,29 +181,35 @@ def test_a_slow_client_holds_up_nobody() -> None:
 # Shutdown
 
 
-def test_shutdown_says_going_away_to_every_client() -> None:
-    server = wsmux.serve(idle)
-    connections = [wsmux.connect(server.url) for _ in range(3)]
+def test_shutdown_says_going_away_to_every_client(service: Service) -> None:
+    server = service.serve(idle)
+    connections = [service.connect(server) for _ in range(3)]
     wait_for(lambda: len(server.connections) == 3)
     server.shutdown()
     for connection in connections:
         with pytest.raises(wsmux.ConnectionClosedOK) as error:
             connection.accept_stream(WAIT)
-        assert (error.value.code, error.value.reason) == (1001, "server shutdown")
+        check_end(error.value, service, 1001, "server shutdown")
         connection.close()
 
 
-def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(spawn: Spawn) -> None:
-    server = wsmux.serve(stream_handler=scripted.handle)
-    connection = wsmux.connect(server.url)
-    stream = connection.open_stream()
+def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(
+    service: Service, spawn: Spawn
+) -> None:
+    server = service.serve(stream_handler=scripted.handle)
+    connection = service.connect(server)
+    stream = connection.open_stream(WAIT)
     stream.write(scripted.command("echo") + b"before")
     assert stream.read(100) == b"before"
     stopping = spawn(server.shutdown, WAIT)
-    wait_for(lambda: connection._engine.table.peer_refuses_from is not None)
-    with pytest.raises(wsmux.StreamRefused) as error:
-        connection.open_stream()
-    assert error.value.retry_safe
+    if WIRES[service.protocol].tells_going_away:
+        wait_for(lambda: connection._engine.table.peer_refuses_from is not None)
+        with pytest.raises(wsmux.StreamRefused) as error:
+            connection.open_stream()
+        assert error.value.retry_safe
+    else:
+        wait_for(lambda: not server.connections[0]._engine.table.accept_streams)
+        check_unseen(connection.open_stream())
     stream.write(b"after")
     assert stream.read(100) == b"after"
     assert not stopping.done()
@@ -165,22 +217,24 @@ def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(spawn: Spawn) -
     assert stream.read() == b""
     stream.close()
     stopping.result(WAIT)
-    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+    with pytest.raises(wsmux.ConnectionClosedOK) as closed:
         connection.accept_stream(WAIT)
+    check_end(closed.value, service, 1001, "server shutdown")
     connection.close()
 
 
-def test_shutdown_waits_no_longer_than_told() -> None:
-    server = wsmux.serve(stream_handler=scripted.handle)
-    connection = wsmux.connect(server.url)
-    stream = connection.open_stream()
+def test_shutdown_waits_no_longer_than_told(service: Service) -> None:
+    server = service.serve(stream_handler=scripted.handle)
+    connection = service.connect(server)
+    stream = connection.open_stream(WAIT)
     stream.write(scripted.command("echo") + b"x")
     assert stream.read(1) == b"x"
     start = time.monotonic()
     server.shutdown(timeout=0.05)
     assert time.monotonic() - start < WAIT / 2
-    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+    with pytest.raises(wsmux.ConnectionClosedOK) as error:
         stream.read()
+    check_end(error.value, service, 1001, "server shutdown")
     connection.close()
 
 
@@ -191,23 +245,23 @@ def test_shutdown_stops_listening() -> None:
         wsmux.connect(server.url)
 
 
-def test_shutdown_may_be_called_from_several_threads(spawn: Spawn) -> None:
-    server = wsmux.serve(idle)
-    connection = wsmux.connect(server.url)
+def test_shutdown_may_be_called_from_several_threads(service: Service, spawn: Spawn) -> None:
+    server = service.serve(idle)
+    connection = service.connect(server)
     for future in [spawn(server.shutdown) for _ in range(4)]:
         future.result(WAIT)
     connection.close()
 
 
-def test_a_handler_may_shut_its_server_down() -> None:
+def test_a_handler_may_shut_its_server_down(service: Service) -> None:
     done = threading.Event()
 
     def handler(connection: wsmux.Connection) -> None:
         server.shutdown(timeout=0)
         done.set()
 
-    server = wsmux.serve(handler, config=wsmux.Config(close_timeout=1.0))
-    with wsmux.connect(server.url):
+    server = service.serve(handler, config=wsmux.Config(close_timeout=1.0))
+    with service.connect(server):
         assert done.wait(WAIT)
     server.shutdown()
 
@@ -219,19 +273,20 @@ def test_serve_forever_returns_at_the_shutdown(spawn: Spawn) -> None:
     serving.result(WAIT)
 
 
-def test_a_with_block_left_by_an_exception_shuts_down_at_once() -> None:
+def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) -> None:
     opened: list[wsmux.Connection] = []
 
     def fail() -> None:
-        with wsmux.serve(stream_handler=scripted.handle) as server:
-            opened.append(wsmux.connect(server.url))
+        with service.serve(stream_handler=scripted.handle) as server:
+            opened.append(service.connect(server))
             opened[0].ping(WAIT)
             raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
         fail()
-    with pytest.raises(wsmux.ConnectionClosedOK, match="1001"):
+    with pytest.raises(wsmux.ConnectionClosedOK) as error:
         opened[0].accept_stream(WAIT)
+    check_end(error.value, service, 1001, "server shutdown")
     opened[0].close()
 
 
