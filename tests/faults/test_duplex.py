@@ -1,4 +1,7 @@
-"""Let both ends write bulk over tiny socket buffers while both ping: nobody may hang."""
+"""Let both ends write bulk over tiny socket buffers while both ping: nobody may hang.
+
+In the four wires, over TCP with and without TLS.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ import pytest
 import wsmux
 
 from ..certificates import Certificates
+from ..wires import NAMES
 from .rawpeer import WAIT, in_thread
 
 BUFFERS = 4096
 PAYLOAD = bytes(range(256)) * 256
 CONFIG = wsmux.Config(receive_window=20_000, max_send_queue=16_384, ping_interval=None)
 
-Join = Callable[[Certificates], tuple[wsmux.Connection, wsmux.Connection]]
+Join = Callable[[str, Certificates], tuple[wsmux.Connection, wsmux.Connection]]
 
 
 def narrow_pair() -> tuple[socket.socket, socket.socket]:
@@ -36,27 +40,27 @@ def narrow_pair() -> tuple[socket.socket, socket.socket]:
         return client, server
 
 
-def take(client: Any, server: Any) -> tuple[wsmux.Connection, wsmux.Connection]:
+def take(protocol: str, client: Any, server: Any) -> tuple[wsmux.Connection, wsmux.Connection]:
     return (
-        wsmux.from_socket(client, role="client", config=CONFIG),
-        wsmux.from_socket(server, role="server", config=CONFIG),
+        wsmux.from_socket(client, role="client", protocol=protocol, config=CONFIG),
+        wsmux.from_socket(server, role="server", protocol=protocol, config=CONFIG),
     )
 
 
-def plain(_: Certificates) -> tuple[wsmux.Connection, wsmux.Connection]:
-    return take(*narrow_pair())
+def plain(protocol: str, _: Certificates) -> tuple[wsmux.Connection, wsmux.Connection]:
+    return take(protocol, *narrow_pair())
 
 
-def tls(certificates: Certificates) -> tuple[wsmux.Connection, wsmux.Connection]:
+def tls(protocol: str, certificates: Certificates) -> tuple[wsmux.Connection, wsmux.Connection]:
     client, server = narrow_pair()
     accepting = in_thread(certificates.server.wrap_socket, server, server_side=True)
     wrapped = certificates.client.wrap_socket(client, server_hostname="localhost")
-    return take(wrapped, accepting.result(WAIT))
+    return take(protocol, wrapped, accepting.result(WAIT))
 
 
-def both_ways(join: Join, certificates: Certificates) -> None:
+def both_ways(join: Join, protocol: str, certificates: Certificates) -> None:
     """Carry two streams of bulk each way at once, with pings, and check every byte."""
-    ends = join(certificates)
+    ends = join(protocol, certificates)
     try:
         calls = []
         for end in ends:
@@ -94,16 +98,20 @@ def ping_often(connection: wsmux.Connection) -> None:
         connection.ping(WAIT)
 
 
+@pytest.mark.parametrize("protocol", NAMES)
 @pytest.mark.parametrize("join", [plain, tls])
 @pytest.mark.parametrize("run", range(10))
 def test_bulk_both_ways_over_tiny_buffers_with_pings_does_not_hang(
-    run: int, join: Join, certificates: Certificates
+    run: int, join: Join, protocol: str, certificates: Certificates
 ) -> None:
-    both_ways(join, certificates)
+    both_ways(join, protocol, certificates)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("protocol", NAMES)
 @pytest.mark.parametrize("join", [plain, tls])
-def test_200_runs_of_bulk_both_ways_do_not_hang(join: Join, certificates: Certificates) -> None:
+def test_200_runs_of_bulk_both_ways_do_not_hang(
+    join: Join, protocol: str, certificates: Certificates
+) -> None:
     for _ in range(200):
-        both_ways(join, certificates)
+        both_ways(join, protocol, certificates)

@@ -1,4 +1,8 @@
-"""Force the interleavings that the lock plan must stand, one by one."""
+"""Force the interleavings that the lock plan must stand, one by one.
+
+Those of two connections run in the four wires. A peer by hand speaks ``wsmux``, where it is about
+the carrier.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ from wsmux.bell import borrow
 from wsmux.channel import Channel
 from wsmux.deadline import Deadline
 
+from ..purepeer import PurePeer
+from ..threads.outcomes import check_read_of_reset
+from ..wires import NAMES
 from .rawpeer import (
     ACK,
     CLOSE_FRAME,
@@ -33,12 +40,19 @@ from .rawpeer import (
 )
 
 CALM = wsmux.Config(ping_interval=None)
+GENEROUS = wsmux.Config(receive_window=2**31, max_connection_buffer=2**31)
 SHORT = 1.0
 
 
+@pytest.fixture(params=NAMES)
+def protocol(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
 @pytest.fixture
-def pair() -> Iterator[tuple[wsmux.Connection, wsmux.Connection]]:
-    ends = wsmux.pair(config=CALM)
+def pair(protocol: str) -> Iterator[tuple[wsmux.Connection, wsmux.Connection]]:
+    ends = wsmux.pair(protocol=protocol, config=CALM)
     yield ends
     for end in ends:
         end.abort()
@@ -103,8 +117,7 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
     with ours._engine.mutex:
         del stream
         gc.collect()
-    with pytest.raises(wsmux.StreamReset):
-        peer.read(1)
+    check_read_of_reset(peer)
 
 
 @pytest.mark.parametrize("call", ["read", "write"])
@@ -123,14 +136,16 @@ def test_stream_dropped_by_a_file_over_it_ends_a_blocked_call(
     ours.ping(WAIT)
 
 
-def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone() -> None:
+def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone(
+    protocol: str,
+) -> None:
     ours, theirs = socket.socketpair()
-    with theirs:
-        connection = wsmux.from_socket(ours, role="client", config=CALM)
+    with PurePeer(theirs, protocol, config=GENEROUS) as peer:
+        connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
+        peer.send()
         queue = connection._engine.queue
-        streams = [connection.open_stream() for _ in range(6)]
-        for stream in streams:
-            theirs.sendall(bytes((stream.id, 1, 4)) + uint32(2**31))
+        streams = [connection.open_stream(WAIT) for _ in range(6)]
+        peer.accept(6)
         writing = [in_thread(stream.write, bytes(10**6)) for stream in streams]
         wait_for(lambda: connection.stats().waiting_for_room)
         with connection._engine.mutex:
@@ -156,15 +171,15 @@ def drain(sock: socket.socket) -> None:
         pass
 
 
-def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it() -> None:
+def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it(protocol: str) -> None:
     """Else it would be woken whenever the socket takes a byte, and could do nothing."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        connection = wsmux.from_socket(ours, role="client", config=CALM)
+    with PurePeer(theirs, protocol, config=GENEROUS) as peer:
+        connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
+        peer.send()
         queue = connection._engine.queue
-        hasty, patient = connection.open_stream(), connection.open_stream()
-        for stream in (hasty, patient):
-            theirs.sendall(bytes((stream.id, 1, 4)) + uint32(2**31))
+        hasty, patient = connection.open_stream(WAIT), connection.open_stream(WAIT)
+        peer.accept(2)
         hasty.timeout = 0.05
         while not queue.wants_io:  # its frame did not go out in time
             hasty.write(bytes(50_000))
@@ -185,9 +200,9 @@ def test_stream_that_was_refused_by_the_last_message_does_not_stay_in_the_table(
     wait_for(lambda: not theirs.stats().streams)
 
 
-def test_very_long_times_do_not_end_the_connection() -> None:
+def test_very_long_times_do_not_end_the_connection(protocol: str) -> None:
     config = wsmux.Config(ping_interval=1e9, ping_timeout=1e9, close_timeout=1e9)
-    ours, theirs = wsmux.pair(config=config)
+    ours, theirs = wsmux.pair(protocol=protocol, config=config)
     assert ours.ping(WAIT) > 0
     ours.close()
     theirs.close()
@@ -225,23 +240,26 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     assert patient.result(SHORT).id == kept.id
 
 
-def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly() -> None:
+def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly(
+    protocol: str,
+) -> None:
     """A relay whose upstream is lost must not look to its client like one that is done."""
 
     def relay(connection: wsmux.Connection) -> None:
-        upstream, other = wsmux.pair()
+        upstream, other = wsmux.pair(protocol=protocol)
         other.abort()
         assert other.wait_closed(WAIT)
         upstream.accept_stream()
 
     with (
-        wsmux.serve(relay) as server,
-        wsmux.connect(server.url) as connection,
+        wsmux.serve(relay, protocols=[protocol], transport="tcp") as server,
+        wsmux.connect(server.url, protocol=protocol) as connection,
         pytest.raises(wsmux.ConnectionClosedError),
     ):
         connection.accept_stream(WAIT)
 
 
+@pytest.mark.parametrize("protocol", ["wsmux", "js-ws"])  # the others have no Close of their own
 def test_answered_close_of_a_server_ends_without_lingering(
     pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,12 +18,12 @@ import pytest
 import wsmux
 from wsmux.protocols import native
 
+from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
 from .carriers import ON_TWO, TWO, Carrier, Ends
 from .conftest import Spawn
 from .joined import fill, open_pair, write_on
 from .outcomes import check_unseen
-from .purepeer import PurePeer
 from .scripted import WAIT, pattern
 from .waiting import polls, wait_for, wait_for_reader, wait_for_writer
 

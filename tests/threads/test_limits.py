@@ -16,12 +16,12 @@ import pytest
 import wsmux
 from wsmux import engine
 
+from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
 from .carriers import IN_PROCESS, TWO, Carrier, Ends
 from .conftest import Join, Spawn
 from .joined import fill, open_pair
 from .outcomes import check_late_refusal, check_read_of_reset, check_refusal, check_reset
-from .purepeer import PurePeer
 from .scripted import WAIT
 from .waiting import wait_for, wait_for_reader
 

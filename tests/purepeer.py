@@ -10,9 +10,10 @@ from wsmux.protocols.base import Role
 from wsmux.protocols.events import Event, StreamOpened
 from wsmux.transports.wires import wire
 
-from .scripted import WAIT
-
 __all__ = ["PurePeer"]
+
+# Seconds until a wait is given up.
+WAIT = 8.0
 
 
 class PurePeer:
@@ -49,22 +50,36 @@ class PurePeer:
         self.sock.sendall(self.output())
 
     def receive(self) -> list[Event]:
-        """Wait for bytes, and return what they brought about; nothing at the end of them."""
+        """Wait for bytes, and return what they brought about; nothing at the end of them.
+
+        Streams that the other side opens are accepted with the window of the config.
+        """
         target = self._framing.get_buffer()
         for _, message in self._framing.received(self.sock.recv_into(target)):
             self.machine.receive_data(message)
-        return self.machine.events()
+        seen: list[Event] = []
+        while events := self.machine.events():
+            for event in events:
+                if isinstance(event, StreamOpened):
+                    self.machine.accept(event.stream_id, self.machine.config.receive_window)
+            seen += events
+        return seen
 
     def accept(self, count: int) -> list[int]:
-        """Take the next streams that the other side opens, with the window of the config."""
+        """Accept the next streams that the other side opens, and say so; return their ids."""
         taken: list[int] = []
         while len(taken) < count:
-            events = self.receive()
-            while events:
-                for event in events:
-                    if isinstance(event, StreamOpened):
-                        self.machine.accept(event.stream_id, self.machine.config.receive_window)
-                        taken.append(event.stream_id)
-                events = self.machine.events()
+            taken += [e.stream_id for e in self.receive() if isinstance(e, StreamOpened)]
         self.send()
         return taken
+
+    def serve(self) -> None:
+        """Answer what comes until the connection ends; read nothing from its streams."""
+        try:
+            while True:
+                self.receive()
+                if self._framing.between_messages() and not self.sock.recv(1, socket.MSG_PEEK):
+                    return
+                self.send()
+        except OSError:
+            return
