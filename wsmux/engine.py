@@ -274,10 +274,11 @@ class Engine:
             if self.channel.error is None:
                 self.protocol.farewell(code)
                 self.queue_locked()
-        except BaseException:  # interrupted by a signal handler: frames may be lost
-            self.broken_locked()
+            self.channel.close_locked(code, reason)
+        except BaseException:  # interrupted by a signal handler
+            if self.channel.error is None:
+                self.broken_locked()  # frames may be lost
             raise
-        self.channel.close_locked(code, reason)
 
     def abandon(self, entry: Entry) -> None:
         """Have the I/O thread reset a stream that was dropped; waits for no lock."""
