@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Self
 
 import wsmux
@@ -50,19 +51,22 @@ class PurePeer:
         self.sock.sendall(self.output())
 
     def receive(self) -> list[Event]:
-        """Wait for bytes, and return what they brought about; nothing at the end of them.
+        """Wait for bytes, and return what they brought about; ``EOFError`` at the end of them.
 
         Streams that the other side opens are accepted with the window of the config.
         """
         target = self._framing.get_buffer()
-        for _, message in self._framing.received(self.sock.recv_into(target)):
-            self.machine.receive_data(message)
+        count = self.sock.recv_into(target)
+        if not count:
+            raise EOFError
         seen: list[Event] = []
-        while events := self.machine.events():
-            for event in events:
-                if isinstance(event, StreamOpened):
-                    self.machine.accept(event.stream_id, self.machine.config.receive_window)
-            seen += events
+        for _, message in self._framing.received(count):
+            self.machine.receive_data(message)
+            while events := self.machine.events():
+                for event in events:
+                    if isinstance(event, StreamOpened):
+                        self.machine.accept(event.stream_id, self.machine.config.receive_window)
+                seen += events
         return seen
 
     def accept(self, count: int) -> list[int]:
@@ -75,11 +79,7 @@ class PurePeer:
 
     def serve(self) -> None:
         """Answer what comes until the connection ends; read nothing from its streams."""
-        try:
+        with suppress(EOFError, OSError):
             while True:
                 self.receive()
-                if self._framing.between_messages() and not self.sock.recv(1, socket.MSG_PEEK):
-                    return
                 self.send()
-        except OSError:
-            return

@@ -1,6 +1,7 @@
-"""Be the scripts that tests run in a process of their own: ``python -m faults.scripts NAME``.
+"""Be the scripts that tests run in a process of their own.
 
-Each ends with exit code 0 when all is well. Nothing is printed then.
+``python -m tests.faults.scripts WIRE NAME ARGUMENT...``. Each ends with exit code 0 when all is
+well. Nothing is printed then.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from typing import Any, Self
 
 import wsmux
 
+from ..purepeer import PurePeer
+from ..wires import WIRES
+
 __all__ = ["run"]
 
 # Seconds that a script may take, and that one call in it may.
@@ -34,16 +38,26 @@ PROMPT = 1.0
 CALM = wsmux.Config(ping_interval=None)
 LIBRARY = str(Path(wsmux.__file__).parent)
 
-# 64 KiB of credit on stream 0, as one message over a plain byte stream.
-OPEN_BY_HAND = b"\x00\x01\x04" + (2**31).to_bytes(4, "big")
+GENEROUS = wsmux.Config(receive_window=2**31, max_connection_buffer=2**31)
+
+# What the connections of a script speak; the first argument.
+PROTOCOL = "wsmux"
+
+# What no peer may send, by wire.
+BROKEN = {
+    "wsmux": b"\x00\x4d\x00",
+    "js-ws": b"\x00\x00\x4d\x00",
+    "yamux": b"\xff" * 12,
+    "bymux": b"\xff",
+}
 
 
-def run(name: str, *args: str, limit: float = LIMIT) -> None:
+def run(name: str, *args: str, protocol: str = "wsmux", limit: float = LIMIT) -> None:
     """Run a script, and check that it ends well, in time, and says nothing."""
     checkout = Path(__file__).parent.parent.parent
     root = Path(wsmux.__file__).parent.parent
     process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.scripts", name, *args],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.faults.scripts", protocol, name, *args],
         cwd=checkout,
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{checkout}"},
         stdout=subprocess.PIPE,
@@ -72,13 +86,25 @@ def wait_for(condition: Callable[[], object], seconds: float = WAIT) -> None:
         time.sleep(0.002)
 
 
-def by_hand() -> tuple[wsmux.Connection, wsmux.Stream, socket.socket]:
-    """Return a connection, a stream with endless credit, and the bare socket at the other end."""
-    ours, theirs = socket.socketpair()
-    connection = wsmux.from_socket(ours, role="client", config=CALM)
-    stream = connection.open_stream()
-    theirs.sendall(OPEN_BY_HAND)
-    return connection, stream, theirs
+def pair(**options: Any) -> tuple[wsmux.Connection, wsmux.Connection]:
+    return wsmux.pair(protocol=PROTOCOL, **options)
+
+
+def facing_a_peer(mine: wsmux.Config, theirs: wsmux.Config) -> tuple[wsmux.Connection, PurePeer]:
+    """Return a connection, and a peer without threads that has said all it says at first."""
+    ours, other = socket.socketpair()
+    connection = wsmux.from_socket(ours, role="client", protocol=PROTOCOL, config=mine)
+    peer = PurePeer(other, PROTOCOL, config=theirs)
+    peer.send()
+    return connection, peer
+
+
+def by_hand() -> tuple[wsmux.Connection, wsmux.Stream, PurePeer]:
+    """Return a connection, a stream with endless credit, and the peer that gave it."""
+    connection, peer = facing_a_peer(CALM, GENEROUS)
+    stream = connection.open_stream(WAIT)
+    peer.accept(1)
+    return connection, stream, peer
 
 
 def in_daemon(function: Callable[..., object], *args: Any) -> None:
@@ -143,7 +169,7 @@ def exited(pid: int) -> bool:
 
 def fork(unread: str) -> None:
     """Fork with a connection in full use, every blocking call of the parent under way."""
-    ours, theirs = wsmux.pair(config=CALM)
+    ours, theirs = pair(config=CALM)
     stream = ours.open_stream()
     stream.write(b"hello")
     peer = theirs.accept_stream()
@@ -221,7 +247,7 @@ def echoes(url: str) -> bool:
 
 def fork_under_load(count: str = "5") -> None:
     """Fork again and again while other threads hold and release every lock."""
-    ours, theirs = wsmux.pair(config=CALM)
+    ours, theirs = pair(config=CALM)
     in_daemon(pump, ours)
     in_daemon(pump, theirs)
     in_daemon(sink, ours)
@@ -281,33 +307,33 @@ def exit_with(state: str) -> None:
 
 
 def exit_idle() -> None:
-    server = wsmux.serve(stream_handler=echo)
-    KEPT.extend((server, wsmux.connect(server.url)))
+    server = wsmux.serve(stream_handler=echo, protocols=[PROTOCOL])
+    KEPT.extend((server, wsmux.connect(server.url, protocol=PROTOCOL)))
 
 
 def exit_blocked_reader() -> None:
     exit_idle()
-    stream = KEPT[1].open_stream()
+    stream = KEPT[1].open_stream(WAIT)
     in_daemon(stream.read)
     wait_for(lambda: KEPT[1].stats().waiting_readers)
 
 
 def exit_blocked_writer() -> None:
-    connection, stream, theirs = by_hand()
-    KEPT.extend((connection, stream, theirs))
+    connection, stream, peer = by_hand()
+    KEPT.extend((connection, stream, peer))
     in_daemon(stream.write, bytes(10_000_000))
     wait_for(lambda: connection.stats().bytes_sent > 1000)
 
 
 def exit_unread() -> None:
-    ours, theirs = wsmux.pair()
+    ours, theirs = pair()
     stream = ours.open_stream()
     stream.write(b"unread")
     KEPT.extend((ours, theirs, stream))
 
 
 def exit_unflushed(*modes: str) -> None:
-    ours, theirs = wsmux.pair()
+    ours, theirs = pair()
     for mode in modes:
         file = ours.open_stream().makefile(mode)
         file.write(b"x" if "b" in mode else "x")
@@ -340,7 +366,7 @@ def exit_at_exit() -> None:
 
 
 def exit_in_cycles() -> None:
-    ours, theirs = wsmux.pair()
+    ours, theirs = pair()
     stream = ours.open_stream()
     cycle: list[object] = [stream, stream.makefile("rwb"), ours, theirs]
     cycle.append(cycle)
@@ -354,8 +380,8 @@ def exit_during_handshake() -> None:
 
 
 def exit_while_closing() -> None:
-    connection, stream, theirs = by_hand()
-    KEPT.extend((connection, stream, theirs))
+    connection, stream, peer = by_hand()
+    KEPT.extend((connection, stream, peer))
     in_daemon(connection.close)
     wait_for(lambda: connection.closed)
 
@@ -384,11 +410,12 @@ EXITS: dict[str, Callable[[], None]] = {
 def collect_under_mutex(kind: str) -> None:
     """Collect a dropped stream, or file over one, in a thread that holds the mutex."""
     gc.disable()
-    ours, theirs = wsmux.pair(config=CALM)
+    ours, theirs = pair(config=CALM)
     stream = ours.open_stream()
     stream.write(b"first")
     peer = theirs.accept_stream()
     assert peer.read(5) == b"first"
+    resets = WIRES[PROTOCOL].resets
     cycle: list[object] = [stream if kind == "stream" else stream.makefile(kind)]
     if "w" in kind:
         cycle[0].write(b"x" if "b" in kind else "x")  # type: ignore[attr-defined]
@@ -399,10 +426,12 @@ def collect_under_mutex(kind: str) -> None:
     ours.ping(WAIT)  # makes the I/O thread take a turn
     peer.timeout = WAIT
     try:
-        peer.read(1)
+        left = peer.read(1)
     except wsmux.StreamReset:
+        assert resets
         return
-    raise AssertionError("the dropped stream was not reset")
+    assert not resets
+    assert not left
 
 
 # Signals
@@ -457,9 +486,8 @@ def interrupted(call: Callable[[], object], *, twice: bool = False) -> None:
 
 def interrupt(call: str) -> None:
     """Interrupt a blocking call; the connection must be as usable as before."""
-    ours, theirs = wsmux.pair(
-        config=wsmux.Config(ping_interval=None, receive_window=16, max_pending_opens=1)
-    )
+    ours, theirs = pair(config=wsmux.Config(ping_interval=None, max_pending_opens=1))
+    window = ours.config.receive_window
     stream = ours.open_stream()
     stream.write(b"x")
     peer = theirs.accept_stream()
@@ -472,12 +500,10 @@ def interrupt(call: str) -> None:
         peer.close_write()
         assert stream.read() == b""
     elif call == "write":
-        interrupted(lambda: stream.write(bytes(100)), twice=True)
-        taken = 1 + 15
-        while taken:
-            taken -= len(peer.read(taken))
+        interrupted(lambda: stream.write(bytes(2 * window)), twice=True)
+        read_exactly(peer, window)
         assert stream.write(b"more") == 4
-        assert peer.read(4) == b"more"
+        assert read_exactly(peer, 4) == b"more"
     elif call == "accept_stream":
         interrupted(ours.accept_stream, twice=True)
         KEPT.append(theirs.open_stream())
@@ -494,25 +520,33 @@ def interrupt(call: str) -> None:
     theirs.close()
 
 
+def read_exactly(stream: wsmux.Stream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += stream.read(size - len(data))
+    return data
+
+
 def interrupt_alone(call: str) -> None:
     """Interrupt a call that waits for a peer that says nothing."""
-    ours, theirs = socket.socketpair()
     config = wsmux.Config(ping_interval=None, max_pending_opens=1, close_timeout=60)
-    connection = wsmux.from_socket(ours, role="client", config=config)
+    connection, peer = facing_a_peer(config, wsmux.Config(max_streams=1))
     if call == "ping":
         interrupted(connection.ping, twice=True)
         assert not connection.closed
         assert connection.stats().rtt is None
     elif call == "open_stream":
-        kept = connection.open_stream()
+        kept = connection.open_stream(WAIT)
         interrupted(connection.open_stream, twice=True)
-        theirs.sendall(OPEN_BY_HAND)
+        kept.reset()
+        in_daemon(peer.serve)
         assert connection.open_stream(WAIT).id == kept.id + 2
+        connection.abort()
     elif call == "close":
         interrupted(connection.close)
         assert raises_ok(connection.open_stream)
     check_locks(connection)
-    theirs.close()
+    peer.sock.shutdown(socket.SHUT_RDWR)
     assert connection.wait_closed(WAIT)
 
 
@@ -526,10 +560,10 @@ def raises_ok(call: Callable[[], object]) -> bool:
 
 def interrupt_full_socket() -> None:
     """Interrupt a write that waits for the socket; what was queued must still go out by itself."""
-    connection, stream, theirs = by_hand()
+    connection, stream, peer = by_hand()
     interrupted(lambda: stream.write(bytes(10_000_000)))
     check_locks(connection)
-    in_daemon(swallow, theirs)
+    in_daemon(swallow, peer.sock)
     wait_for(lambda: not connection._engine.queue.has_output())
     assert not connection.closed
     connection.abort()
@@ -542,15 +576,17 @@ def swallow(sock: socket.socket) -> None:
 
 def interrupt_full_queue() -> None:
     """Interrupt a write that waits for room behind other writers."""
-    connection, stream, theirs = by_hand()
-    for serial in range(1, 3 + connection.config.max_send_queue // 65536):
-        other = connection.open_stream()
-        theirs.sendall(bytes((2 * serial,)) + OPEN_BY_HAND[1:])
+    connection, stream, peer = by_hand()
+    others = [
+        connection.open_stream(WAIT) for _ in range(2 + connection.config.max_send_queue // 65536)
+    ]
+    peer.accept(len(others))
+    for other in others:
         in_daemon(write_once, other)
     wait_for(lambda: connection.stats().waiting_for_room)
     interrupted(lambda: stream.write(bytes(10_000_000)))
     check_lock(connection._engine.mutex)
-    in_daemon(swallow, theirs)
+    in_daemon(swallow, peer.sock)
     assert stream.write(b"goes on") == 7
     connection.abort()
 
@@ -659,7 +695,7 @@ class Bench:
     """Hold a fresh pair with a stream, for one interrupted call."""
 
     def __init__(self) -> None:
-        self.ours, self.theirs = wsmux.pair(config=CALM)
+        self.ours, self.theirs = pair(config=CALM)
         self.stream = self.ours.open_stream()
         self.stream.write(b"begin")
         self.peer = self.theirs.accept_stream(WAIT)
@@ -781,7 +817,8 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
         return "the connection is closing for ever"
     stream.timeout = PROMPT
     try:
-        ours.ping(PROMPT)
+        if ours._engine.protocol.may_ping() or PROTOCOL in ("wsmux", "js-ws"):
+            ours.ping(PROMPT)
         if name in ("write", "write-in-frames") and not stream.closed:
             in_daemon(read_until_error, bench.peer, threading.Event())
             stream.write(b"more")
@@ -800,7 +837,8 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
             if bench.peer.read(1) and not ours.closed:
                 return "the peer reads on"
             bench.peer.write(bytes(400_000))
-            return "the peer may write for ever"
+            if name == "reset" or WIRES[PROTOCOL].stopped:
+                return "the peer may write for ever"
         except (wsmux.StreamError, wsmux.ConnectionClosed):
             pass
         except TimeoutError as error:
@@ -840,10 +878,7 @@ def write_until_error(stream: wsmux.Stream) -> None:
 
 def log_goes_over_the_connection() -> None:
     """Send log lines over a stream of the connection that logs."""
-    ours, theirs = socket.socketpair()
-    connection = wsmux.from_socket(ours, role="client", config=CALM)
-    stream = connection.open_stream()
-    theirs.sendall(OPEN_BY_HAND)
+    connection, stream, peer = by_hand()
 
     class Remote(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -855,9 +890,9 @@ def log_goes_over_the_connection() -> None:
     log = logging.getLogger("wsmux")
     log.addHandler(Remote())
     log.setLevel(logging.INFO)
-    theirs.sendall(b"\x00\x4d\x00")
+    peer.sock.sendall(BROKEN[PROTOCOL])
     wait_for(lambda: connection.closed)
-    theirs.close()
+    peer.sock.close()
     assert connection.wait_closed(WAIT)
 
 
@@ -880,4 +915,5 @@ SCRIPTS: dict[str, Callable[..., None]] = {
 }
 
 if __name__ == "__main__":
-    SCRIPTS[sys.argv[1]](*sys.argv[2:])
+    PROTOCOL = sys.argv[1]
+    SCRIPTS[sys.argv[2]](*sys.argv[3:])

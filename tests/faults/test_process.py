@@ -1,4 +1,8 @@
-"""Fork, interrupt, exit and collect, each in a process of its own."""
+"""Fork, interrupt, exit and collect, each in a process of its own.
+
+What concerns connections runs in ``wsmux``, ``yamux`` and ``bymux``; ``js-ws`` is the machine of
+``wsmux``. What concerns servers and the application's code runs in ``wsmux``.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,18 @@ import pytest
 
 from . import scripts
 
+IN_WIRES = pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
 
+
+@IN_WIRES
 @pytest.mark.parametrize(
     "unread",
     ["nothing", "unread"],
 )
-def test_every_call_in_a_forked_child_raises_and_nothing_is_written(unread: str) -> None:
-    scripts.run("fork", unread)
+def test_every_call_in_a_forked_child_raises_and_nothing_is_written(
+    unread: str, protocol: str
+) -> None:
+    scripts.run("fork", unread, protocol=protocol)
 
 
 @pytest.mark.parametrize("how", ["os", "multiprocessing"])
@@ -20,8 +29,9 @@ def test_forked_child_can_connect_anew(how: str) -> None:
     scripts.run("child_connects", how)
 
 
-def test_forks_under_load_leave_the_parent_unharmed() -> None:
-    scripts.run("fork_under_load")
+@IN_WIRES
+def test_forks_under_load_leave_the_parent_unharmed(protocol: str) -> None:
+    scripts.run("fork_under_load", protocol=protocol)
 
 
 def test_server_stopped_in_a_forked_child_goes_on_in_the_parent() -> None:
@@ -32,35 +42,41 @@ def test_child_that_leaves_the_block_of_a_server_does_not_stop_it() -> None:
     scripts.run("child_leaves_server_block")
 
 
+@IN_WIRES
 @pytest.mark.parametrize("state", scripts.EXITS)
-def test_interpreter_exits_without_close(state: str) -> None:
-    scripts.run("exit_with", state)
+def test_interpreter_exits_without_close(state: str, protocol: str) -> None:
+    scripts.run("exit_with", state, protocol=protocol)
 
 
+@IN_WIRES
 @pytest.mark.parametrize("kind", ["stream", "rb", "wb", "rwb", "r", "w", "rw"])
-def test_collection_inside_the_mutex_resets_the_stream(kind: str) -> None:
-    scripts.run("collect_under_mutex", kind)
+def test_collection_inside_the_mutex_resets_the_stream(kind: str, protocol: str) -> None:
+    scripts.run("collect_under_mutex", kind, protocol=protocol)
 
 
+@IN_WIRES
 @pytest.mark.parametrize(
     "call",
     ["read", "readall", "write", "accept_stream", "iterate", "wait_drained", "wait_closed"],
 )
-def test_interrupted_call_leaves_the_connection_usable(call: str) -> None:
-    scripts.run("interrupt", call)
+def test_interrupted_call_leaves_the_connection_usable(call: str, protocol: str) -> None:
+    scripts.run("interrupt", call, protocol=protocol)
 
 
+@IN_WIRES
 @pytest.mark.parametrize("call", ["ping", "open_stream", "close"])
-def test_interrupted_wait_for_a_mute_peer_leaves_no_lock_behind(call: str) -> None:
-    scripts.run("interrupt_alone", call)
+def test_interrupted_wait_for_a_mute_peer_leaves_no_lock_behind(call: str, protocol: str) -> None:
+    scripts.run("interrupt_alone", call, protocol=protocol)
 
 
-def test_bytes_queued_by_an_interrupted_write_still_go_out() -> None:
-    scripts.run("interrupt_full_socket")
+@IN_WIRES
+def test_bytes_queued_by_an_interrupted_write_still_go_out(protocol: str) -> None:
+    scripts.run("interrupt_full_socket", protocol=protocol)
 
 
-def test_interrupted_wait_for_room_lets_others_go_on() -> None:
-    scripts.run("interrupt_full_queue")
+@IN_WIRES
+def test_interrupted_wait_for_room_lets_others_go_on(protocol: str) -> None:
+    scripts.run("interrupt_full_queue", protocol=protocol)
 
 
 @pytest.mark.parametrize("presses", ["1", "2"])
@@ -73,13 +89,15 @@ def test_reason_of_the_application_may_use_the_connection(direction: str) -> Non
     scripts.run("reason_looks_at_connection", direction)
 
 
-def test_log_may_go_over_the_connection() -> None:
-    scripts.run("log_goes_over_the_connection")
+@IN_WIRES
+def test_log_may_go_over_the_connection(protocol: str) -> None:
+    scripts.run("log_goes_over_the_connection", protocol=protocol)
 
 
+@IN_WIRES
 @pytest.mark.parametrize("call", scripts.CALLS)
-def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str) -> None:
-    scripts.run("interrupt_everywhere", call)
+def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str, protocol: str) -> None:
+    scripts.run("interrupt_everywhere", call, protocol=protocol)
 
 
 @pytest.mark.long
