@@ -215,10 +215,11 @@ def test_bad_options_are_refused(name: str, value: Any) -> None:
 
 
 def test_too_much_unread_resets_the_stream_that_holds_most(join_ends: Join) -> None:
-    ends = limited(join_ends, max_connection_buffer=3 * WINDOW // 2)
+    ends = limited(join_ends, max_connection_buffer=3 * WINDOW // 2, receive_window=2 * WINDOW)
     modest, modest_far = open_pair(*ends)
     greedy, greedy_far = open_pair(*ends)
-    greedy.write(bytes(WINDOW))
+    limit = max(3 * WINDOW // 2, 2 * wire_of(modest).entitled)
+    greedy.write(bytes(limit - WINDOW // 2))
     modest.write(bytes(WINDOW // 2 + 1))
     check_reset(greedy, code=2)
     with pytest.raises(wsmux.StreamReset, match="max_connection_buffer") as error:
@@ -229,14 +230,15 @@ def test_too_much_unread_resets_the_stream_that_holds_most(join_ends: Join) -> N
 
 
 def test_a_blocked_reader_of_another_stream_is_not_disturbed(join_ends: Join, spawn: Spawn) -> None:
-    ends = limited(join_ends, max_connection_buffer=WINDOW)
+    ends = limited(join_ends, max_connection_buffer=WINDOW, receive_window=2 * WINDOW)
     quiet, quiet_far = open_pair(*ends)
     reading = spawn(quiet_far.read, 1)
     wait_for_reader(ends.server)
+    limit = max(WINDOW, 3 * wire_of(quiet).entitled)
     greedy = [open_pair(*ends) for _ in range(2)]
     for near, _ in greedy:
-        near.write(bytes(WINDOW // 2 + 1))
-    wait_for(lambda: 0 < ends.server.stats().unread_bytes <= WINDOW)
+        near.write(bytes(limit // 2 + 1))
+    wait_for(lambda: 0 < ends.server.stats().unread_bytes <= limit)
     quiet.write(b"x")
     assert reading.result(WAIT) == b"x"
 

@@ -204,8 +204,8 @@ ours       theirs         | Credit Write  Ping   Pong   Close  StopRead
 -          Close          | more   broken pong   -      broken leave
 -          StopRead       | broken open   pong   -      answer broken
 -          Close+StopRead | broken broken broken broken broken broken
-going-away -              | more   refuse -      -      silent left
-going-away Close          | more   broken -      -      broken left
+going-away -              | more   refuse -      -      silent silent
+going-away Close          | more   broken -      -      broken silent
 going-away StopRead       | broken refuse -      -      silent broken
 going-away Close+StopRead | broken broken broken broken broken broken
 """
@@ -541,7 +541,6 @@ def half_gone_connections() -> Iterator[Case]:
             "-": IGNORED,
             "answer": Taken(sends=(overall(STOP_READ),)),
             "leave": Taken((gone,), (overall(CLOSE),)),
-            "left": Taken((gone,)),
             "silent": Taken(),
         }
         for kind, effect in zip(KINDS, ends, strict=True):

@@ -271,9 +271,9 @@ class BymuxProtocol(MuxProtocol):
         scope.forbid(scope.outgoing.stopped, STOP_READ, "StopRead")
         scope.outgoing.stopped = True
         unasked = self._stop_writing(scope)
-        if scope.id is None:
+        if unasked and scope.id is None:
             self._events.append(GoAwayReceived(self._next, 0))  # what was opened is handled
-        elif unasked:
+        elif unasked and scope.id is not None:
             self._events.append(WriteStopped(scope.id, None))
         self._forget_if_done(scope)
 
