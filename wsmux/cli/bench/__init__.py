@@ -2,7 +2,7 @@
 
 - ``peers/``: one module for each library that is measured; a new file is a new column.
 - ``peer.py``: what such a module offers, and what the server's side of a line does.
-- ``measures.py``: what the client's side does, with the clock.
+- ``measures.py``: which figures there are; ``blocking.py``: what the client's side does for them.
 - ``worker.py``, ``processes.py``: one client and one server process for each variant.
 - ``schedule.py``: which is measured when. ``results.py``: medians, ratios, targets, tables.
 """

@@ -1,4 +1,4 @@
-"""Measure against the plain WebSocket libraries, in one run on this machine."""
+"""Measure the wires against plain WebSocket libraries, in one run on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
-    "Exit status 0 whatever the figures, but with --check."
+    "Exit status 0 whatever the figures, but with --check. libp2p-yamux, which --protocol yamux "
+    "adds, runs in the Python that the variable WSMUX_LIBP2P_PYTHON names: one that has libp2p, "
+    "trio, wsproto, websocket-client and simple-websocket installed."
 )
 
 REPETITIONS, SECONDS = 7, 0.4
@@ -33,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
     )
     parser.add_argument("--peers", type=_names, help="variants to measure, comma-separated")
+    parser.add_argument(
+        "--protocol",
+        type=_names,
+        action="extend",
+        metavar="PROTOCOLS",
+        help="further wires to measure: js-ws, yamux, bymux, comma-separated",
+    )
     parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
     parser.add_argument(
         "--pin",
@@ -54,15 +63,15 @@ def run(args: argparse.Namespace) -> int:
     from .results import judge, pass_as_json, pass_table
 
     measures = _chosen_measures(args.measures)  # first: what is misspelt there is the answer
-    peers = _chosen_peers(args.peers)
-    described = environment.describe()
+    peers = _chosen_peers(args.peers, args.protocol)
+    described = environment.describe(peers)
     passes = _measure(args, peers, measures)
     verdicts = judge(passes)
     if args.json:
         result = {
             "taken_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "environment": described,
-            "passes": [pass_as_json(each) for each in passes],
+            "passes": [pass_as_json(each, peers) for each in passes],
             "targets": [verdict.as_json() for verdict in verdicts],
         }
         emit(json.dumps(result, indent=2))
@@ -75,21 +84,28 @@ def run(args: argparse.Namespace) -> int:
     return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
 
 
-def _chosen_peers(names: Sequence[str] | None) -> list[Peer]:
+def _chosen_peers(names: Sequence[str] | None, protocols: Sequence[str] | None) -> list[Peer]:
+    """Return the named variants, or the usual ones, and those of further wires."""
     from .peers import find_peers
 
     known = find_peers()
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise CommandError(f"no variant {unknown[0]!r}; there are {', '.join(known)}", status=2)
+    wires = {peer.protocol: None for peer in known.values() if peer.protocol}
+    unknown = [wire for wire in protocols or () if wire not in wires]
+    if unknown:
+        raise CommandError(f"no protocol {unknown[0]!r}; there are {', '.join(wires)}", status=2)
     chosen = []
     for name, peer in known.items():
-        if names and name not in names:
+        named = name in (names or ())
+        added = peer.protocol in (protocols or ())
+        if not (named or added or (not names and peer.protocol is None)):
             continue
-        if module := peer.lacks():
-            if names:
-                raise CommandError(f"{name} needs the module {module}, which is not installed")
-            talk(f"{name} is left out: {module} is not installed")
+        if reason := peer.lacks():
+            if named:
+                raise CommandError(f"{name} cannot be measured: {reason}")
+            talk(f"{name} is left out: {reason}")
         else:
             chosen.append(peer)
     return chosen

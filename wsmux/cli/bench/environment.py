@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from .interpreters import described
+from .peer import Peer
 from .processes import cores
 
 __all__ = ["describe", "lines"]
@@ -16,8 +19,8 @@ __all__ = ["describe", "lines"]
 PACKAGES = ("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel")
 
 
-def describe() -> dict[str, Any]:
-    """Return what a reader must know to compare the figures with others."""
+def describe(peers: Sequence[Peer]) -> dict[str, Any]:
+    """Return what a reader must know to compare the figures of ``peers`` with others."""
     import wsmux
 
     return {
@@ -29,18 +32,30 @@ def describe() -> dict[str, Any]:
         "switch_interval": sys.getswitchinterval(),
         "wsmux": wsmux.__version__,
         "packages": {package: _version(package) for package in PACKAGES},
+        "others": {
+            peer.name: described(peer.python, peer.needs)
+            for peer in peers
+            if peer.python_variable and peer.python
+        },
     }
 
 
 def lines(environment: dict[str, Any]) -> list[str]:
     """Return the same for people."""
-    packages = (f"{name} {number or '-'}" for name, number in environment["packages"].items())
     load = ", ".join(f"{value:.2f}" for value in environment["load"] or ())
     return [
         f"{environment['cpu']}, {environment['cores']} cores, load {load or 'unknown'}; "
         f"{environment['system']}",
-        f"{environment['python']}; wsmux {environment['wsmux']}, {', '.join(packages)}",
+        f"{environment['python']}; wsmux {environment['wsmux']}, {_list(environment['packages'])}",
+        *(
+            f"{name}: {other['python']}; {_list(other['packages'])}"
+            for name, other in environment["others"].items()
+        ),
     ]
+
+
+def _list(packages: dict[str, str | None]) -> str:
+    return ", ".join(f"{name} {number or '-'}" for name, number in packages.items())
 
 
 def _cpu() -> str:

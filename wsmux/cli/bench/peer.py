@@ -10,14 +10,29 @@ Its first message, or its first bytes, say what the client wants:
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import struct
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import ClassVar, NamedTuple
 
-__all__ = ["CHUNK", "DOWNLOAD", "ECHO", "HEAD", "UPLOAD", "Line", "Open", "Peer", "serve_line"]
+from .interpreters import missing_module
+
+__all__ = [
+    "CHUNK",
+    "DOWNLOAD",
+    "ECHO",
+    "HEAD",
+    "UPLOAD",
+    "Client",
+    "Line",
+    "Open",
+    "Peer",
+    "send_bytes",
+    "serve_line",
+]
 
 CHUNK = 64 * 1024  # a message of the raw pair, a write of a stream
 
@@ -40,6 +55,36 @@ class Line(NamedTuple):
 Open = Callable[[], Line]
 
 
+class Client(ABC):
+    """Do the client's part of each measurement, and hold the clock.
+
+    ``blocking.py`` does it with lines. A library that blocks no thread brings its own, so that
+    its loops run where the library wants them.
+    """
+
+    @abstractmethod
+    def upload(self, size: int) -> float:
+        """Send ``size`` bytes on a new line; return the seconds until their count has come."""
+
+    @abstractmethod
+    def download(self, size: int) -> float:
+        """Have ``size`` bytes sent on a new line; return the seconds until the last has come."""
+
+    @abstractmethod
+    def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
+        """Exchange messages of ``size`` bytes on all lines at once, each after one not counted.
+
+        Return how many came back, and the seconds that took.
+        """
+
+    @abstractmethod
+    def opens(self, size: int, seconds: float) -> tuple[int, float]:
+        """Open a line, exchange ``size`` bytes and close it, one line after the other.
+
+        Return how many lines, and the seconds that took.
+        """
+
+
 class Peer(ABC):
     """Be one variant of the measurement: a library, or a pair of them, with its settings.
 
@@ -48,20 +93,40 @@ class Peer(ABC):
     Attributes:
         name: one word, for the command line and the results.
         about: what it is, in a few words.
+        base: the variant that ratios are taken against.
+        protocol: the wire it is there for; ``None`` when it is measured unasked.
         needs: modules that must be installed.
         hides: modules that are made to look as if they were not, before anything is imported.
         environment: variables to set in both processes; ``None`` removes one.
+        python_variable: the environment variable that names the Python to run it, where it needs
+            another one than this.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
+    base: ClassVar[str] = "raw"
+    protocol: ClassVar[str | None] = None
     needs: ClassVar[tuple[str, ...]] = ()
     hides: ClassVar[tuple[str, ...]] = ()
     environment: ClassVar[dict[str, str | None]] = {}
+    python_variable: ClassVar[str | None] = None
+
+    @property
+    def python(self) -> str | None:
+        """The Python that runs it; ``None`` when nobody has named the one it needs."""
+        variable = self.python_variable
+        return sys.executable if variable is None else os.environ.get(variable) or None
 
     def lacks(self) -> str | None:
-        """Return the first needed module that is not installed."""
-        return next((m for m in self.needs if importlib.util.find_spec(m) is None), None)
+        """Return why it cannot be measured here; ``None`` when it can."""
+        if self.python is None:
+            return f"{self.python_variable} names no Python that has {self.needs[0]}"
+        try:
+            missing = missing_module(self.python, self.needs)
+        except OSError as error:
+            return str(error)
+        where = f" for {self.python}" if self.python_variable else ""
+        return missing and f"{missing} is not installed{where}"
 
     def check(self) -> None:  # noqa: B027  (most have nothing to check)
         """Raise ``RuntimeError`` when this process is not what the name promises."""
@@ -71,8 +136,8 @@ class Peer(ABC):
         """Run ``serve_line`` for every line of every client; return the address."""
 
     @abstractmethod
-    def connect(self, address: str) -> AbstractContextManager[Open]:
-        """Return what opens lines to a server."""
+    def connect(self, address: str) -> AbstractContextManager[Client]:
+        """Return what measures a server."""
 
 
 def serve_line(line: Line) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,10 +16,20 @@ from ..children import end, undisturbed
 from ..terminal import CommandError
 from .peer import Peer
 
-__all__ = ["Processes", "cores"]
+__all__ = ["MeasurementFailed", "Processes", "cores"]
 
 # Seconds for a process to end after its stdin has.
 PATIENCE = 5.0
+
+# Seconds for an answer beyond those that it is meant to take, and how many times those it may.
+LATENESS, STRETCH = 30.0, 20.0
+
+# Where this package is, for a Python that has it not installed.
+ROOT = Path(__file__).parents[3]
+
+
+class MeasurementFailed(CommandError):
+    """Report why there is no figure; the others can still be taken."""
 
 
 def cores() -> list[int]:
@@ -30,12 +42,15 @@ class Processes:
 
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer = peer
+        self._places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
         self._running: list[subprocess.Popen[str]] = []
-        places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
+        self._begin()
+
+    def _begin(self) -> None:
         try:
-            server = self._start("server", places[0])
+            server = self._start("server", self._places[0])
             address = self._answer(server)["address"]
-            self._client = self._start("client", places[1], address)
+            self._client = self._start("client", self._places[1], address)
             self._answer(self._client)
         except BaseException:
             self.close(at_once=True)
@@ -45,20 +60,32 @@ class Processes:
         """Return one figure.
 
         Raises:
-            CommandError: the measurement failed.
+            MeasurementFailed: there is none; the next one is taken by new processes.
         """
+        try:
+            if not self._running:
+                self._begin()
+            return self._measure(name, seconds)
+        except (CommandError, BrokenPipeError) as error:
+            self.close(at_once=True)
+            raise MeasurementFailed(str(error)) from None
+
+    def _measure(self, name: str, seconds: float) -> float:
         assert self._client.stdin is not None
         self._client.stdin.write(json.dumps({"measure": name, "seconds": seconds}) + "\n")
         self._client.stdin.flush()
-        answer = self._answer(self._client)
+        answer = self._answer(self._client, seconds)
         if "error" in answer:
-            raise CommandError(f"{self.peer.name}, {name}: {answer['error']}")
+            raise CommandError(answer["error"])
         return float(answer["value"])
 
     def _start(self, role: str, core: int | None, address: str = "") -> subprocess.Popen[str]:
         hidden = "".join(f"sys.modules[{module!r}] = None; " for module in self.peer.hides)
         call = f"{(role, self.peer.name, core, address)}"
-        program = f"import sys; {hidden}from wsmux.cli.bench.worker import main; main(*{call})"
+        program = (
+            f"import sys; {hidden}sys.path.append({str(ROOT)!r}); "
+            f"from wsmux.cli.bench.worker import main; main(*{call})"
+        )
         environment = dict(os.environ)
         for variable, value in self.peer.environment.items():
             environment.pop(variable, None)
@@ -66,7 +93,7 @@ class Processes:
                 environment[variable] = value
         with undisturbed():
             process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                [self.peer.python or sys.executable, "-c", program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,
@@ -75,11 +102,15 @@ class Processes:
             self._running.append(process)
         return process
 
-    def _answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
+    def _answer(self, process: subprocess.Popen[str], seconds: float = 0.0) -> dict[str, Any]:
+        """Return the next answer, for which nothing else was written before."""
         assert process.stdout is not None
+        longest = LATENESS + STRETCH * seconds
+        if not select.select([process.stdout], [], [], longest)[0]:
+            raise CommandError(f"no answer in {longest:.0f} s")
         line = process.stdout.readline()
         if not line:
-            raise CommandError(f"{self.peer.name}: a process ended with status {process.wait()}")
+            raise CommandError(f"a process ended with status {process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from .peer import Peer
-from .processes import Processes
+from .processes import MeasurementFailed, Processes
 from .results import Figures, Pass
 
 __all__ = ["run_pass"]
@@ -24,16 +24,22 @@ def run_pass(
     """Measure everything ``repetitions`` times.
 
     The variants alternate within each measure of each repetition, so that what else the machine
-    does meets them alike; who goes first rotates. The others' processes wait meanwhile.
+    does meets them alike; who goes first rotates. The others' processes wait meanwhile. What fails
+    has no figure, and says why.
     """
     figures: Figures = {measure: {peer.name: [] for peer in peers} for measure in measures}
+    failures: list[str] = []
     with ExitStack() as stack:
         running = [stack.enter_context(Processes(peer, pinned)) for peer in peers]
         for repetition in range(repetitions):
             first = repetition % len(running)
             for measure in measures:
                 for processes in (*running[first:], *running[:first]):
-                    value = processes.measure(measure, seconds)
-                    figures[measure][processes.peer.name].append(value)
+                    name, value = processes.peer.name, None
+                    try:
+                        value = processes.measure(measure, seconds)
+                    except MeasurementFailed as error:
+                        failures.append(f"{name}, {measure}, repetition {repetition + 1}: {error}")
+                    figures[measure][name].append(value)
                     progress(1)
-    return Pass(pinned, figures)
+    return Pass(pinned, figures, tuple(failures))

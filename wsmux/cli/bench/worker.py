@@ -40,12 +40,12 @@ def _serve(peer: Peer) -> None:
 
 def _measure(peer: Peer, address: str) -> None:
     known: dict[str, float] = {}
-    with peer.connect(address) as opener:
+    with peer.connect(address) as client:
         _say({"ready": True})
         for line in sys.stdin:
             order = json.loads(line)
             try:
-                value = MEASURES[order["measure"]].run(opener, order["seconds"], known)
+                value = MEASURES[order["measure"]].run(client, order["seconds"], known)
             except Exception as error:
                 _say({"error": f"{type(error).__name__}: {error}"})
             else:

@@ -7,16 +7,23 @@ import pkgutil
 
 from ..peer import Peer
 
-__all__ = ["BASE", "find_peers"]
-
-# What ratios are taken against.
-BASE = "raw"
+__all__ = ["find_peers"]
 
 
 def find_peers() -> dict[str, Peer]:
-    """Return every variant by name, the base first."""
+    """Return every variant by name, each behind its base."""
     found: dict[str, Peer] = {}
     for module in pkgutil.iter_modules(__path__):
         peers: list[Peer] = importlib.import_module(f"{__name__}.{module.name}").PEERS
         found |= {peer.name: peer for peer in peers}
-    return {BASE: found[BASE], **found}
+    ordered: dict[str, Peer] = {}
+
+    def add(peer: Peer) -> None:
+        if peer.name not in ordered:
+            if peer.base != peer.name:
+                add(found[peer.base])
+            ordered[peer.name] = peer
+
+    for peer in found.values():
+        add(peer)
+    return ordered

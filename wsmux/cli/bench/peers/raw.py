@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar, cast
 
-from ..peer import Line, Open, Peer, serve_line
+from ..blocking import Blocking
+from ..peer import Client, Line, Peer, serve_line
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
@@ -35,14 +36,14 @@ class Raw(Peer):
             yield f"ws://127.0.0.1:{listener.getsockname()[1]}/"
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Open]:
+    def connect(self, address: str) -> Iterator[Client]:
         import websocket
 
         def opener() -> Line:
             client = websocket.create_connection(address)
             return Line(client.send_binary, lambda size: cast(bytes, client.recv()), client.close)
 
-        yield opener
+        yield Blocking(opener)
 
 
 class Accelerated(Raw):
