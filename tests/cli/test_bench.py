@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
+from typing import ClassVar
 
 import pytest
 
-from wsmux.cli.bench.processes import cores
-from wsmux.cli.bench.results import Pass, judge
+from wsmux.cli.bench import schedule
+from wsmux.cli.bench.interpreters import described, missing_module
+from wsmux.cli.bench.peer import Peer
+from wsmux.cli.bench.peers import find_peers
+from wsmux.cli.bench.processes import MeasurementFailed, Processes, cores
+from wsmux.cli.bench.results import Pass, judge, pass_as_json, pass_table
+from wsmux.cli.bench.schedule import run_pass
 
 from .commands import PATIENCE, command, run
 
 TINY = ("bench", "--repetitions", "1", "--seconds", "0.02")
+
+LIBP2P = "WSMUX_LIBP2P_PYTHON"
+
+
+def environment(python: str = "") -> dict[str, str]:
+    return os.environ | {LIBP2P: python}
 
 
 def test_every_figure_of_every_variant_is_taken() -> None:
@@ -68,6 +82,169 @@ def test_a_variant_that_is_not_installed_is_left_out() -> None:
         "raw-wsaccel" not in json.loads(done.stdout)["passes"][0]["measures"]["opens"]["variants"]
     )
     assert b"raw-wsaccel is left out" in done.stderr
+
+
+def test_further_wires_are_measured_against_the_native_one() -> None:
+    done = run(
+        *TINY,
+        *("--pin", "no", "--measures", "upload,ping-1k", "--json", "--peers", "wsmux"),
+        *("--protocol", "yamux", "--protocol", "bymux,js-ws"),
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    result = json.loads(done.stdout)
+    variants = result["passes"][0]["measures"]["upload"]["variants"]
+    assert set(variants) == {"wsmux", "wsmux-yamux", "wsmux-bymux", "wsmux-js-ws"}
+    assert variants["wsmux-bymux"]["base"] == "wsmux"
+    assert variants["wsmux-bymux"]["ratio"] > 0
+    kinds = {(target["variant"], target["kind"]) for target in result["targets"]}
+    assert kinds == {("wsmux-yamux", "ratio to wsmux"), ("wsmux-bymux", "ratio to wsmux")}
+    assert b"libp2p-yamux is left out: WSMUX_LIBP2P_PYTHON names no Python" in done.stderr
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(not os.environ.get(LIBP2P), reason=f"{LIBP2P} names no Python with libp2p")
+def test_every_figure_is_taken_of_libp2p() -> None:
+    done = run(*TINY, "--pin", "no", "--json", "--peers", "wsmux-yamux,libp2p-yamux")
+    assert done.returncode == 0, done.stderr.decode()
+    result = json.loads(done.stdout)
+    assert result["environment"]["others"]["libp2p-yamux"]["packages"]["libp2p"]
+    assert result["passes"][0]["failures"] == []
+    for measure in result["passes"][0]["measures"].values():
+        assert measure["variants"]["libp2p-yamux"]["min"] > 0
+        assert measure["variants"]["libp2p-yamux"]["base"] == "wsmux-yamux"
+    assert "libp2p-yamux" in {target["kind"].split()[-1] for target in result["targets"]}
+
+
+def test_a_protocol_that_does_not_exist_is_a_wrong_call() -> None:
+    done = run(*TINY, "--protocol", "spdy")
+    assert done.returncode == 2
+    assert b"no protocol 'spdy'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("", b"names no Python that has libp2p"),
+        (sys.executable, b"libp2p is not installed for"),
+        ("/nonexistent/python", b"No such file"),
+        ("/bin/false", b"does not answer as a Python does"),
+    ],
+)
+def test_a_variant_that_was_named_must_be_there(python: str, reason: bytes) -> None:
+    if python == sys.executable and missing_module(python, ["libp2p"]) is None:
+        pytest.skip("libp2p is installed here")
+    done = run(*TINY, "--peers", "libp2p-yamux", env=environment(python))
+    assert done.returncode == 1
+    assert b"libp2p-yamux cannot be measured" in done.stderr
+    assert reason in done.stderr
+
+
+def test_another_python_tells_what_it_has() -> None:
+    other = os.path.join(os.path.dirname(sys.executable), ".", os.path.basename(sys.executable))
+    assert missing_module(other, ["json", "no_such_module"]) == "no_such_module"
+    assert missing_module(other, ["json"]) is None
+    versions = described(other, ["pytest", "no-such-package"])
+    assert versions["packages"] == {"pytest": pytest.__version__}
+
+
+def test_a_base_comes_before_what_is_measured_against_it() -> None:
+    order = list(find_peers())
+    assert order[0] == "raw"
+    assert order.index("wsmux") < order.index("wsmux-yamux") < order.index("libp2p-yamux")
+
+
+def test_new_processes_measure_after_a_failure() -> None:
+    with Processes(find_peers()["wsmux"], pinned=False) as processes:
+        server, _ = processes._running
+        server.kill()
+        with pytest.raises(MeasurementFailed):
+            processes.measure("opens", 0.01)
+        assert server.returncode is not None
+        assert processes.measure("opens", 0.01) > 0
+
+
+class Flawed(Peer):
+    name = "flawed"
+    about = "fails half of the time"
+    base = "sound"
+    serve = connect = lambda *_: pytest.fail("nothing is really run")  # type: ignore[assignment]
+
+
+class Sound(Flawed):
+    name = base = "sound"
+
+
+class Scripted:
+    """Stand for the processes of a variant."""
+
+    answers: ClassVar[dict[str, list[float | None]]]
+
+    def __init__(self, peer: Peer, pinned: bool) -> None:
+        self.peer = peer
+
+    def measure(self, name: str, seconds: float) -> float:
+        value = self.answers[self.peer.name].pop(0)
+        if value is None:
+            raise MeasurementFailed("it stalled")
+        return value
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, **answers: list[float | None]) -> Pass:
+    Scripted.answers = answers
+    monkeypatch.setattr(schedule, "Processes", Scripted)
+    return run_pass(
+        [Sound(), Flawed()],
+        ["upload"],
+        pinned=False,
+        repetitions=len(answers["sound"]),
+        seconds=1,
+        progress=lambda count: None,
+    )
+
+
+def test_a_failure_is_shown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scripted(monkeypatch, sound=[2.0, 2.0, 4.0], flawed=[1.0, None, 3.0])
+    assert done.failures == ("flawed, upload, repetition 2: it stalled",)
+    assert done.ratios("upload", "flawed", "sound") == [0.5, 0.75]
+    text = str(pass_table(done, [Sound(), Flawed()]))
+    assert "2 (1-3), 1 failed" in text
+    assert "failed: flawed, upload, repetition 2: it stalled" in text
+    described = pass_as_json(done, [Sound(), Flawed()])
+    assert described["measures"]["upload"]["variants"]["flawed"]["values"] == [1.0, None, 3.0]
+    assert described["failures"] == list(done.failures)
+
+
+def test_a_variant_may_fail_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scripted(monkeypatch, sound=[2.0], flawed=[None])
+    assert "failed" in str(pass_table(done, [Sound(), Flawed()]))
+    figures = pass_as_json(done, [Sound(), Flawed()])["measures"]["upload"]["variants"]["flawed"]
+    assert figures["median"] is figures["min"] is figures["ratio"] is None
+
+
+def test_a_failure_misses_the_target() -> None:
+    run_ = Pass(pinned=True, figures={"opens": {"wsmux": [900.0, None, 900.0]}})
+    (verdict,) = judge([run_])
+    assert not verdict.met
+    assert "MISSED" in str(verdict)
+    assert "failed" in str(verdict)
+    assert verdict.as_json()["figure"] is None
+
+
+def test_a_failure_of_the_base_leaves_the_other_repetitions() -> None:
+    row: dict[str, list[float | None]] = {
+        "wsmux-yamux": [9.0, 9.0],
+        "libp2p-yamux": [None, 2.0],
+    }
+    (verdict,) = judge([Pass(pinned=True, figures={"ping-1k": row})])
+    assert verdict.figure == 4.5
+    assert "x libp2p-yamux, wanted 3" in str(verdict)
 
 
 def test_check_fails_when_a_target_is_missed() -> None:
