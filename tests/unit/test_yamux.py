@@ -334,9 +334,9 @@ def test_data_spends_credit(role: Role, local: bool) -> None:
     assert outbox(machine) == [data_frame(stream_id, b"hello")]
 
 
-def test_a_frame_carries_at_most_32_kib() -> None:
+def test_a_frame_carries_at_most_64_kib() -> None:
     machine, stream_id = opened(Role.CLIENT, local=True)
-    assert machine.send_data(stream_id, bytes(INITIAL)) == 32 * KIB
+    assert machine.send_data(stream_id, bytes(INITIAL)) == 64 * KIB
 
 
 def test_a_frame_carries_at_most_what_is_configured() -> None:
@@ -346,7 +346,7 @@ def test_a_frame_carries_at_most_what_is_configured() -> None:
 
 def exhausted() -> tuple[YamuxProtocol, int]:
     machine, stream_id = opened(Role.CLIENT, local=True)
-    while machine.send_data(stream_id, bytes(32 * KIB)):
+    while machine.send_data(stream_id, bytes(64 * KIB)):
         pass
     outbox(machine)
     return machine, stream_id

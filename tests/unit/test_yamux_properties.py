@@ -219,7 +219,7 @@ class YamuxModel(SlowWire, RuleBasedStateMachine):
         start = (len(flow.written) + stream_id) % 251
         chunk = memoryview(PATTERN)[start : start + size]
         while sent := machine.send_data(stream_id, chunk):
-            assert sent <= 32 * KIB
+            assert sent <= 64 * KIB
             flow.written += chunk[:sent]
             chunk = chunk[sent:]
         assert not len(chunk) or not machine.credit(stream_id)

@@ -151,7 +151,10 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def send_data(self, stream_id: int, data: Buffer) -> int:
-        """Send a frame of the start of ``data``, at most the credit; return its size."""
+        """Send the start of ``data``, in one frame or several; return how many bytes.
+
+        As many as there is credit for, and at most ``Config.max_frame_size``: the turn of a stream.
+        """
 
     @abstractmethod
     def consumed(self, stream_id: int, count: int) -> None:

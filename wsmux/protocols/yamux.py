@@ -38,12 +38,9 @@ from .events import (
     GoAwayReceived,
     OpenPermitted,
     PongReceived,
-    StreamAborted,
     StreamEnded,
     StreamFinished,
     StreamOpened,
-    StreamRejected,
-    WriteStopped,
 )
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .yamux_frames import (
@@ -58,15 +55,17 @@ from .yamux_frames import (
     go_away_code,
 )
 from .yamux_pings import MEASURING, Pings
-from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check
+from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check, reset_events
 from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, Growth
 
 __all__ = ["YamuxProtocol"]
 
+_new = tuple.__new__  # for events that come with every frame: at half the cost
+
 MAX_UINT32 = 2**32 - 1
 
-# Bytes of one data frame sent: streams interleave, and 12 bytes of head are nothing against it.
-MAX_DATA = 32 * 1024
+# Most bytes of one data frame sent, whatever is configured: rust-yamux takes no more than 1 MiB.
+MAX_DATA = 64 * 1024
 
 # Plain numbers: looking a member up in its class costs too much for each frame.
 SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST))
@@ -111,43 +110,48 @@ class YamuxProtocol(MuxProtocol):
     def receive_data(self, data: Buffer) -> None:
         try:
             with memoryview(data) as view:
-                self._receive_frames(view)
+                position, size = 0, len(view)
+                while position < size:
+                    position = self._plain(view, position) or self._frame(view, position)
         except RemoteProtocolError as error:
             if error.ended_by == "local":
                 self._control_frame(GO_AWAY, 0, 0, PROTOCOL_ERROR)
             raise
 
-    def _receive_frames(self, view: memoryview) -> None:
-        position = 0
-        while True:
-            if self._head is None:
-                head, position = self._reader.head(view, position)
-                if head is None:
-                    return
-                self._check(head)
-                self._head, self._keep = head, self._wanted(head)
-            head = self._head
-            size = head.length if head.type == DATA else 0
-            body, position = self._reader.body(view, position, size, self._keep)
-            if body is None:
-                return
+    def _plain(self, view: memoryview, position: int) -> int:
+        """Take a frame that brings bytes and nothing else; return its end, or 0 for any other."""
+        stream_id, start, end = self._reader.plain(view, position)
+        stream = self._streams.get(stream_id)
+        if stream is None or not stream.receive(end - start):
+            return 0
+        self._empty_in_row = 0
+        self._events.append(_new(DataReceived, (stream_id, bytes(view[start:end]))))
+        return end
+
+    def _frame(self, view: memoryview, position: int) -> int:
+        """Take what is here of a frame; return where that ends."""
+        head = self._head
+        if head is None:
+            head, position = self._reader.head(view, position)
+            if head is None:
+                return position
+            self._announced(head)
+        size = head.length if head.type == DATA else 0
+        body, position = self._reader.body(view, position, size, self._keep)
+        if body is not None:
             self._head = None
             self._apply(head, body)
+        return position
 
-    def _check(self, head: Head) -> None:
+    def _announced(self, head: Head) -> None:
+        """Refuse a frame that breaks a rule; note whether the body of any other has a reader."""
         stream_id = head.stream_id
         stream = self._streams.get(stream_id)
-        may_open = None
-        if (stream_id - self._next_id) % 2:
-            may_open = stream is None and stream_id not in self._offered
+        foreign = (stream_id - self._next_id) % 2
+        may_open = (stream is None and stream_id not in self._offered) if foreign else None
         check(head, stream, may_open, self._drainable)
-
-    def _wanted(self, head: Head) -> bool:
-        """Tell whether the body of a frame has a reader."""
-        if head.flags & SYN:
-            return True
-        stream = self._streams.get(head.stream_id)
-        return stream is not None and stream.read is READING
+        self._head = head
+        self._keep = bool(head.flags & SYN) or (stream is not None and stream.read is READING)
 
     def _apply(self, head: Head, body: bytes) -> None:
         _, kind, flags, stream_id, length = head
@@ -217,15 +221,8 @@ class YamuxProtocol(MuxProtocol):
         return True
 
     def _peer_reset(self, stream: YamuxStream, code: int) -> None:
-        reading, writing = stream.read is READING, stream.write is WRITING
-        if not stream.answered:
-            if reading or writing:
-                self._emit(stream, StreamRejected(stream.id, code, "the peer did not take it"))
-        else:
-            if reading:
-                self._emit(stream, StreamAborted(stream.id, code, False, ""))
-            if writing:
-                self._emit(stream, WriteStopped(stream.id, code))
+        for event in reset_events(stream, code):
+            self._emit(stream, event)
         self._void(stream, WriteInput.PEER_STOP, ReadInput.PEER_RESET)
 
     def _receive_go_away(self, code: int) -> None:
@@ -367,9 +364,11 @@ class YamuxProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.write is not WRITING:
             raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
-        size = min(len(data), stream.credit.available, self._max_data)
+        credit, size = stream.credit, len(data)
+        if size > credit.available or size > self._max_data:
+            size = min(credit.available, self._max_data)
         if size:
-            stream.credit.spend(size)
+            credit.spend(size)
             body = data if size == len(data) else data[:size]
             self._data.append((encode_head(DATA, 0, stream_id, size), body))
         return size

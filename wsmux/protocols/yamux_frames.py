@@ -29,6 +29,9 @@ __all__ = [
 _HEAD = struct.Struct(">BBHII")
 HEAD_SIZE = _HEAD.size
 
+# The same with version, type and flags in one number, which is 0 on plain data.
+_PLAIN = struct.Struct(">III")
+_NONE = (0, 0, 0)
 
 # What a GO_AWAY frame says.
 NORMAL, PROTOCOL_ERROR, INTERNAL_ERROR = range(3)
@@ -84,6 +87,19 @@ class FrameReader:
     def between_frames(self) -> bool:
         """Tell whether nothing is incomplete, as far as heads go."""
         return not self._part
+
+    def plain(self, data: memoryview, position: int) -> tuple[int, int, int]:
+        """Return id, start and end of the body of a whole data frame without flags.
+
+        Nearly all frames are such, and this costs less than ``head`` and ``body``. Nothing is
+        taken. The id is 0, which no stream has, for any other frame and while one is incomplete.
+        """
+        start = position + HEAD_SIZE
+        if self._part or self._missing is not None or start > len(data):
+            return _NONE
+        what, stream_id, length = _PLAIN.unpack_from(data, position)
+        end = start + length
+        return _NONE if what or not length or end > len(data) else (stream_id, start, end)
 
     def head(self, data: memoryview, position: int) -> tuple[Head | None, int]:
         """Return the next head, if it is whole, and the position behind what was taken."""

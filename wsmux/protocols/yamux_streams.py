@@ -5,12 +5,12 @@ from __future__ import annotations
 from ..config import MAX_WINDOW
 from ..exceptions import FlowControlError, FrameError, StreamIdError
 from .credit import SendCredit
-from .events import Event
+from .events import Event, StreamAborted, StreamRejected, WriteStopped
 from .states import ReadState, WriteState
 from .yamux_frames import Flag, Head, Type
 from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, YamuxWindow
 
-__all__ = ["PEER_DONE", "READING", "WRITING", "YamuxStream", "check"]
+__all__ = ["PEER_DONE", "READING", "WRITING", "YamuxStream", "check", "reset_events"]
 
 # Looking a member up in its class costs too much for each frame.
 READING, WRITING = ReadState.OPEN, WriteState.OPEN
@@ -34,6 +34,14 @@ class YamuxStream:
         self.credit = SendCredit()
         self.credit.grant(INITIAL_WINDOW)
         self.window = YamuxWindow()
+
+    def receive(self, size: int) -> bool:
+        """Note the bytes of a frame that means nothing but them; tell whether it can be taken so.
+
+        If not, nothing is noted.
+        """
+        plain = self.read is READING and self.answered and self.early is None
+        return plain and self.window.receive(size)
 
 
 def check(head: Head, stream: YamuxStream | None, may_open: bool | None, drainable: int) -> None:
@@ -87,3 +95,17 @@ def _check_data(head: Head, stream: YamuxStream | None, drainable: int) -> None:
         raise FlowControlError(
             f"{length} bytes with {credit} bytes of credit on stream {stream_id}{where}"
         )
+
+
+def reset_events(stream: YamuxStream, code: int) -> list[Event]:
+    """Return what is reported when the peer resets a stream."""
+    reading, writing = stream.read is READING, stream.write is WRITING
+    if not stream.answered:
+        rejected = StreamRejected(stream.id, code, "the peer did not take it")
+        return [rejected] if reading or writing else []
+    events: list[Event] = []
+    if reading:
+        events.append(StreamAborted(stream.id, code, False, ""))
+    if writing:
+        events.append(WriteStopped(stream.id, code))
+    return events
