@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from wsmux.config import Config
-from wsmux.exceptions import LocalProtocolError
+from wsmux.exceptions import FlowControlError, LocalProtocolError
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import MAX_BODY, BymuxProtocol
-from wsmux.protocols.bymux_packets import encode_head
+from wsmux.protocols.bymux_packets import PacketReader, encode_head
 from wsmux.protocols.bymux_state import (
     INFINITE,
     BymuxState,
@@ -363,12 +364,83 @@ def test_write_is_cut_to_the_credit(role: Role, local: bool) -> None:
 
 
 @BOTH_ROLES
-@pytest.mark.parametrize(("limit", "size"), [(10, 10), (65536, MAX_BODY)])
-def test_packets_are_cut(role: Role, limit: int, size: int) -> None:
-    machine, stream_id = opened(role, local=True, max_frame_size=limit)
+def test_a_turn_is_cut(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, max_frame_size=10)
     machine.receive_data(packet(CREDIT, stream_id, 0))
-    assert machine.credit(stream_id) == size
-    assert machine.send_data(stream_id, bytes(MAX_BODY + 1)) == size
+    assert machine.credit(stream_id) == 10
+    assert machine.send_data(stream_id, bytes(11)) == 10
+
+
+@BOTH_ROLES
+def test_a_turn_is_sent_in_packets_of_16_kib(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    machine.receive_data(packet(CREDIT, stream_id, 0))
+    sent = random.Random(role).randbytes(2 * MAX_BODY + 5)
+    assert machine.send_data(stream_id, sent + bytes(65536)) == 65536
+    reader, position, bodies = PacketReader(), 0, []
+    with memoryview(b"".join(outbox(machine))) as wire:
+        while position < len(wire):
+            found, position = reader.packet(wire, position)
+            assert found is not None
+            assert found.body is not None
+            bodies.append(bytes(found.body))
+    assert [len(body) for body in bodies] == [MAX_BODY] * 4
+    assert b"".join(bodies).startswith(sent)
+
+
+@BOTH_ROLES
+def test_the_rest_of_a_turn_is_a_packet_of_its_own(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    machine.receive_data(packet(CREDIT, stream_id, 0))
+    machine.send_data(stream_id, bytes(MAX_BODY) + b"rest")
+    assert b"".join(outbox(machine)).endswith(write(stream_id, b"rest"))
+
+
+@BOTH_ROLES
+@EITHER_OPENER
+def test_writes_behind_each_other_are_one_piece(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local, window=100)
+    machine.receive_data(write(stream_id, b"one") + write(stream_id, b"two") + overall(PING))
+    assert machine.events() == [DataReceived(stream_id, b"onetwo")]
+
+
+@BOTH_ROLES
+def test_a_piece_has_at_most_64_kib(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=100_000)
+    wire = encode_head(WRITE, stream_id, 40_000) + bytes(40_000)
+    machine.receive_data(wire + wire)
+    assert machine.events() == [DataReceived(stream_id, bytes(40_000))] * 2
+
+
+@BOTH_ROLES
+def test_writes_on_different_streams_are_different_pieces(role: Role) -> None:
+    machine, first = opened(role, local=True)
+    second = machine.open_stream(100)
+    machine.receive_data(write(first, b"one") + write(second, b"two") + write(first, b"three"))
+    assert machine.events() == [
+        DataReceived(first, b"one"),
+        DataReceived(second, b"two"),
+        DataReceived(first, b"three"),
+    ]
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("cut", range(1, 6))
+def test_a_piece_ends_where_a_packet_is_cut(role: Role, cut: int) -> None:
+    machine, stream_id = opened(role, local=True)
+    wire = write(stream_id, b"one") + write(stream_id, b"two")
+    machine.receive_data(wire[:-cut])
+    assert machine.events() == [DataReceived(stream_id, b"one")]
+    machine.receive_data(wire[-cut:])
+    assert machine.events() == [DataReceived(stream_id, b"two")]
+
+
+@BOTH_ROLES
+def test_what_came_before_an_overrun_is_reported(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=5)
+    with pytest.raises(FlowControlError, match="Write of 3 bytes"):
+        machine.receive_data(write(stream_id, b"one") + write(stream_id, b"two"))
+    assert machine.events() == [DataReceived(stream_id, b"one")]
 
 
 @BOTH_ROLES
@@ -435,7 +507,7 @@ def test_data_starts_the_count_of_empty_writes_anew(role: Role) -> None:
 
 @BOTH_ROLES
 @EITHER_OPENER
-def test_credit_is_kept_while_the_peer_has_more(role: Role, local: bool) -> None:
+def test_credit_is_kept_until_it_is_half_of_the_window(role: Role, local: bool) -> None:
     machine, stream_id = opened(role, local=local, window=10)
     machine.receive_data(write(stream_id, b"four"))
     machine.consumed(stream_id, 4)
@@ -444,17 +516,27 @@ def test_credit_is_kept_while_the_peer_has_more(role: Role, local: bool) -> None
 
 @BOTH_ROLES
 @EITHER_OPENER
-def test_credit_returns_once_it_is_what_the_peer_has(role: Role, local: bool) -> None:
+def test_credit_returns_once_it_is_half_of_the_window(role: Role, local: bool) -> None:
     machine, stream_id = opened(role, local=local, window=10)
     machine.receive_data(write(stream_id, b"sixsix"))
-    machine.consumed(stream_id, 4)
-    assert outbox(machine) == [packet(CREDIT, stream_id, 4)]
+    machine.consumed(stream_id, 5)
+    assert outbox(machine) == [packet(CREDIT, stream_id, 5)]
 
 
 @BOTH_ROLES
-def test_one_byte_returns_to_a_peer_without_any(role: Role) -> None:
+def test_unread_bytes_count_for_the_half(role: Role) -> None:
     machine, stream_id = opened(role, local=True, window=10)
     machine.receive_data(write(stream_id, bytes(10)))
+    machine.consumed(stream_id, 4)
+    assert outbox(machine) == []
+    machine.consumed(stream_id, 1)
+    assert outbox(machine) == [packet(CREDIT, stream_id, 5)]
+
+
+@BOTH_ROLES
+def test_one_byte_returns_where_it_is_the_window(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=1)
+    machine.receive_data(write(stream_id, b"x"))
     machine.consumed(stream_id, 1)
     assert outbox(machine) == [packet(CREDIT, stream_id, 1)]
 

@@ -17,20 +17,23 @@ class PausedEvents:
 
     One message brings many packets, and each event costs the same however many wait: a peer could
     otherwise make short messages cost minutes.
+
+    Attributes:
+        needed: ``take`` may return something else than it is given.
     """
 
     def __init__(self) -> None:
+        self.needed = False
         self._waiting: deque[Event] = deque()
         self._refused: set[int] = set()  # streams whose events that still wait are void
 
     def refuse(self, stream_id: int) -> None:
         """Drop what waits of a stream; only its beginning and its end are reported."""
         self._refused.add(stream_id)
+        self.needed = True
 
     def take(self, new: list[Event]) -> list[Event]:
         """Return what waits and then ``new``, up to a ``StreamOpened``."""
-        if not (self._waiting or self._refused or StreamOpened in map(type, new)):
-            return new
         self._waiting += new
         events = []
         while self._waiting:
@@ -40,4 +43,5 @@ class PausedEvents:
             if type(event) is StreamOpened:
                 return events
         self._refused.clear()
+        self.needed = False
         return events

@@ -19,7 +19,8 @@ are written as 0 and not looked at. The types 6 and 7 do not exist.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..exceptions import FrameError
@@ -34,6 +35,7 @@ __all__ = [
     "PONG",
     "STOP_READ",
     "WRITE",
+    "WRITE_LAYOUTS",
     "Packet",
     "PacketReader",
     "encode_head",
@@ -45,7 +47,7 @@ NAMES = ("Credit", "Write", "Ping", "Pong", "Close", "StopRead")
 MAX_NUMBER = 2**64 - 1
 
 _GLOBAL = 0x10
-_WIDTHS = (1, 2, 4, 8)
+_FORMATS = "BHIQ"
 
 
 class Packet(NamedTuple):
@@ -62,26 +64,31 @@ class Packet(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Say what a header byte announces; the offsets count from that byte."""
+    """Say what a header byte announces; the layout begins with that byte."""
 
     kind: int
     is_global: bool
-    id_end: int  # the id stands from 1 to here, the number from here to ``end``
-    end: int
+    has_number: bool
+    layout: struct.Struct
 
 
-def _shape(header: int) -> _Shape | None:
-    kind = header >> 5
-    if kind > STOP_READ:
-        return None
-    is_global = bool(header & _GLOBAL)
-    id_end = 1 if is_global else 1 + _WIDTHS[header >> 2 & 3]
-    end = id_end + _WIDTHS[header & 3] if kind in (CREDIT, WRITE) else id_end
-    return _Shape(kind, is_global, id_end, end)
+def _shape(header: int) -> _Shape:
+    kind, is_global = header >> 5, bool(header & _GLOBAL)
+    wire_id = "" if is_global else _FORMATS[header >> 2 & 3]
+    has_number = kind in (CREDIT, WRITE)
+    number = _FORMATS[header & 3] if has_number else ""
+    return _Shape(kind, is_global, has_number, struct.Struct(f">B{wire_id}{number}"))
 
 
-# What each header byte announces; ``None`` for the types that do not exist.
-_SHAPES = tuple(_shape(header) for header in range(256))
+# What each header byte announces, up to the last of a type that exists.
+_SHAPES = tuple(_shape(header) for header in range(STOP_READ + 1 << 5))
+
+# The layouts of Writes on a stream by their header bytes.
+WRITE_LAYOUTS = {
+    header: shape.layout
+    for header, shape in enumerate(_SHAPES)
+    if shape.kind == WRITE and not shape.is_global
+}
 
 
 class PacketReader:
@@ -90,74 +97,68 @@ class PacketReader:
     def __init__(self) -> None:
         self._kept = bytearray()  # the start of an incomplete packet
         self._wanted = 0  # the size it must reach before more of it is known
+        self._body = 0  # where in the data the body of an incomplete Write begins
 
     def between_packets(self) -> bool:
         """Tell whether no packet is incomplete."""
         return not self._kept
 
-    def packets(self, data: Buffer) -> Iterator[Packet]:
-        """Yield the packets that ``data`` completes; the rest is kept for the next call.
+    def packet(self, data: memoryview, position: int) -> tuple[Packet | None, int]:
+        """Return the next packet, if enough of it is here, and the position behind what was taken.
 
         Raises:
             FrameError: a packet is of a type that does not exist.
         """
-        rest = memoryview(data)
-        while self._kept:
-            missing = self._wanted - len(self._kept)
-            self._kept += rest[:missing]
-            rest = rest[missing:]
-            if len(self._kept) < self._wanted:
-                return
-            if (yield from self._whole(bytes(self._kept))):
-                self._kept.clear()
-        taken = yield from self._whole(rest)
-        self._kept += rest[taken:]
+        if not self._kept:
+            packet, end = self._parse(data, position)
+            if not end:
+                # Of a body nothing is kept before the caller has seen what announces it.
+                end = len(data) if packet is None else self._body
+                self._kept += data[position:end]
+            return packet, end
+        end = position + self._wanted - len(self._kept)
+        self._kept += data[position:end]
+        if end > len(data):
+            return None, len(data)
+        packet, whole = self._parse(memoryview(bytes(self._kept)), 0)
+        if whole:
+            self._kept.clear()
+        return packet, end
 
-    def _whole(self, data: Buffer) -> Generator[Packet, None, int]:
-        """Yield the whole packets at the start of ``data``; return how many bytes they have."""
-        start, size = 0, len(data)
-        while start < size:
-            shape = _SHAPES[data[start]]
-            if shape is None:
-                raise FrameError(f"packet of the undefined type {data[start] >> 5}")
-            kind, is_global, id_end, end = shape
-            id_end, end = start + id_end, start + end
-            if end > size:
-                self._wanted = end - start
-                break
-            wire_id = None if is_global else int.from_bytes(data[start + 1 : id_end], "big")
-            number = int.from_bytes(data[id_end:end], "big")
-            if kind != WRITE or is_global:
-                yield Packet(kind, wire_id, number, None)
-                start = end
-            elif end + number <= size:
-                yield Packet(kind, wire_id, number, data[end : end + number])
-                start = end + number
-            else:
-                yield Packet(kind, wire_id, number, None)
-                self._wanted = end + number - start
-                break
-        return start
+    def _parse(self, data: memoryview, start: int) -> tuple[Packet | None, int]:
+        """Return what is known of a packet, and its end; 0 when it is incomplete."""
+        header = data[start]
+        if header >= len(_SHAPES):
+            raise FrameError(f"packet of the undefined type {header >> 5}")
+        kind, is_global, has_number, layout = _SHAPES[header]
+        end = start + layout.size
+        if end > len(data):
+            self._wanted = end - start
+            return None, 0
+        numbers = layout.unpack_from(data, start)
+        wire_id = None if is_global else numbers[1]
+        number = numbers[-1] if has_number else 0
+        if kind != WRITE or is_global:
+            return Packet(kind, wire_id, number, None), end
+        stop = end + number
+        if stop <= len(data):
+            return Packet(kind, wire_id, number, data[end:stop]), stop
+        self._wanted, self._body = stop - start, end
+        return Packet(kind, wire_id, number, None), 0
 
 
+@lru_cache(maxsize=256)
 def encode_head(kind: int, wire_id: int | None, number: int | None = None) -> bytes:
     """Return the head of a packet for a stream, or a global one when ``wire_id`` is ``None``.
 
     Raises:
         ValueError: an integer is negative or needs more than 64 bits.
     """
-    header, fields = kind << 5, b""
-    if wire_id is None:
-        header |= _GLOBAL
-    else:
-        code = _width_code(wire_id)
-        header |= code << 2
-        fields = wire_id.to_bytes(_WIDTHS[code], "big")
-    if number is not None:
-        code = _width_code(number)
-        header |= code
-        fields += number.to_bytes(_WIDTHS[code], "big")
-    return bytes((header,)) + fields
+    header = kind << 5
+    header |= _GLOBAL if wire_id is None else _width_code(wire_id) << 2
+    header |= 0 if number is None else _width_code(number)
+    numbers = [value for value in (wire_id, number) if value is not None]
+    return _SHAPES[header].layout.pack(header, *numbers)
 
 
 def _width_code(value: int) -> int:

@@ -150,20 +150,22 @@ class SendHalf(_Half):
 
     __slots__ = ()
 
-    def grant(self, count: int, target: str) -> None:
-        """Add the credit that a packet brings; ``target`` names what it is for.
+    def grant(self, count: int, target: Scope) -> None:
+        """Add the credit that a packet brings; ``target`` is what it is for.
 
         Raises:
             FlowControlError: the sum exceeds 2^64-1, or there was no end to it already; nothing
                 is added.
         """
-        if self.infinite:
+        if self.credit == self._infinite:
             if count:
-                raise FlowControlError(f"Credit of {count} for {target}, whose credit is infinite")
+                raise FlowControlError(
+                    f"Credit of {count} for {target.label}, whose credit is infinite"
+                )
         elif not count and self._infinite is not None:
             self.credit = self._infinite
         elif self.credit + count > MAX_NUMBER:
-            raise FlowControlError(f"Credit of {count} for {target} lifts it above 2^64-1")
+            raise FlowControlError(f"Credit of {count} for {target.label} lifts it above 2^64-1")
         else:
             self.credit += count  # the sum 2^64-1 is infinite by itself
 
@@ -171,7 +173,7 @@ class SendHalf(_Half):
         """Use ``count``, never more than there is."""
         if not 0 <= count <= self.credit:
             raise ValueError(f"spending {count} of {self.credit} credit")
-        if not self.infinite:
+        if self.credit != self._infinite:
             self.credit -= count
 
 
@@ -192,6 +194,18 @@ class ReceiveHalf(_Half):
         self.unread = 0
         self.returned = 0
 
+    def take(self, count: int) -> bool:
+        """Note bytes that arrive and are to be read; tell whether they may come.
+
+        If not, or where there is more to be looked at, nothing is noted.
+        """
+        credit = self.credit
+        if not 0 < count <= credit or self.closed or self.stopped or credit == self._infinite:
+            return False
+        self.credit = credit - count
+        self.unread += count
+        return True
+
     def receive(self, count: int) -> None:
         """Note what arrives; the caller has compared it with the credit."""
         if not self.infinite:
@@ -209,15 +223,18 @@ class ReceiveHalf(_Half):
     def consume(self, count: int) -> int:
         """Note what the application gave back; return the credit to send now, mostly 0.
 
-        Bymux, Appendix B: as soon as it is at least what the peer still has, and at least one.
+        Bymux, Appendix B: as soon as it is at least what the peer still has. Of bytes it must be
+        half of all that is granted, since what is unread will follow soon: a writer that runs dry
+        after each small Credit costs a tenth of the throughput. Streams may live for long.
         """
         if count > self.unread:
             raise ValueError("more consumed than received")
         self.unread -= count
-        if self.infinite:
+        if self.credit == self._infinite:
             return 0
         self.returned += count
-        if self.returned < max(self.credit, 1):
+        following = 0 if self._infinite is None else self.unread
+        if self.returned < self.credit + following:
             return 0
         count, self.returned = self.returned, 0
         self.credit += count
