@@ -61,7 +61,6 @@ from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, Growth
 __all__ = ["YamuxProtocol"]
 
 _new = tuple.__new__  # for events that come with every frame: at half the cost
-
 MAX_UINT32 = 2**32 - 1
 
 # Most bytes of one data frame sent, whatever is configured: rust-yamux takes no more than 1 MiB.
@@ -79,8 +78,7 @@ class YamuxProtocol(MuxProtocol):
     owner keeps ``now`` set.
     """
 
-    name = "yamux"
-    subprotocol = "yamux"
+    name = subprotocol = "yamux"
     first_application_code = 1  # the wire reserves none; 0 is what a reset without a code says
     last_code = MAX_UINT32
     refused_code = 0
@@ -94,8 +92,7 @@ class YamuxProtocol(MuxProtocol):
         self._streams: dict[int, YamuxStream] = {}
         self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may be over
         self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
-        self._peer_streams = 0
-        self._pending_opens = 0
+        self._peer_streams = self._pending_opens = 0
         self._peer_refuses = self._refusing = False
         self._drainable = INITIAL_WINDOW  # bytes still taken for streams that are not there
         self._pings = Pings()
