@@ -223,9 +223,7 @@ class ReceiveHalf(_Half):
     def consume(self, count: int) -> int:
         """Note what the application gave back; return the credit to send now, mostly 0.
 
-        Bymux, Appendix B: as soon as it is at least what the peer still has. Of bytes it must be
-        half of all that is granted, since what is unread will follow soon: a writer that runs dry
-        after each small Credit costs a tenth of the throughput. Streams may live for long.
+        Bymux, Appendix B: as soon as it is at least what the peer still has, and at least one.
         """
         if count > self.unread:
             raise ValueError("more consumed than received")
@@ -233,8 +231,7 @@ class ReceiveHalf(_Half):
         if self.credit == self._infinite:
             return 0
         self.returned += count
-        following = 0 if self._infinite is None else self.unread
-        if self.returned < self.credit + following:
+        if self.returned < max(self.credit, 1):
             return 0
         count, self.returned = self.returned, 0
         self.credit += count
