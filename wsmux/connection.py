@@ -230,9 +230,7 @@ class Connection:
 
     def begin_close(self, *, code: int = 1000, reason: str = "") -> None:
         """Start what ``close`` does and return at once; ``close`` then waits for the rest."""
-        with self._engine.mutex:
-            self._engine.begin_close_locked(code, reason)
-        self._engine.flush()
+        self._engine.close(code, reason, None)
         self._engine.wake_everybody()
 
     def wait_drained(self, timeout: float | None = None) -> bool:

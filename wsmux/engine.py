@@ -80,15 +80,9 @@ class Engine:
         self.config: Config = channel.config
         self.channel = channel
         self.protocol = protocol
+        pings, now = Pings(protocol, channel.keep_alive), time.monotonic()
         self.table = StreamTable(
-            protocol,
-            channel.config,
-            reasons,
-            _memory,
-            Pings(protocol, channel.keep_alive),
-            accept_streams,
-            start_on_data,
-            time.monotonic(),
+            protocol, self.config, reasons, _memory, pings, accept_streams, start_on_data, now
         )
         self._max_process = channel.config.max_process_buffer
         self._pressure = channel.config.max_connection_buffer * PRESSURE
@@ -262,23 +256,27 @@ class Engine:
                 table.pings.askers.wait(self.mutex, deadline)
         return time.monotonic() - start
 
-    def close(self, code: int, reason: str, deadline: Deadline) -> None:
-        """See ``Channel.close``; what the wire says to it goes first."""
-        with self.mutex:
-            self.begin_close_locked(code, reason)
-        self.channel.close(code, reason, deadline)
+    def close(self, code: int, reason: str, deadline: Deadline | None) -> None:
+        """See ``Channel.close``; without a deadline it is only begun."""
+        changing = False
+        try:
+            with self.mutex:
+                changing = True
+                self.begin_close_locked(code, reason)
+                changing = False
+            self.flush()
+            if deadline is not None:
+                self.channel.close(code, reason, deadline)
+        except BaseException as error:
+            self.interrupted(error, changing and self.channel.error is None)
+            raise
 
     def begin_close_locked(self, code: int, reason: str) -> None:
-        """Begin what ``close`` does: in one step, since the peer may end first once it hears."""
-        try:
-            if self.channel.error is None:
-                self.protocol.farewell(code)
-                self.queue_locked()
-            self.channel.close_locked(code, reason)
-        except BaseException:  # interrupted by a signal handler
-            if self.channel.error is None:
-                self.broken_locked()  # frames may be lost
-            raise
+        """Queue what the wire says to it and a Close, in one step: the peer may answer at once."""
+        if self.channel.error is None:
+            self.protocol.farewell(code)
+            self.queue_locked()
+        self.channel.close_locked(code, reason)
 
     def abandon(self, entry: Entry) -> None:
         """Have the I/O thread reset a stream that was dropped; waits for no lock."""
