@@ -56,6 +56,6 @@ def read_exactly(stream: wsmux.Stream, size: int) -> bytes:
 
 
 def write_on(stream: wsmux.Stream) -> NoReturn:
-    """Write until that raises."""
+    """Write until that raises, in pieces that use up the credit if it does not come soon."""
     while True:
-        stream.write(b"x")
+        stream.write(bytes(WINDOW // 4))
