@@ -5,18 +5,16 @@ initiated the connection is proactive: the client, with even ids. The server is 
 
 The text leaves points open. What is done here, and why:
 
-- The "1st bit" is the most significant, as in every table of this kind; "4th byte of zero" means
-  the 4th bit. A global Write has the width of its id in bits 7 and 8, as its own section says.
+- The "1st bit" is the most significant; "4th byte of zero" means the 4th bit. A global Write has
+  the width of its id in bits 7 and 8, as its own section says.
 - The types 110 and 111 end the connection: nobody can know how long such a packet is. Bits without
-  a meaning are sent as 0 and not looked at; integers are read in any width, since the fewest bytes
-  are only a "should".
+  a meaning are sent as 0 and not looked at; integers are read in any width.
 - Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. That reading never
   overruns a peer. Neither is ever sent.
-- Opening a stream with the wrong parity or without credit has no stated penalty; it ends the
-  connection, as all else that is forbidden. Id 0 is an even id. Global credit is spent for good,
-  so it is granted anew as streams end.
-- Both sides start with no credit of any kind, so each grants global credit with its first bytes.
-  Starting credit is agreed elsewhere: ``BymuxState``, 0 unless told.
+- Opening a stream with the wrong parity or without credit ends the connection, as all else that is
+  forbidden. Id 0 is an even id. Spent global credit is granted anew as streams end.
+- Both sides start without credit, and grant global credit with their first bytes. Starting credit
+  is agreed elsewhere: ``BymuxState``, 0 unless told.
 - Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
   no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
   body of a Write (1009), as nothing else does.
@@ -25,12 +23,11 @@ The text leaves points open. What is done here, and why:
 - A Close is answered with StopRead at once: no more credit is needed, and what was received stays
   readable. A StopRead is answered with Close at once: credit left must not be used up first, and
   infinite credit never would be.
-- What crosses this side's StopRead is legal while credit lasts: it is taken off the credit and
-  dropped. So are Credit and Ping that cross a Close.
-- Pongs have no id, so one ping is under way at a time, and pongs that nobody waits for are ignored.
-  Of pings asked for meanwhile, the last goes out when that one is answered. A side that has sent
-  Close and StopRead sends no Pong, and no connection ping is left behind the global pair. While a
-  Pong waits in the outbox it answers further pings too, which bounds what they make this side keep.
+- What crosses this side's StopRead is legal while credit lasts, and dropped. So are Credit and
+  Ping that cross a Close.
+- Pongs have no id, so one ping is under way at a time; of those asked for meanwhile, the last goes
+  out when that one is answered. Pongs that nobody waits for are ignored. A side that has sent Close
+  and StopRead sends no Pong. While a Pong waits in the outbox it answers further pings, too.
 - Streams that the peer opens behind this side's global StopRead are taken and ended at once, with
   StopRead and Close: it had the credit when it sent them.
 - A stream ends when all four packets have passed. The peer may then use the id again; towards the
@@ -38,10 +35,8 @@ The text leaves points open. What is done here, and why:
   that had the id before cannot reach it. This side uses no id twice: its opening might overtake
   the Close of the stream before it in the send queue.
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
-  the peer, an abort looks like a clean end. "Terminate" has no packet either; the carrier closes
-  with 1002 and the sentence of the error.
-- A Write's size is compared with the credit before its body is read: an incomplete packet that is
-  kept never exceeds a head and the credit.
+  the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
+- A Write's size is compared with the credit before its body is read, so no more than that is kept.
 - "Small enough" packets are 16 KiB here, as the text has no number; the owner takes turns.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
@@ -424,10 +419,7 @@ class BymuxProtocol(MuxProtocol):
             self._events.append(OpenPermitted())  # who waits is to hear that none will be opened
 
     def farewell(self, code: int) -> None:
-        """Say at a clean end that nothing further is opened or taken, the nearest thing to it.
-
-        There is no word for any other end, which must not look clean: nothing is said then.
-        """
+        """Go away at a clean end; there is no word for another, which must not look clean."""
         if code in CLEAN_CODES:
             self.go_away(code)
 
