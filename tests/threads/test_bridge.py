@@ -269,9 +269,9 @@ def test_both_ways_at_once_through_small_queues(
 
 def test_nobody_else_may_read_a_bridged_stream(build: Build) -> None:
     bridged = build("wsmux", "wsmux")
-    open_pair(bridged.client, bridged.server)
-    ((_, entry),) = bridged.left._engine.table.entries.items()
-    assert (entry.reading, entry.writing) == (True, True)
+    near, _far = open_pair(bridged.client, bridged.server)
+    entry = bridged.left._engine.table.entries[near.id]
+    wait_for(lambda: entry.reading and entry.writing)
 
 
 def machine(name: str) -> object:
