@@ -13,7 +13,7 @@ from .config import Config
 from .deadline import Deadline
 from .engine import Engine
 from .entry import Entry
-from .exceptions import ConnectionClosedOK, StreamRefused, WsmuxError
+from .exceptions import ConnectionClosedOK, LocalProtocolError, StreamRefused, WsmuxError
 from .protocols.base import MuxProtocol, Role
 from .reasons import CodeToReason, Reasons, ReasonToCode
 from .snapshots import ConnectionStats, Request
@@ -188,8 +188,12 @@ class Connection:
             ConnectionClosed: the connection has ended.
         """
         engine, deadline = self._engine, Deadline(timeout)
-        if engine.protocol.may_ping() or not engine.channel.pings:
-            return engine.ping(deadline)
+        if engine.protocol.pings:
+            try:
+                return engine.ping(deadline)
+            except LocalProtocolError:
+                if not engine.channel.pings:
+                    raise
         return engine.channel.ping(deadline)
 
     def go_away(self, code: int = 0) -> None:

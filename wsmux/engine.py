@@ -37,7 +37,7 @@ from .exceptions import (
     protocol_failure,
 )
 from .memory import ProcessMemory
-from .pings import Pings
+from .pings import Pings, WirePing
 from .protocols.base import MuxProtocol
 from .protocols.carrier import Kind, Received
 from .reasons import Reasons
@@ -80,7 +80,7 @@ class Engine:
         self.config: Config = channel.config
         self.channel = channel
         self.protocol = protocol
-        pings, now = Pings(protocol, channel.keep_alive), time.monotonic()
+        pings, now = Pings(protocol, channel), time.monotonic()
         self.table = StreamTable(
             protocol, self.config, reasons, _memory, pings, accept_streams, start_on_data, now
         )
@@ -238,22 +238,17 @@ class Engine:
             TimeoutError: no answer in time. LocalProtocolError: the wire cannot ask that.
             StreamError: the stream ended first. ConnectionClosed: the connection did.
         """
-        table, stream_id = self.table, None if entry is None else entry.id
-        start, number = time.monotonic(), 0
+        pings, start = self.table.pings, time.monotonic()
+        asked: list[WirePing] = []
 
         def ask(_: list[Bell]) -> None:
-            nonlocal number
             self.check_locked()
-            number = table.pings.ask(stream_id, start)
+            asked.append(pings.ask(None if entry is None else entry.id, start))
             self.queue_locked()
 
         self.change(ask)
         with self.mutex:
-            while not table.pings.is_back(stream_id, number, stream_id in table.entries):
-                self.check_locked()
-                if deadline.expired():
-                    raise TimeoutError(f"no pong on {self.channel.name} in time")
-                table.pings.askers.wait(self.mutex, deadline)
+            pings.wait(asked[0], deadline)
         return time.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline | None) -> None:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from .bell import Bell
-from .exceptions import StreamError
-from .keepalive import KeepAlive
+from .channel import Channel
+from .deadline import Deadline
+from .exceptions import LocalProtocolError, StreamError
 from .protocols.base import MuxProtocol
 from .waiter import WaitList
 
-__all__ = ["Pings"]
+__all__ = ["Pings", "WirePing"]
 
-# Pings of the connection whose time of sending is known; more are never of use.
-KEPT = 32
+
+class WirePing:
+    """Stand for one ping under way: it comes back, or it is known that it never will."""
+
+    __slots__ = ("answered", "number", "over", "sent", "stream_id")
+
+    def __init__(self, number: int, stream_id: int | None, sent: float) -> None:
+        self.number = number
+        self.stream_id = stream_id  # None stands for the connection
+        self.sent = sent
+        self.answered = self.over = False
 
 
 class Pings:
-    """Number the pings of one connection, and know which have come back.
+    """Know the pings under way of one connection.
 
     An answer counts for every earlier ping of the same stream, since a peer may answer only the
     last of several. How long those of the connection take is noted with the carrier's.
@@ -26,16 +34,15 @@ class Pings:
         askers: threads waiting for an answer.
     """
 
-    def __init__(self, protocol: MuxProtocol, keep_alive: KeepAlive) -> None:
+    def __init__(self, protocol: MuxProtocol, channel: Channel) -> None:
         self.askers = WaitList()
         self._protocol = protocol
-        self._keep_alive = keep_alive
+        self._channel = channel
         self._asked = 0
-        self._answered: dict[int | None, int] = {}  # by stream; None stands for the connection
-        self._sent: deque[tuple[int, float]] = deque(maxlen=KEPT)  # when; the connection's alone
+        self._under_way: list[WirePing] = []
 
-    def ask(self, stream_id: int | None, now: float) -> int:
-        """Send a ping of a stream, or of the connection; return its number.
+    def ask(self, stream_id: int | None, now: float) -> WirePing:
+        """Send a ping of a stream, or of the connection.
 
         Raises:
             LocalProtocolError: the wire cannot ask that.
@@ -44,34 +51,52 @@ class Pings:
         number = self._asked + 1
         if stream_id is None:
             self._protocol.ping(number)
-            self._sent.append((number, now))
         else:
             self._protocol.ping_stream(stream_id, number)
         self._asked = number
-        return number
+        ping = WirePing(number, stream_id, now)
+        self._under_way.append(ping)
+        return ping
 
-    def is_back(self, stream_id: int | None, number: int, alive: bool) -> bool:
-        """Tell whether a ping was answered.
+    def wait(self, ping: WirePing, deadline: Deadline) -> None:
+        """Wait, with the mutex held, until a ping comes back.
 
         Raises:
-            StreamError: the stream is not ``alive`` any more, so it will never be.
+            TimeoutError: no answer in time. ConnectionClosed: the connection ended.
+            StreamError, LocalProtocolError: the stream ended, or no ping of the connection is
+            answered any more.
         """
-        if self._answered.get(stream_id, 0) >= number:
-            return True
-        if stream_id is not None and not alive:
-            raise StreamError(f"stream {stream_id} ended without a pong", stream_id)
-        return False
+        channel = self._channel
+        try:
+            while not ping.answered:
+                if ping.over and ping.stream_id is not None:
+                    text = f"stream {ping.stream_id} ended without a pong"
+                    raise StreamError(text, ping.stream_id)
+                channel.check_locked()
+                if ping.over:
+                    raise LocalProtocolError("no ping is answered any more: both are going away")
+                if deadline.expired():
+                    raise TimeoutError(f"no pong on {channel.name} in time")
+                self.askers.wait(channel.mutex, deadline)
+        finally:
+            self._under_way = [other for other in self._under_way if other is not ping]
 
     def came_back(self, stream_id: int | None, number: int, now: float, wakes: list[Bell]) -> None:
         """Note an answer."""
-        if stream_id is None:
-            for asked, sent in self._sent:
-                if asked == number:
-                    self._keep_alive.rtt = now - sent
-        self._answered[stream_id] = max(number, self._answered.get(stream_id, 0))
+        for ping in self._take(stream_id, number):
+            ping.answered = True
+            if stream_id is None:
+                self._channel.keep_alive.rtt = now - ping.sent
         self.askers.collect(wakes)
 
-    def ended(self, stream_id: int, wakes: list[Bell]) -> None:
-        """Forget a stream; whoever waits for its answer waits in vain."""
-        self._answered.pop(stream_id, None)
+    def ended(self, stream_id: int | None, wakes: list[Bell]) -> None:
+        """Note that no ping of a stream, or of the connection, is answered any more."""
+        for ping in self._take(stream_id, self._asked):
+            ping.over = True
         self.askers.collect(wakes)
+
+    def _take(self, stream_id: int | None, last: int) -> list[WirePing]:
+        """Return the pings of a stream up to a number, in order; they are not under way now."""
+        taken = [p for p in self._under_way if p.stream_id == stream_id and p.number <= last]
+        self._under_way = [ping for ping in self._under_way if ping not in taken]
+        return taken

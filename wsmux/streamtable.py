@@ -92,6 +92,7 @@ class StreamTable:
             ev.OpenPermitted: self._open_permitted,
             ev.GoAwayReceived: self._go_away_received,
             ev.PongReceived: self._pong_received,
+            ev.PongsEnded: self._pongs_ended,
         }
 
     def adopt(self, streams: Iterable[InitialStream]) -> list[Entry]:
@@ -283,6 +284,9 @@ class StreamTable:
 
     def _pong_received(self, event: ev.PongReceived) -> None:
         self.pings.came_back(event.stream_id, event.value, self._now, self._wakes)
+
+    def _pongs_ended(self, event: ev.PongsEnded) -> None:
+        self.pings.ended(event.stream_id, self._wakes)
 
     def _withdraw(self, entry: Entry) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""

@@ -26,6 +26,7 @@ from wsmux.protocols.events import (
     GoAwayReceived,
     OpenPermitted,
     PongReceived,
+    PongsEnded,
     StreamEnded,
     StreamFinished,
     StreamOpened,
@@ -70,6 +71,18 @@ def test_bytes_of_the_carrier_are_a_stream() -> None:
 def test_wire_without_a_ping_says_so() -> None:
     with pytest.raises(LocalProtocolError, match="no ping of its own"):
         native(Role.CLIENT).ping(1)
+
+
+def test_wire_without_a_ping_of_streams_says_so() -> None:
+    with pytest.raises(LocalProtocolError, match=r"use connection\.ping\(\)"):
+        native(Role.CLIENT).ping_stream(0, 1)
+
+
+def test_what_most_wires_need_not_say() -> None:
+    machine = native(Role.CLIENT)
+    machine.farewell(1000)
+    assert outbox(machine) == []
+    assert (machine.said_farewell(), machine.may_ping(), machine.rtt) == (False, False, None)
 
 
 def test_there_are_no_codes_of_the_wire() -> None:
@@ -793,6 +806,33 @@ def test_waiting_ping_is_dropped_behind_the_global_pair(role: Role) -> None:
     outbox(machine)
     machine.receive_data(overall(PONG))
     assert outbox(machine) == []
+    assert machine.events() == [PongReceived(None, 1), PongsEnded(None)]
+
+
+@BOTH_ROLES
+def test_waiting_ping_of_a_stream_is_dropped_behind_both_of_its_ends(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    machine.ping_stream(stream_id, 1)
+    machine.ping_stream(stream_id, 2)
+    machine.close_write(stream_id, 0.0)
+    machine.close_read(stream_id)
+    outbox(machine)
+    machine.receive_data(packet(PONG, stream_id))
+    assert outbox(machine) == []
+    assert machine.events() == [PongReceived(stream_id, 1), PongsEnded(stream_id)]
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("pair", [(CLOSE, STOP_READ), (STOP_READ, CLOSE)])
+def test_ping_under_way_has_no_answer_behind_the_global_pair_of_the_peer(
+    role: Role, pair: tuple[int, int]
+) -> None:
+    machine = quiet(role)
+    machine.ping(1)
+    machine.receive_data(overall(pair[0]))
+    assert PongsEnded(None) not in machine.events()
+    machine.receive_data(overall(pair[1]))
+    assert machine.events()[-1] == PongsEnded(None)
 
 
 @BOTH_ROLES
@@ -907,6 +947,46 @@ def test_global_ping_behind_the_own_pair_is_not_answered(role: Role) -> None:
     outbox(machine)
     machine.receive_data(overall(PING))
     assert outbox(machine) == []
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("code", [1000, 1001])
+def test_farewell_at_a_clean_end_is_the_global_pair(role: Role, code: int) -> None:
+    machine = quiet(role)
+    machine.farewell(code)
+    assert outbox(machine) == [overall(CLOSE), overall(STOP_READ)]
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("code", [1002, 1011, 4000])
+def test_nothing_is_said_at_any_other_end(role: Role, code: int) -> None:
+    machine = quiet(role)
+    machine.farewell(code)
+    assert outbox(machine) == []
+    assert machine.may_open()
+
+
+@BOTH_ROLES
+def test_only_both_global_packets_between_packets_are_a_farewell(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    machine.receive_data(overall(CLOSE))
+    assert not machine.said_farewell()
+    machine.receive_data(overall(STOP_READ))
+    assert machine.said_farewell()
+    wire = write(stream_id, b"xy")
+    for cut in (1, 3, 4):
+        machine.receive_data(wire[:cut])
+        assert not machine.said_farewell()
+        machine.receive_data(wire[cut:])
+        assert machine.said_farewell()
+
+
+@BOTH_ROLES
+def test_pings_end_with_the_own_global_pair(role: Role) -> None:
+    machine = quiet(role)
+    assert machine.may_ping()
+    machine.go_away(0)
+    assert not machine.may_ping()
 
 
 # The initial state

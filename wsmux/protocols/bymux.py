@@ -78,6 +78,7 @@ from .events import (
     GoAwayReceived,
     OpenPermitted,
     PongReceived,
+    PongsEnded,
     StreamEnded,
     StreamFinished,
     StreamOpened,
@@ -267,6 +268,8 @@ class BymuxProtocol(MuxProtocol):
         scope.next_ping = None
         if value is not None and not scope.mute:
             self._send_ping(scope, value)
+        elif value is not None:
+            self._events.append(PongsEnded(scope.id))
 
     def _receive_close(self, scope: Scope, _: int) -> None:
         scope.forbid(scope.incoming.closed, CLOSE, "Close")
@@ -326,6 +329,8 @@ class BymuxProtocol(MuxProtocol):
         return True
 
     def _forget_if_done(self, scope: Scope) -> None:
+        if scope is self._all and scope.peer_mute and scope.ping is not None:
+            self._events.append(PongsEnded(None))
         if scope.id is None or scope.wire_id is None or not scope.ended:
             return
         del self._streams[scope.id], self._active[scope.wire_id]
@@ -439,12 +444,6 @@ class BymuxProtocol(MuxProtocol):
         if stream is None or stream.mute:
             raise LocalProtocolError(f"no ping may follow the end of stream {stream_id}")
         self._send_ping(stream, value)
-
-    def next_timer(self) -> float | None:
-        return None
-
-    def handle_timer(self, now: float) -> None:
-        pass
 
     def open_streams(self) -> int:
         return len(self._streams)

@@ -11,6 +11,7 @@ __all__ = [
     "GoAwayReceived",
     "OpenPermitted",
     "PongReceived",
+    "PongsEnded",
     "StreamAborted",
     "StreamEnded",
     "StreamFinished",
@@ -99,6 +100,12 @@ class PongReceived(NamedTuple):
     value: int
 
 
+class PongsEnded(NamedTuple):
+    """The pings under way of a stream, or of the connection, are not answered any more."""
+
+    stream_id: int | None
+
+
 Event = (
     StreamOpened
     | DataReceived
@@ -111,4 +118,5 @@ Event = (
     | OpenPermitted
     | GoAwayReceived
     | PongReceived
+    | PongsEnded
 )
