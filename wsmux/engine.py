@@ -409,7 +409,7 @@ class Engine:
     def _break_silence_locked(self, now: float) -> None:
         """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
         if self.protocol.may_ping():
-            self.table.pings.ask(None, now)
+            self.table.pings.break_silence(now)
             self.channel.keep_alive.asked(now)
         else:
             self.channel.keep_alive.heard(now)

@@ -40,6 +40,7 @@ class Pings:
         self._channel = channel
         self._asked = 0
         self._under_way: list[WirePing] = []
+        self._into_silence: WirePing | None = None  # nobody waits for it
 
     def ask(self, stream_id: int | None, now: float) -> WirePing:
         """Send a ping of a stream, or of the connection.
@@ -57,6 +58,11 @@ class Pings:
         ping = WirePing(number, stream_id, now)
         self._under_way.append(ping)
         return ping
+
+    def break_silence(self, now: float) -> None:
+        """Send a ping of the connection that nobody waits for, in the place of the one before."""
+        self._forget(self._into_silence)
+        self._into_silence = self.ask(None, now)
 
     def wait(self, ping: WirePing, deadline: Deadline) -> None:
         """Wait, with the mutex held, until a ping comes back.
@@ -79,7 +85,10 @@ class Pings:
                     raise TimeoutError(f"no pong on {channel.name} in time")
                 self.askers.wait(channel.mutex, deadline)
         finally:
-            self._under_way = [other for other in self._under_way if other is not ping]
+            self._forget(ping)
+
+    def _forget(self, ping: WirePing | None) -> None:
+        self._under_way = [other for other in self._under_way if other is not ping]
 
     def came_back(self, stream_id: int | None, number: int, now: float, wakes: list[Bell]) -> None:
         """Note an answer."""
