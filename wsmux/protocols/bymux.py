@@ -37,7 +37,7 @@ The text leaves points open. What is done here, and why:
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
   the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
-- "Small enough" packets are 16 KiB here, as the text has no number; the owner takes turns.
+- "Small enough" packets are 16 KiB, as the text has no number; those of one turn share a message.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
 """
