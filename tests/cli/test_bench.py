@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from wsmux.cli.bench import schedule
+from wsmux.cli.bench import processes, schedule
+from wsmux.cli.bench.blocking import Blocking
 from wsmux.cli.bench.interpreters import described, missing_module
-from wsmux.cli.bench.peer import Peer
+from wsmux.cli.bench.peer import HEAD, UPLOAD, Line, Peer
 from wsmux.cli.bench.peers import find_peers
 from wsmux.cli.bench.processes import MeasurementFailed, Processes, cores
 from wsmux.cli.bench.results import Pass, judge, pass_as_json, pass_table
@@ -155,13 +156,53 @@ def test_a_base_comes_before_what_is_measured_against_it() -> None:
 
 
 def test_new_processes_measure_after_a_failure() -> None:
-    with Processes(find_peers()["wsmux"], pinned=False) as processes:
-        server, _ = processes._running
+    with Processes(find_peers()["wsmux"], pinned=False) as running:
+        server, _ = running._running
         server.kill()
         with pytest.raises(MeasurementFailed):
-            processes.measure("opens", 0.01)
+            running.measure("opens", 0.01)
         assert server.returncode is not None
-        assert processes.measure("opens", 0.01) > 0
+        assert running.measure("opens", 0.01) > 0
+
+
+def test_processes_that_do_not_answer_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Processes(find_peers()["wsmux"], pinned=False) as running:
+        running._running[0].send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(processes, "LATENESS", 0.05)
+        monkeypatch.setattr(processes, "STRETCH", 1)
+        with pytest.raises(MeasurementFailed, match="no answer in"):
+            running.measure("opens", 0.01)
+
+
+def line(*answers: bytes) -> Blocking:
+    """Return a client whose lines answer so, and then end."""
+
+    def opener() -> Line:
+        left = iter(answers)
+        return Line(len, lambda size: next(left, b""), lambda: None)
+
+    return Blocking(opener)
+
+
+def test_an_upload_that_was_not_counted_right_fails() -> None:
+    head = HEAD.pack(UPLOAD, 99)
+    with pytest.raises(RuntimeError, match="counted 99 of 100 bytes"):
+        line(head[:1], head[1:]).upload(100)
+
+
+def test_a_download_that_ends_early_fails() -> None:
+    with pytest.raises(RuntimeError, match="40 of 100 bytes did not come"):
+        line(bytes(60)).download(100)
+
+
+def test_a_download_of_too_much_fails() -> None:
+    with pytest.raises(RuntimeError, match="20 bytes more than 100 came"):
+        line(bytes(120)).download(100)
+
+
+def test_a_line_that_ends_among_pings_fails() -> None:
+    with pytest.raises(RuntimeError, match="in the middle of a measurement"):
+        line(bytes(10)).pings(10, lines=2, seconds=0.01)
 
 
 class Flawed(Peer):
