@@ -37,7 +37,7 @@ HALF_FRAMES = {
     "wsmux": b"\x01\x01\x04",
     "js-ws": b"\x01\x00\x01",
     "yamux": b"\x00\x01\x00",
-    "bymux": b"\x32\x00\x00",
+    "bymux": b"\x33\x00\x00",
 }
 
 
