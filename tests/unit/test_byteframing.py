@@ -19,6 +19,7 @@ from wsmux.protocols.carrier import (
     ByteFraming,
     Framing,
     Kind,
+    NoFraming,
     decode_close,
     encode_close,
 )
@@ -37,6 +38,7 @@ FRAMINGS = pytest.mark.parametrize(
         pytest.param(lambda: WebSocketFraming(Role.CLIENT, LIMIT), id="websocket"),
     ],
 )
+SIZES = [1, 100, SMALLEST_BUFFER - 1, SMALLEST_BUFFER, SMALLEST_BUFFER + 1, 3 * LARGEST_BUFFER]
 
 
 def of(wire: str) -> bytes:
@@ -467,3 +469,56 @@ def test_machines_understand_each_other_over_a_byte_stream(role: Role, chunk: in
         DataReceived(stream_id, b"hello"),
         StreamEnded(stream_id),
     ]
+
+
+# No framing at all
+
+
+@CHUNKS
+@pytest.mark.parametrize("size", SIZES)
+def test_bytes_without_framing_come_in_as_they_are(size: int, chunk: int | None) -> None:
+    receiver = NoFraming()
+    wire = bytes(n % 251 for n in range(size if chunk is None else min(size, 1000)))
+    frames = feed(receiver, wire, chunk)
+    assert {kind for kind, _ in frames} == {Kind.BINARY}
+    assert b"".join(data for _, data in frames) == wire
+    assert receiver.failure is None
+
+
+def test_bytes_without_framing_are_a_view_of_the_receive_buffer() -> None:
+    receiver = NoFraming()
+    receiver.get_buffer()[:3] = b"abc"
+    ((_, data),) = receiver.received(3)
+    assert isinstance(data, memoryview)
+    assert bytes(data) == b"abc"
+
+
+def test_buffer_without_framing_grows_with_full_reads_and_shrinks() -> None:
+    receiver = NoFraming()
+    feed(receiver, bytes(3 * LARGEST_BUFFER))
+    assert len(receiver.get_buffer()) == LARGEST_BUFFER
+    receiver.shrink()
+    assert len(receiver.get_buffer()) == SMALLEST_BUFFER
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "pieces"),
+    [(b"head", b"body", [b"head", b"body"]), (b"head", b"", [b"head"])],
+)
+def test_bytes_without_framing_go_out_as_they_are(
+    head: bytes, body: bytes, pieces: list[bytes]
+) -> None:
+    assert NoFraming().encode((head, body)) == pieces
+
+
+@pytest.mark.parametrize("kind", [Kind.PING, Kind.PONG, Kind.CLOSE])
+def test_without_framing_there_is_no_word_for_control(kind: Kind) -> None:
+    assert NoFraming().encode_control(kind, b"payload") == b""
+    assert not NoFraming.has_controls
+    assert Framing.has_controls
+
+
+def test_every_end_without_framing_is_between_messages() -> None:
+    receiver = NoFraming()
+    feed(receiver, b"half of something")
+    assert receiver.between_messages()
