@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +57,7 @@ DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 READ, WRITE = 0, 1
 
 ROLES = ("client", "server")
+SUBPROTOCOLS = {"wsmux": "wsmux.v1", "yamux": "yamux", "bymux": "bymux"}
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 KEY = base64.b64encode(b"sixteen bytes ok").decode()
 MASK = b"\x37\xfa\x21\x3d"
@@ -210,7 +211,7 @@ class RawPeer:
 
 def request(
     host: str,
-    headers: dict[str, str | None] | None = None,
+    headers: Mapping[str, str | None] | None = None,
     line: str = "GET / HTTP/1.1",
 ) -> bytes:
     """Return an upgrade request; a header of ``None`` is left out."""
@@ -227,7 +228,7 @@ def request(
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
 
 
-def response(key: str, headers: dict[str, str | None] | None = None) -> bytes:
+def response(key: str, headers: Mapping[str, str | None] | None = None) -> bytes:
     """Return a 101; a header of ``None`` is left out."""
     accept = base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
     fields: dict[str, str | None] = {
@@ -254,17 +255,19 @@ def read_head(sock: socket.socket) -> tuple[str, dict[str, str]]:
     return first, {name.lower(): value for name, value in pairs}
 
 
-def raw_client(port: int, receive_buffer: int = 0) -> RawPeer:
+def raw_client(
+    port: int, receive_buffer: int = 0, subprotocol: str = SUBPROTOCOLS["wsmux"]
+) -> RawPeer:
     """Shake hands with a server on loopback."""
     sock = socket.socket()
     if receive_buffer:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     sock.settimeout(WAIT)
     sock.connect(("127.0.0.1", port))
-    sock.sendall(request(f"127.0.0.1:{port}"))
+    sock.sendall(request(f"127.0.0.1:{port}", {"Sec-WebSocket-Protocol": subprotocol}))
     first, headers = read_head(sock)
     assert first.startswith("HTTP/1.1 101 "), first
-    assert headers["sec-websocket-protocol"] == "wsmux.v1"
+    assert headers["sec-websocket-protocol"] == subprotocol
     return RawPeer(sock, masks=True)
 
 
@@ -317,13 +320,15 @@ class Meeting:
 
 
 @contextmanager
-def meet(role: str, config: wsmux.Config | None = None, buffers: int = 0) -> Iterator[Meeting]:
+def meet(
+    role: str, config: wsmux.Config | None = None, buffers: int = 0, protocol: str = "wsmux"
+) -> Iterator[Meeting]:
     """Have a connection in ``role`` under test, and a peer by hand as the other one.
 
     ``buffers`` makes the socket buffers in the peer's direction that small.
     """
     meeting = _meet_server if role == "server" else _meet_client
-    with meeting(config or wsmux.Config(), buffers) as met:
+    with meeting(config or wsmux.Config(), buffers, protocol) as met:
         try:
             yield met
         finally:
@@ -334,28 +339,28 @@ def meet(role: str, config: wsmux.Config | None = None, buffers: int = 0) -> Ite
 
 
 @contextmanager
-def _meet_server(config: wsmux.Config, buffers: int) -> Iterator[Meeting]:
+def _meet_server(config: wsmux.Config, buffers: int, protocol: str) -> Iterator[Meeting]:
     arrived: Queue[wsmux.Connection] = Queue()
 
     def handle(connection: wsmux.Connection) -> None:
         arrived.put(connection)
         connection.wait_closed()
 
-    server = wsmux.serve(handle, config=config)
+    server = wsmux.serve(handle, config=config, protocols=[protocol])
     if buffers:  # an accepted socket inherits them
         server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
     try:
-        with raw_client(server.port, buffers) as peer:
+        with raw_client(server.port, buffers, SUBPROTOCOLS[protocol]) as peer:
             connection = arrived.get(timeout=WAIT)
-            bystander = wsmux.connect(server.url)
+            bystander = wsmux.connect(server.url, protocol=protocol)
             yield Meeting(connection, peer, (bystander, arrived.get(timeout=WAIT)))
     finally:
         server.shutdown(timeout=0)
 
 
 @contextmanager
-def _meet_client(config: wsmux.Config, buffers: int) -> Iterator[Meeting]:
-    options: dict[str, Any] = {}
+def _meet_client(config: wsmux.Config, buffers: int, protocol: str) -> Iterator[Meeting]:
+    options: dict[str, Any] = {"protocol": protocol}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if buffers:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
@@ -365,6 +370,7 @@ def _meet_client(config: wsmux.Config, buffers: int) -> Iterator[Meeting]:
         connecting = in_thread(wsmux.connect, url, config=config, **options)
         sock, _ = listener.accept()
         sock.settimeout(WAIT)
-        sock.sendall(response(read_head(sock)[1]["sec-websocket-key"]))
+        chosen = {"Sec-WebSocket-Protocol": SUBPROTOCOLS[protocol]}
+        sock.sendall(response(read_head(sock)[1]["sec-websocket-key"], chosen))
         with RawPeer(sock, masks=False) as peer:
             yield Meeting(connecting.result(WAIT), peer, wsmux.pair())
