@@ -36,7 +36,7 @@ def fill(stream: wsmux.Stream) -> int:
     stream.timeout = 0.01
     while True:
         with pytest.raises(wsmux.WriteTimeout) as error:
-            stream.write(bytes(2 * WINDOW))
+            stream.write(bytes(8 * WINDOW))
         written += error.value.bytes_written
         with engine.mutex:
             if written and not engine.credit_locked(stream._entry):

@@ -10,7 +10,6 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -34,9 +33,9 @@ class Service(NamedTuple):
     def __str__(self) -> str:
         return f"{self.transport}-{self.protocol}"
 
-    def serve(self, *handler: Callable[..., object], **options: Any) -> wsmux.Server:
-        how: Any = {"protocols": [self.protocol], "transport": self.transport}
-        return wsmux.serve(*handler, **how, **options)
+    def serve(self, handler: Any = None, **options: Any) -> wsmux.Server:
+        transport: Any = self.transport
+        return wsmux.serve(handler, protocols=[self.protocol], transport=transport, **options)
 
     def connect(self, server: wsmux.Server, **options: Any) -> wsmux.Connection:
         return wsmux.connect(server.url, protocol=self.protocol, **options)

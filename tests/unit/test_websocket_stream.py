@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -285,7 +287,7 @@ def test_too_many_fragments_of_a_text_are_refused(role: Role) -> None:
     assert refusal(receiver) == ("message of more than 2 fragments", 1008)
 
 
-FORBIDDEN = {
+FORBIDDEN: dict[str, tuple[Callable[[Role], bytes], str]] = {
     "reserved bit": (lambda role: head(role, BINARY, 1000, reserved=0x40), "reserved bit"),
     "reserved opcode": (lambda role: head(role, 3, 1000), "reserved opcode"),
     "other masking": (
