@@ -44,6 +44,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """Take the tests themselves off the garbage collector, which else looks at all of them."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     faulthandler.cancel_dump_traceback_later()
     if STDERR in config.stash:

@@ -802,7 +802,7 @@ def read_what_is_left(stream: wsmux.Stream) -> None:
 
 def stayed_empty(connection: wsmux.Connection) -> bool:
     try:
-        wait_for(lambda: connection.closed or not connection._engine.queue.has_output(), PROMPT / 4)
+        wait_for(lambda: connection.closed or not connection._engine.queue.has_output(), PROMPT)
     except AssertionError:
         return False
     return True
