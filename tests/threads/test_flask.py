@@ -24,6 +24,9 @@ from .carriers import SERVERS, WsgiServers
 from .conftest import Spawn
 from .scripted import WAIT, call, pattern
 
+# Seconds after which Werkzeug looks whether it is to shut down.
+POLL = 0.01
+
 Run = Callable[[Flask], str]
 
 
@@ -34,7 +37,7 @@ def run() -> Iterator[Run]:
 
         def start(app: Flask) -> str:
             server = make_server("127.0.0.1", 0, app, threaded=True)
-            thread = threading.Thread(target=server.serve_forever, name="werkzeug")
+            thread = threading.Thread(target=server.serve_forever, args=(POLL,), name="werkzeug")
             thread.start()
             stack.callback(server.server_close)
             stack.callback(thread.join)
