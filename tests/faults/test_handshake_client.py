@@ -140,6 +140,11 @@ def test_wrong_upgrade_names_the_cause(header: str, name: str) -> None:
     assert name in str(refusal(upgrading({header: "wrong"})))
 
 
+def test_wire_that_was_not_offered_is_refused() -> None:
+    error = refusal(upgrading({"Sec-WebSocket-Protocol": "yamux"}), protocol=["wsmux", "bymux"])
+    assert "chose the subprotocol 'yamux' of wsmux.v1, bymux" in str(error)
+
+
 def test_extension_that_was_not_offered_is_refused() -> None:
     refusal(upgrading({"Sec-WebSocket-Extensions": "permessage-deflate"}))
 
