@@ -24,7 +24,7 @@ LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
 LAYERS |= dict.fromkeys(("exceptions", "config", "deadline", "buffer", "memory", "snapshots"), 0)
 LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
 LAYERS |= {"transports": 3} | dict.fromkeys(
-    ("behaviour", "bridging", "client", "server", "flask", "workers"), 4
+    ("acceptor", "behaviour", "bridging", "client", "server", "flask", "workers"), 4
 )
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 IMPURE = {"threading", "_thread", "socket", "time", "logging", "queue"}

@@ -92,7 +92,8 @@ FOR_FORK = {"forked"}
 
 def public_names(thing: object) -> set[str]:
     """Return the names of an object and its class, without those of the standard library."""
-    names = {*vars(thing), *vars(type(thing))}
+    classes = (cls for cls in type(thing).__mro__ if cls.__module__.startswith("wsmux"))
+    names = {*vars(thing), *(name for cls in classes for name in vars(cls))}
     return {name for name in names if not name.startswith("_")}
 
 

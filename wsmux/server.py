@@ -1,21 +1,14 @@
-"""Serve connections on a port of its own, a thread per connection.
-
-The accept thread only accepts. TLS, the HTTP request and the upgrade happen in the connection's
-own thread, under one deadline and one size, so that a slow client holds up nobody. That thread
-then runs the handler.
-"""
+"""Serve multiplexed connections on a port of its own, a thread per connection."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Collection, Iterable
-from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal
 
-from . import forks
+from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
@@ -24,31 +17,19 @@ from .exceptions import HandshakeError, WsmuxError
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
-from .transports.http_request import read_request, refuse
 from .transports.tcp import SCHEME
-from .transports.websocket_server import accept, check_request, request_of
+from .transports.websocket_server import request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
 
 __all__ = ["Server", "serve"]
-
-# Connections served at once, those in their handshake included: one thread each, and one for I/O.
-MAX_CONNECTIONS = 1024
-
-# Seconds that shutdown lets running streams end, by default.
-DRAIN = 10.0
-
-# Seconds to wait when the system has no descriptor for a new connection, and for the answer to a
-# client that is refused to get out.
-PAUSE = 0.1
-REFUSAL = 1.0
 
 Transport = Literal["websocket", "tcp"]
 
 _log = logging.getLogger("wsmux")
 
 
-class Server:
+class Server(Acceptor):
     """Accept connections until ``shutdown``; made by ``serve``, which starts it.
 
     Attributes:
@@ -69,28 +50,19 @@ class Server:
         max_connections: int,
     ) -> None:
         self._handler = handler
-        self._listener = listener
         self._behaviour = behaviour
         self._protocols = protocols
         self._plain = transport == "tcp"
         self._origins = origins
-        self._ssl_context = ssl_context
-        self._max_connections = max_connections
-        self._lock = threading.Lock()
         self._connections: set[Connection] = set()
-        self._threads: set[threading.Thread] = set()
-        self._shutting_down = threading.Lock()
-        self._stopping = threading.Event()
-        self._stopped = threading.Event()
-        self.host, self.port = listener.getsockname()[:2]
-        scheme = SCHEME if self._plain else "ws" if ssl_context is None else "wss"
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        self.url = f"{scheme}://{shown}:{self.port}"
-        self._acceptor = threading.Thread(
-            target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
+        super().__init__(
+            listener,
+            behaviour.config,
+            scheme=SCHEME if self._plain else "ws" if ssl_context is None else "wss",
+            http=not self._plain,
+            ssl_context=ssl_context,
+            max_connections=max_connections,
         )
-        self._acceptor.start()
-        forks.register(self)
 
     def __repr__(self) -> str:
         return f"<Server {self.url} connections={len(self.connections)}>"
@@ -101,14 +73,6 @@ class Server:
         with self._lock:
             return list(self._connections)
 
-    def serve_forever(self) -> None:
-        """Block until another thread calls ``shutdown``; Ctrl-C shuts down and goes on up."""
-        try:
-            self._stopped.wait()
-        except KeyboardInterrupt:
-            self.shutdown()
-            raise
-
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, tell every peer, and close what is left when the time is up.
 
@@ -118,14 +82,9 @@ class Server:
         closing itself takes up to ``Config.close_timeout`` more. A handler still running finds its
         connection closed. Calling it again waits for the first call.
         """
-        with self._shutting_down:  # a call that a second Ctrl-C interrupts can be made again
-            if not self._stopped.is_set():
-                self._shut_down(Deadline(timeout))
+        self._shut_down_once(timeout)
 
-    def _shut_down(self, deadline: Deadline) -> None:
-        with self._lock:
-            self._stopping.set()
-        self._stop_listening()
+    def _end(self, deadline: Deadline) -> None:
         connections = self.connections
         for connection in connections:
             try:
@@ -139,128 +98,43 @@ class Server:
         closing = Deadline(self._behaviour.config.close_timeout)
         for connection in connections:
             connection.close(closing.remaining(), code=1001)
-        with self._lock:
-            threads = self._threads - {threading.current_thread()}
-        for thread in threads:
-            thread.join(closing.remaining())
-        self._stopped.set()
-
-    def _stop_listening(self) -> None:
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        except OSError as error:
-            _log.debug("%s was not listening any more: %s", self.url, error)
-        self._acceptor.join()
-        self._listener.close()
+        self._join_threads(closing)
 
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
-        self._lock = threading.Lock()
-        self._shutting_down = threading.Lock()
-        self._stopping, self._stopped = threading.Event(), threading.Event()
-        self._stopping.set()
-        self._stopped.set()
+        super().forked()
         self._connections = set()
-        self._threads = set()
-        self._listener.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Shut down; after an exception, Ctrl-C among them, without letting streams end."""
-        self.shutdown(DRAIN if exc is None else 0.0)
-
-    # The accept thread
-
-    def _accept(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                sock, address = self._listener.accept()
-            except OSError as error:
-                if not self._stopping.is_set():
-                    _log.warning("%s cannot accept: %s", self.url, error)
-                    self._stopping.wait(PAUSE)
-                continue
-            thread = threading.Thread(
-                target=self._serve,
-                args=(sock, address),
-                name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
-                daemon=True,
-            )
-            with self._lock:
-                full = len(self._threads) >= self._max_connections
-                if not full:
-                    self._threads.add(thread)
-            if full:
-                self._refuse(sock, 503, f"{self._max_connections} connections are open already")
-                continue
-            try:
-                thread.start()
-            except RuntimeError as error:
-                _log.warning("%s has no thread for a connection: %s", self.url, error)
-                with self._lock:
-                    self._threads.discard(thread)
-                self._refuse(sock, 503, "no thread for this connection")
 
     # A connection's thread
 
-    def _serve(self, sock: socket.socket, address: tuple[str, int]) -> None:
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        connection = self._shake_hands(sock, address)
+        if connection is None:
+            return
+        with self._lock:
+            self._connections.add(connection)
         try:
-            connection = self._shake_hands(sock, address)
-            if connection is None:
-                return
-            with self._lock:
-                self._connections.add(connection)
-            try:
-                if self._stopping.is_set():
-                    connection.close(code=1001, reason="server shutdown")
-                self._behaviour.serve(connection, self._handler)
-            finally:
-                with self._lock:
-                    self._connections.discard(connection)
+            if self._stopping.is_set():
+                connection.close(code=1001, reason="server shutdown")
+            self._behaviour.serve(connection, self._handler)
         finally:
             with self._lock:
-                self._threads.discard(threading.current_thread())
+                self._connections.discard(connection)
 
-    def _shake_hands(self, sock: socket.socket, address: tuple[str, int]) -> Connection | None:
-        config = self._behaviour.config
-        deadline = Deadline(config.handshake_timeout)
+    def _shake_hands(self, sock: socket.socket, address: Any) -> Connection | None:
+        deadline = Deadline(self._behaviour.config.handshake_timeout)
         try:
-            if self._ssl_context is not None:
-                sock.settimeout(deadline.remaining())
-                sock = self._ssl_context.wrap_socket(sock, server_side=True)
+            sock = self._secure(sock, deadline)
             if self._plain:
                 return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
-            environ = read_request(sock, deadline, config.max_handshake_size)
-            environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
-            accepted = accept(environ, check_request(environ, self._protocols, self._origins))
-            if accepted.socket is not sock:
-                sock.close()
+            environ = self._request(sock, address, deadline)
+            accepted = self._upgrade(sock, environ, self._protocols, self._origins)
             return self._behaviour.over_websocket(
                 accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
             )
-        except HandshakeError as error:
-            _log.info("%s refused %s: %s", self.url, address, error)
-            self._refuse(sock, error.status, str(error))
-        except (OSError, RuntimeError) as error:
-            _log.info("%s: no connection with %s: %s", self.url, address, error)
-            sock.close()
+        except (HandshakeError, OSError, RuntimeError) as error:
+            self._refused(sock, address, error)
         return None
-
-    def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
-        try:
-            if status is not None and not self._plain:
-                refuse(sock, status, text, REFUSAL)
-        except OSError as error:
-            _log.debug("a refused client did not hear why: %s", error)
-        finally:
-            sock.close()
 
 
 def serve(

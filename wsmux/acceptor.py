@@ -1,0 +1,227 @@
+"""Listen on a port and give each connection a thread.
+
+The accept thread only accepts. TLS, the HTTP request and the upgrade happen in the connection's
+own thread, under one deadline and one size, so that a slow client holds up nobody. That thread
+then serves the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from types import TracebackType
+from typing import Any, Self
+
+from . import forks
+from .config import Config
+from .deadline import Deadline
+from .exceptions import HandshakeError
+from .transports.http_request import read_request, refuse
+from .transports.websocket_server import Accepted, accept, check_request
+
+__all__ = ["DRAIN", "MAX_CONNECTIONS", "Acceptor"]
+
+# Connections served at once, those in their handshake included: one thread each, and one for I/O.
+MAX_CONNECTIONS = 1024
+
+# Seconds that shutdown lets what is running end, by default.
+DRAIN = 10.0
+
+# Seconds to wait when the system has no descriptor for a new connection, and for the answer to a
+# client that is refused to get out.
+PAUSE = 0.1
+REFUSAL = 1.0
+
+_log = logging.getLogger("wsmux")
+
+
+class Acceptor(ABC):
+    """Accept connections until ``shutdown``; the base of the servers.
+
+    Attributes:
+        host, port: where it listens; the port is a real one even if 0 was asked for.
+        url: the scheme with both.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        config: Config,
+        *,
+        scheme: str,
+        http: bool,
+        ssl_context: ssl.SSLContext | None,
+        max_connections: int,
+    ) -> None:
+        self._listener = listener
+        self._config = config
+        self._http = http  # refusals are said in its words
+        self._ssl_context = ssl_context
+        self._max_connections = max_connections
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._shutting_down = threading.Lock()
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self.host, self.port = listener.getsockname()[:2]
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        self.url = f"{scheme}://{shown}:{self.port}"
+        self._acceptor = threading.Thread(
+            target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
+        )
+        self._acceptor.start()
+        forks.register(self)
+
+    def serve_forever(self) -> None:
+        """Block until another thread calls ``shutdown``; Ctrl-C shuts down and goes on up."""
+        try:
+            self._stopped.wait()
+        except KeyboardInterrupt:
+            self.shutdown()
+            raise
+
+    @abstractmethod
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        """Stop accepting and end what is running; ``timeout`` seconds are given to it."""
+
+    def _shut_down_once(self, timeout: float | None) -> None:
+        with self._shutting_down:  # a call that a second Ctrl-C interrupts can be made again
+            if not self._stopped.is_set():
+                with self._lock:
+                    self._stopping.set()
+                self._stop_listening()
+                self._end(Deadline(timeout))
+                self._stopped.set()
+
+    @abstractmethod
+    def _end(self, deadline: Deadline) -> None:
+        """End every connection; nothing is accepted any more."""
+
+    def _join_threads(self, deadline: Deadline) -> None:
+        with self._lock:
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(deadline.remaining())
+
+    def _stop_listening(self) -> None:
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        except OSError as error:
+            _log.debug("%s was not listening any more: %s", self.url, error)
+        self._acceptor.join()
+        self._listener.close()
+
+    def forked(self) -> None:
+        """Let go of the port in a forked child; the parent goes on serving."""
+        self._lock = threading.Lock()
+        self._shutting_down = threading.Lock()
+        self._stopping, self._stopped = threading.Event(), threading.Event()
+        self._stopping.set()
+        self._stopped.set()
+        self._threads = set()
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Shut down; after an exception, Ctrl-C among them, without letting anything end."""
+        self.shutdown(DRAIN if exc is None else 0.0)
+
+    # The accept thread
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                if not self._stopping.is_set():
+                    _log.warning("%s cannot accept: %s", self.url, error)
+                    self._stopping.wait(PAUSE)
+                continue
+            thread = threading.Thread(
+                target=self._run,
+                args=(sock, address),
+                name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
+                daemon=True,
+            )
+            with self._lock:
+                full = len(self._threads) >= self._max_connections
+                if not full:
+                    self._threads.add(thread)
+            if full:
+                self._refuse(sock, 503, f"{self._max_connections} connections are open already")
+                continue
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _log.warning("%s has no thread for a connection: %s", self.url, error)
+                with self._lock:
+                    self._threads.discard(thread)
+                self._refuse(sock, 503, "no thread for this connection")
+
+    # A connection's thread
+
+    def _run(self, sock: socket.socket, address: Any) -> None:
+        try:
+            self._serve(sock, address)
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    @abstractmethod
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        """Shake hands and serve one connection until it has ended."""
+
+    def _secure(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
+        """Do TLS, if that was asked for."""
+        if self._ssl_context is None:
+            return sock
+        sock.settimeout(deadline.remaining())
+        return self._ssl_context.wrap_socket(sock, server_side=True)
+
+    def _request(self, sock: socket.socket, address: Any, deadline: Deadline) -> dict[str, Any]:
+        """Return the environ of the HTTP request that arrives."""
+        environ = read_request(sock, deadline, self._config.max_handshake_size)
+        environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
+        return environ
+
+    def _upgrade(
+        self,
+        sock: socket.socket,
+        environ: dict[str, Any],
+        protocols: tuple[str, ...],
+        origins: Collection[str] | None,
+    ) -> Accepted:
+        """Answer a request with a WebSocket, whose socket is ours from now on."""
+        accepted = accept(environ, check_request(environ, protocols, origins))
+        if accepted.socket is not sock:
+            sock.close()
+        return accepted
+
+    def _refused(self, sock: socket.socket, address: Any, error: Exception) -> None:
+        """Log why no connection came about, and tell the client where HTTP has words for it."""
+        if isinstance(error, HandshakeError):
+            _log.info("%s refused %s: %s", self.url, address, error)
+            self._refuse(sock, error.status, str(error))
+        else:
+            _log.info("%s: no connection with %s: %s", self.url, address, error)
+            sock.close()
+
+    def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
+        try:
+            if status is not None and self._http:
+                refuse(sock, status, text, REFUSAL)
+        except OSError as error:
+            _log.debug("a refused client did not hear why: %s", error)
+        finally:
+            sock.close()
