@@ -1,0 +1,58 @@
+"""Name what can go wrong in a call, and the codes that belong to the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..exceptions import WsmuxError
+
+__all__ = [
+    "CANCEL",
+    "INVALID_REQUEST",
+    "READABLE_BROKEN",
+    "RESERVED_CODES",
+    "UNCAUGHT_ERROR",
+    "UNEXPECTED_DISCONNECT",
+    "RiverError",
+]
+
+# The first three travel with the cancel flag; the others are made by the side that reads them.
+INVALID_REQUEST = "INVALID_REQUEST"
+UNCAUGHT_ERROR = "UNCAUGHT_ERROR"
+CANCEL = "CANCEL"
+UNEXPECTED_DISCONNECT = "UNEXPECTED_DISCONNECT"
+READABLE_BROKEN = "READABLE_BROKEN"
+
+RESERVED_CODES = frozenset(
+    {INVALID_REQUEST, UNCAUGHT_ERROR, CANCEL, UNEXPECTED_DISCONNECT, READABLE_BROKEN}
+)
+
+
+class RiverError(WsmuxError):
+    """Report the error result of a call: one that a procedure declares, or the protocol's own.
+
+    A handler raises it to answer with a declared error; a client's call raises it for any error.
+
+    Attributes:
+        code: what tells errors apart.
+        message: a sentence for people.
+        extra: whatever the procedure adds, or ``None``.
+    """
+
+    def __init__(self, code: str, message: str = "", extra: Any = None) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+        self.extra = extra
+
+    def payload(self) -> dict[str, Any]:
+        """Return the error as it travels; the wire calls ``extra`` ``extras``."""
+        fields = {"code": self.code, "message": self.message}
+        return fields if self.extra is None else {**fields, "extras": self.extra}
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> RiverError:
+        """Return the error that a payload of the right shape tells of."""
+        extra = payload.get("extras", payload.get("extra"))
+        return cls(payload["code"], payload["message"], extra)

@@ -1,0 +1,76 @@
+"""Name every time and bound of River, with its default and its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["Options"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Hold the settings of one client or server; frozen, checked when made.
+
+    Durations are seconds. The defaults of the times are those of the TypeScript implementation.
+    """
+
+    heartbeat_interval: float = 1.0
+    """Seconds between the server's heartbeats; the client answers each."""
+
+    heartbeats_until_dead: int = 2
+    """Intervals without a message after which a connection, not its session, is given up."""
+
+    session_disconnect_grace: float = 5.0
+    """Seconds that a session outlives its connection; above connecting and handshaking."""
+
+    handshake_timeout: float = 1.0
+    """Seconds for the other side's handshake once connected."""
+
+    connection_timeout: float = 2.0
+    """Seconds to make a connection."""
+
+    transparent_reconnect: bool = True
+    """Whether sessions survive their connections; both sides decide for themselves."""
+
+    backoff_base: float = 0.15
+    """Seconds before the second attempt of a row; doubled for each further one."""
+
+    backoff_jitter: float = 0.2
+    """Most seconds added to it, at random, so that clients do not come all at once."""
+
+    backoff_max: float = 32.0
+    """Most seconds between attempts, less jitter."""
+
+    send_buffer_messages: int = 1024
+    """Messages not acknowledged, of all calls together, at which writers wait."""
+
+    send_buffer_bytes: int = 16 * MIB
+    """The same in bytes."""
+
+    unread_messages: int = 10_000
+    """Messages of one call that nobody has read; beyond it the call is cancelled."""
+
+    unread_bytes: int = 16 * MIB
+    """The same in bytes."""
+
+    ack_messages: int = 64
+    """Messages received after which they are acknowledged, if nothing else was sent meanwhile."""
+
+    ack_bytes: int = MIB
+    """The same in bytes."""
+
+    tombstones: int = 200
+    """Refused streams of a session that are remembered, so that each is answered once."""
+
+    max_streams: int = 1024
+    """Calls that one session may have open at a server; further ones are refused."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"Options.{field.name} must be a whole number from 1 up")
+            if field.type == "float" and not value >= 0:
+                raise ValueError(f"Options.{field.name} must not be negative, but is {value!r}")
