@@ -1,0 +1,98 @@
+"""Attempts wait longer and longer until a connection holds, and never stop for good."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.rpc.backoff import MOST, RESTORE_INTERVAL, Backoff
+from wsmux.rpc.options import Options
+
+
+def backoff(random: float = 0.0, **options: float) -> Backoff:
+    settings = {"backoff_base": 0.1, "backoff_jitter": 0.05, "backoff_max": 5.0}
+    return Backoff(Options(**{**settings, **options}), lambda: random)  # type: ignore[arg-type]
+
+
+def test_the_first_attempt_waits_nothing() -> None:
+    fresh = backoff(random=0.99)
+    assert (fresh.consumed(0.0), fresh.attempt(0.0)) == (0, 0.0)
+
+
+def test_attempts_are_counted() -> None:
+    tried = backoff()
+    tried.attempt(0.0)
+    assert tried.consumed(0.0) == 1
+
+
+def test_each_wait_is_twice_the_one_before() -> None:
+    tried = backoff()
+    assert [tried.attempt(0.0) for _ in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.4])
+
+
+def test_the_jitter_is_added() -> None:
+    tried = backoff(random=0.5)
+    tried.attempt(0.0)
+    assert tried.attempt(0.0) == pytest.approx(0.1 + 0.025)
+
+
+def test_the_maximum_holds_less_the_jitter() -> None:
+    tried = backoff(random=0.5, backoff_max=0.05)
+    waits = [tried.attempt(0.0) for _ in range(4)]
+    assert waits == pytest.approx([0.0, 0.075, 0.075, 0.075])
+
+
+def test_a_server_that_is_down_for_ever_is_tried_for_ever() -> None:
+    tried = backoff()
+    assert [tried.attempt(0.0) for _ in range(2000)][-1] == 5.0
+
+
+def test_a_base_of_nothing_never_overflows() -> None:
+    tried = backoff(backoff_base=0.0)
+    assert {tried.attempt(0.0) for _ in range(2000)} == {0.0}
+    assert tried.consumed(0.0) == MOST
+
+
+def test_nothing_is_forgiven_before_a_success() -> None:
+    tried = backoff()
+    tried.attempt(0.0)
+    tried.attempt(0.0)
+    assert tried.consumed(1000.0) == 2
+
+
+def test_a_success_forgives_one_attempt_per_interval_down_to_none() -> None:
+    tried = backoff()
+    for _ in range(3):
+        tried.attempt(0.0)
+    tried.succeeded(10.0)
+    times = [10.0 + RESTORE_INTERVAL * n + 0.01 for n in range(5)]
+    assert [tried.consumed(time) for time in times] == [3, 2, 1, 0, 0]
+
+
+def test_a_drop_after_a_healthy_connection_waits_nothing() -> None:
+    tried = backoff(random=0.99)
+    tried.attempt(0.0)
+    tried.succeeded(0.0)
+    assert tried.attempt(60.0) == 0.0
+
+
+def test_a_connection_that_drops_at_once_does_not_count_as_healthy() -> None:
+    tried = backoff()
+    tried.attempt(0.0)
+    tried.succeeded(0.0)
+    assert tried.attempt(0.0) == pytest.approx(0.1)
+
+
+def test_a_further_attempt_stops_the_forgiving() -> None:
+    tried = backoff()
+    for _ in range(3):
+        tried.attempt(0.0)
+    tried.succeeded(0.0)
+    tried.attempt(0.0)
+    assert tried.consumed(1000.0) == 4
+
+
+def test_a_hurried_attempt_waits_as_the_second_of_a_row() -> None:
+    tried = backoff(random=0.5)
+    for _ in range(9):
+        tried.attempt(0.0)
+    assert tried.hurried() == pytest.approx(0.125)
