@@ -1,0 +1,194 @@
+"""Turn dataclasses of a generated client into what travels, and back."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import datetime
+from typing import (
+    Any,
+    ForwardRef,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+__all__ = ["TypedStreamCall", "TypedSubscription", "TypedUpload", "Wire"]
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class _Attribute(NamedTuple):
+    name: str
+    wire: str
+    type: Any
+    required: bool
+
+
+class Wire:
+    """Convert the values of one generated module.
+
+    Args:
+        namespace: the module's names, in which the types of the fields are looked up.
+    """
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self._namespace = namespace
+        self._known: dict[type, list[_Attribute]] = {}
+
+    def write(self, value: Any) -> Any:
+        """Return a value as it travels; optional fields that are ``None`` are left out."""
+        if is_dataclass(value) and not isinstance(value, type):
+            written = {}
+            for each in self._attributes(type(value)):
+                inner = getattr(value, each.name)
+                if each.required or inner is not None:
+                    written[each.wire] = self.write(inner)
+            return written
+        if isinstance(value, list | tuple):
+            return [self.write(item) for item in value]
+        if isinstance(value, dict):
+            return {name: self.write(item) for name, item in value.items()}
+        return value
+
+    def read(self, hint: Any, value: Any) -> Any:
+        """Return what travelled as its type says; what does not fit stays as it is.
+
+        Fields that the type does not know are left out.
+
+        Raises:
+            ValueError: a field is missing.
+        """
+        hint = self._resolved(hint)
+        arguments = get_args(hint)
+        if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+            return self._made(hint, value)
+        if get_origin(hint) is list and isinstance(value, list):
+            return [self.read(arguments[0], item) for item in value]
+        if get_origin(hint) is dict and isinstance(value, dict):
+            return {name: self.read(arguments[1], item) for name, item in value.items()}
+        if get_origin(hint) in (Union, types.UnionType):
+            for branch in arguments:
+                if self._fits(branch, value):
+                    return self.read(branch, value)
+        return value
+
+    def _made(self, cls: type, value: dict[str, Any]) -> Any:
+        given = {}
+        for each in self._attributes(cls):
+            if each.wire in value:
+                given[each.name] = self.read(each.type, value[each.wire])
+            elif each.required:
+                raise ValueError(f"{cls.__name__} came without its field {each.wire!r}")
+        return cls(**given)
+
+    def _fits(self, hint: Any, value: Any) -> bool:
+        """Tell which branch of a union a value belongs to, by its kind and its literals."""
+        hint = self._resolved(hint)
+        arguments = get_args(hint)
+        origin = get_origin(hint)
+        if origin is Literal:
+            return any(value == each and type(value) is type(each) for each in arguments)
+        if origin is list:
+            return isinstance(value, list) and all(self._fits(arguments[0], v) for v in value[:1])
+        if origin is dict:
+            return isinstance(value, dict)
+        if origin in (Union, types.UnionType):
+            return any(self._fits(branch, value) for branch in arguments)
+        if is_dataclass(hint) and isinstance(hint, type):
+            return isinstance(value, dict) and self._looks_like(hint, value)
+        if hint is float:
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        if hint is int:
+            return isinstance(value, int) and not isinstance(value, bool)
+        plain = isinstance(hint, type) and hint in (str, bool, bytes, datetime, type(None))
+        return isinstance(value, hint) if plain else hint is Any
+
+    def _looks_like(self, cls: type, value: dict[str, Any]) -> bool:
+        return all(
+            self._fits(each.type, value[each.wire]) if each.wire in value else not each.required
+            for each in self._attributes(cls)
+        )
+
+    def _attributes(self, cls: type) -> list[_Attribute]:
+        known = self._known.get(cls)
+        if known is None:
+            known = self._known[cls] = [
+                _Attribute(
+                    name=each.name,
+                    wire=each.metadata.get("wire", each.name),
+                    type=self._resolved(each.type),
+                    required=each.default is MISSING,
+                )
+                for each in fields(cls)
+            ]
+        return known
+
+    def _resolved(self, hint: Any) -> Any:
+        """Return the type that a text in the generated module stands for."""
+        while isinstance(hint, str | ForwardRef):
+            text = hint if isinstance(hint, str) else hint.__forward_arg__
+            hint = eval(text, self._namespace)  # our own source, never a peer's
+        return type(None) if hint is None else hint
+
+
+class _Call:
+    def __init__(self, wire: Wire, hint: Any, call: Any) -> None:
+        self._wire = wire
+        self._hint = hint
+        self._call = call
+
+    def __enter__(self) -> Self:
+        self._call.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._call.__exit__(*error)
+
+
+class TypedSubscription(_Call, Generic[R]):
+    """Be a ``Subscription`` whose responses are dataclasses."""
+
+    def __iter__(self) -> Iterator[R]:
+        for response in self._call:
+            yield self._wire.read(self._hint, response)
+
+    def close(self) -> None:
+        """Close the subscription."""
+        self._call.close()
+
+
+class TypedUpload(_Call, Generic[Q, R]):
+    """Be an ``Upload`` whose requests and response are dataclasses."""
+
+    def write(self, request: Q) -> None:
+        """Send a request."""
+        self._call.write(self._wire.write(request))
+
+    def finish(self) -> R:
+        """Say that there are no more requests, and return the response."""
+        response: R = self._wire.read(self._hint, self._call.finish())
+        return response
+
+
+class TypedStreamCall(_Call, Generic[Q, R]):
+    """Be a ``StreamCall`` whose requests and responses are dataclasses."""
+
+    def write(self, request: Q) -> None:
+        """Send a request."""
+        self._call.write(self._wire.write(request))
+
+    def close_write(self) -> None:
+        """Say that there are no more requests."""
+        self._call.close_write()
+
+    def __iter__(self) -> Iterator[R]:
+        for response in self._call:
+            yield self._wire.read(self._hint, response)

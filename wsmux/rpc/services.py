@@ -1,0 +1,372 @@
+"""Say what a server offers: services of procedures, as data, written with decorators.
+
+Section "Clients, servers, and RPCs": a procedure has a kind, the schemas of its init, its requests
+and its responses, the errors it declares, and a handler. Everything is checked when it is defined.
+
+>>> files = Service("files", state=dict)
+>>> @files.rpc(init={"type": "string"}, response={"type": "number"})
+... def size(ctx, init):
+...     return len(ctx.state[init])
+>>> files.procedures["size"].kind
+<Kind.RPC: 'rpc'>
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from .errors import RESERVED_CODES, RiverError
+from .schema import JsonSchema, Schema
+
+__all__ = [
+    "ErrorSchema",
+    "Kind",
+    "Procedure",
+    "Service",
+    "error_codes",
+    "flatten_errors",
+    "service_table",
+]
+
+Handler = Callable[..., Any]
+H = TypeVar("H", bound=Handler)
+
+
+class Kind(StrEnum):
+    """Name the four kinds of procedures, as they are written in River's schema."""
+
+    RPC = "rpc"
+    UPLOAD = "upload"
+    SUBSCRIPTION = "subscription"
+    STREAM = "stream"
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the client goes on sending after the init."""
+        return self in (Kind.UPLOAD, Kind.STREAM)
+
+    @property
+    def writes_responses(self) -> bool:
+        """Whether the server sends responses one by one, instead of one."""
+        return self in (Kind.SUBSCRIPTION, Kind.STREAM)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSchema:
+    """Declare an error of a procedure.
+
+    Args:
+        code: what tells it apart; not one of the protocol's.
+        extras: the schema of what comes with it, always; without one, nothing has to.
+        description: a sentence for people.
+    """
+
+    code: str
+    extras: JsonSchema | None = None
+    description: str | None = None
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Return it as River writes it."""
+        properties: dict[str, Any] = {
+            "code": {"const": self.code, "type": "string"},
+            "message": {"type": "string"},
+        }
+        if self.extras is not None:
+            properties["extras"] = self.extras
+        schema = {"properties": properties, "required": list(properties), "type": "object"}
+        return schema if self.description is None else schema | {"description": self.description}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Procedure:
+    """Be one procedure of a service."""
+
+    service: str
+    name: str
+    kind: Kind
+    init: Schema
+    request: Schema | None
+    """The schema of a request; ``None`` for the kinds that take none."""
+    response: Schema
+    errors: tuple[dict[str, Any], ...]
+    """The schemas of the declared errors."""
+    codes: frozenset[str]
+    """Their codes."""
+    handler: Handler
+    generator: bool
+    """Whether the handler yields its responses, instead of writing them."""
+    description: str | None
+    _error: Schema
+
+    def declares(self, error: RiverError) -> bool:
+        """Tell whether a handler may answer with this error."""
+        return error.code in self.codes and self._error.check(error.payload()) is None
+
+
+class Service:
+    """Be a named set of procedures that share a state.
+
+    Procedures are added by decorators, from any number of modules that import the service.
+
+    Args:
+        name: the name on the wire.
+        state: what the handlers share: a value, or a function that is called when a server
+            starts, with the context that the server was given, and returns it.
+        dispose: a function that is called with the state when the server has closed.
+        description: a sentence for people.
+
+    Raises:
+        ValueError: the name cannot be sent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        state: Any = None,
+        dispose: Callable[[Any], object] | None = None,
+        description: str | None = None,
+    ) -> None:
+        self.name = _checked("service", name)
+        self.description = description
+        self._state = state
+        self._dispose = dispose
+        self._procedures: dict[str, Procedure] = {}
+        # A view: names of procedures are looked up here only, so "__class__" is a fine one.
+        self.procedures: Mapping[str, Procedure] = MappingProxyType(self._procedures)
+
+    def __repr__(self) -> str:
+        return f"Service({self.name!r})"
+
+    def make_state(self, context: Any) -> Any:
+        """Return the state for a server that starts."""
+        return self._state(context) if callable(self._state) else self._state
+
+    def dispose_state(self, state: Any) -> None:
+        """Give up a state that ``make_state()`` returned."""
+        if self._dispose is not None:
+            self._dispose(state)
+
+    def rpc(
+        self,
+        *,
+        init: JsonSchema | None = None,
+        response: JsonSchema | None = None,
+        errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Callable[[H], H]:
+        """Add a procedure that answers one init with one response: ``handler(ctx, init)``.
+
+        A schema that is left out accepts anything. The name is the function's, or ``name``. The
+        decorators return the function as it is.
+
+        Raises:
+            ValueError: the definition is wrong: names, schemas, errors or the handler.
+        """
+        return self._add(Kind.RPC, name, (init, None, response), errors, description)
+
+    def upload(
+        self,
+        *,
+        init: JsonSchema | None = None,
+        request: JsonSchema | None = None,
+        response: JsonSchema | None = None,
+        errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Callable[[H], H]:
+        """Add one that answers many requests at once: ``handler(ctx, init, requests)``.
+
+        Arguments and errors are those of ``rpc()``.
+        """
+        return self._add(Kind.UPLOAD, name, (init, request, response), errors, description)
+
+    def subscription(
+        self,
+        *,
+        init: JsonSchema | None = None,
+        response: JsonSchema | None = None,
+        errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Callable[[H], H]:
+        """Add one that sends many responses: ``handler(ctx, init, responses)``.
+
+        Or a generator function of ``(ctx, init)``: what it yields is written. Arguments and
+        errors are those of ``rpc()``.
+        """
+        return self._add(Kind.SUBSCRIPTION, name, (init, None, response), errors, description)
+
+    def stream(
+        self,
+        *,
+        init: JsonSchema | None = None,
+        request: JsonSchema | None = None,
+        response: JsonSchema | None = None,
+        errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
+        name: str | None = None,
+        description: str | None = None,
+    ) -> Callable[[H], H]:
+        """Add one with both: ``handler(ctx, init, requests, responses)``.
+
+        Or a generator function of ``(ctx, init, requests)``. Arguments and errors are those of
+        ``rpc()``.
+        """
+        return self._add(Kind.STREAM, name, (init, request, response), errors, description)
+
+    def _add(
+        self,
+        kind: Kind,
+        name: str | None,
+        schemas: tuple[JsonSchema | None, JsonSchema | None, JsonSchema | None],
+        errors: Iterable[ErrorSchema | Mapping[str, Any]],
+        description: str | None,
+    ) -> Callable[[H], H]:
+        def add(handler: H) -> H:
+            chosen = getattr(handler, "__name__", None) if name is None else name
+            place = f"{self.name}.{_checked('procedure', chosen)}"
+            if chosen in self._procedures:
+                raise ValueError(f"{place} is defined twice")
+            generator = _check_handler(place, kind, handler)
+            try:
+                init, request, response = (Schema(schema) for schema in schemas)
+                declared = _declared(errors)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from error
+            self._procedures[str(chosen)] = Procedure(
+                service=self.name,
+                name=str(chosen),
+                kind=kind,
+                init=init,
+                request=request if kind.takes_requests else None,
+                response=response,
+                errors=declared,
+                codes=frozenset(code for error in declared for code in error_codes(error)),
+                handler=handler,
+                generator=generator,
+                description=description,
+                _error=Schema({"anyOf": list(declared)} if declared else False),
+            )
+            return handler
+
+        return add
+
+
+def service_table(services: Iterable[Service]) -> dict[str, Service]:
+    """Return services by their names.
+
+    Raises:
+        ValueError: two have the same name.
+    """
+    table: dict[str, Service] = {}
+    for service in services:
+        if service.name in table:
+            raise ValueError(f"two services are named {service.name!r}")
+        table[service.name] = service
+    return table
+
+
+def flatten_errors(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the error schemas of a union of unions, however deep, as a list to declare.
+
+    What the unions inside say about themselves, such as descriptions, is lost.
+    """
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("anyOf"), list):
+        return [schema]
+    return [flat for inner in schema["anyOf"] for flat in flatten_errors(inner)]
+
+
+def error_codes(schema: Mapping[str, Any]) -> list[str]:
+    """Return the codes that one error's schema allows.
+
+    Raises:
+        ValueError: it is not an object with a literal ``code`` and a ``message``.
+    """
+    fields = schema if isinstance(schema, Mapping) else {}
+    properties, needed = fields.get("properties"), fields.get("required")
+    if not isinstance(properties, Mapping) or not isinstance(needed, list):
+        raise ValueError("an error must be an object with a code and a message, both required")
+    for name in ("code", "message"):
+        if name not in needed or not isinstance(properties.get(name), Mapping):
+            raise ValueError(f"an error must have a {name}, and must require it")
+    message = properties["message"]
+    if message.get("type") != "string" and not isinstance(message.get("const"), str):
+        raise ValueError("the message of an error must be a string")
+    codes = _literals(properties["code"])
+    if not codes or not all(isinstance(code, str) for code in codes):
+        raise ValueError("the code of an error must be a literal string, or several")
+    return codes
+
+
+def _literals(schema: Mapping[str, Any]) -> list[Any]:
+    """Return what a schema of literals allows: a constant, an enum or a union of constants."""
+    if "const" in schema:
+        return [schema["const"]]
+    branches = schema.get("anyOf")
+    if isinstance(branches, list) and all(isinstance(branch, Mapping) for branch in branches):
+        return [branch.get("const") for branch in branches]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else []
+
+
+def _declared(errors: Iterable[ErrorSchema | Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Return the error schemas of a procedure, unions taken apart."""
+    if isinstance(errors, Mapping):
+        errors = [errors]
+    flat: list[dict[str, Any]] = []
+    for error in errors:
+        schemas: Mapping[str, Any] = error.json if isinstance(error, ErrorSchema) else error
+        union = flatten_errors(schemas)
+        if union != [schemas] and union != schemas["anyOf"]:
+            raise ValueError("a union of errors holds a union: use flatten_errors()")
+        for schema in union:
+            for code in error_codes(schema):
+                if code in RESERVED_CODES:
+                    raise ValueError(f"the error code {code} belongs to the protocol")
+            copy = Schema(schema).json
+            assert isinstance(copy, dict)
+            flat.append(copy)
+    return tuple(flat)
+
+
+def _checked(what: str, name: Any) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"a {what} must be named by a string, but is named {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the name of a {what} cannot be sent as UTF-8: {name!r}") from None
+    return name
+
+
+def _check_handler(place: str, kind: Kind, handler: Any) -> bool:
+    """Return whether a handler is a generator function.
+
+    Raises:
+        ValueError: it cannot be called as its kind is.
+    """
+    if not callable(handler):
+        raise ValueError(f"{place} is handled by {handler!r}, which cannot be called")
+    called = [handler, getattr(handler, "__call__", None)]  # noqa: B004 - the method itself
+    if any(inspect.iscoroutinefunction(f) or inspect.isasyncgenfunction(f) for f in called):
+        raise ValueError(f"{place} is handled by a coroutine; handlers run in threads")
+    generator = any(inspect.isgeneratorfunction(function) for function in called)
+    if generator and not kind.writes_responses:
+        raise ValueError(f"{place} is of kind {kind}: its handler returns a response, never yields")
+    wanted = ["ctx", "init"]
+    wanted += ["requests"] if kind.takes_requests else []
+    wanted += ["responses"] if kind.writes_responses and not generator else []
+    try:
+        inspect.signature(handler).bind(*wanted)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{place} is of kind {kind}: its handler must take ({', '.join(wanted)}): {error}"
+        ) from error
+    return generator
