@@ -1,0 +1,392 @@
+"""Calls of every kind, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import wsmux
+from wsmux import rpc
+from wsmux.rpc.carriers import channel_over
+
+from ..threads.waiting import wait_for
+from .offers import WAIT, Gate, offered
+
+CODECS = ("json", "msgpack")
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.opened.set()
+
+
+@pytest.fixture(params=[(t, c) for t in ("websocket", "tcp") for c in CODECS], ids="-".join)
+def client(request: pytest.FixtureRequest, gate: Gate) -> Iterator[rpc.Client]:
+    """Return a client of a server, for each codec over each carrier."""
+    transport, codec = request.param
+    with (
+        rpc.serve([offered(gate)], codec=codec, transport=transport) as server,
+        rpc.connect(server.url, codec=codec) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def simple(gate: Gate) -> Iterator[rpc.Client]:
+    """Return a client over a WebSocket."""
+    with rpc.serve([offered(gate)]) as server, rpc.connect(server.url) as made:
+        yield made
+
+
+def test_an_rpc_returns_its_response(client: rpc.Client) -> None:
+    assert client.rpc("test", "add", {"n": 3}, WAIT) == {"n": 3}
+    assert client.rpc("test", "add", {"n": 4}, WAIT) == {"n": 7}
+
+
+def test_bytes_and_large_numbers_arrive_as_they_are(client: rpc.Client) -> None:
+    value = {"bytes": bytes(range(256)), "large": 2**70, "none": None, "list": [1.5, "ü", True]}
+    assert client.rpc("test", "same", value, WAIT) == value
+
+
+def test_dates_travel_in_msgpack(simple: rpc.Client) -> None:
+    now = datetime.now(UTC)
+    assert simple.rpc("test", "same", now, WAIT) == now
+
+
+def test_an_upload_is_answered_once(client: rpc.Client) -> None:
+    with client.upload("test", "total", None, WAIT) as upload:
+        for number in range(100):
+            upload.write(number)
+        assert upload.finish() == 4950
+
+
+def test_an_upload_of_nothing(client: rpc.Client) -> None:
+    with client.upload("test", "total", None, WAIT) as upload:
+        assert upload.finish() == 0
+
+
+def test_a_subscription_ends_with_its_handler(client: rpc.Client) -> None:
+    assert list(client.subscribe("test", "count", 1000, WAIT)) == list(range(1000))
+
+
+def test_a_stream_goes_both_ways(client: rpc.Client) -> None:
+    with client.stream("test", "echo", None, WAIT) as stream:
+        for value in ("one", "two"):
+            stream.write(value)
+            assert stream.read() == value
+        stream.close_write()
+        assert list(stream) == []
+
+
+def test_a_hundred_streams_at_once(client: rpc.Client) -> None:
+    def talk(number: int) -> bool:
+        with client.stream("test", "echo", None, WAIT) as stream:
+            values = [f"{number}-{i}" for i in range(20)]
+            for value in values:
+                stream.write(value)
+            stream.close_write()
+            return list(stream) == values
+
+    with ThreadPoolExecutor(20) as pool:
+        assert all(pool.map(talk, range(100)))
+
+
+# Errors
+
+
+def test_a_declared_error_is_an_ordinary_result(client: rpc.Client) -> None:
+    with pytest.raises(rpc.RiverError) as caught:
+        client.rpc("test", "fails", "declared", WAIT)
+    error = caught.value
+    assert (error.code, error.message, error.extra) == ("BAD", "as declared", [1])
+
+
+@pytest.mark.parametrize("how", ["undeclared", "raised"])
+def test_what_was_not_declared_does_not_leak(
+    how: str, simple: rpc.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(rpc.RiverError) as caught:
+        simple.rpc("test", "fails", how, WAIT)
+    assert (caught.value.code, caught.value.message) == ("UNCAUGHT_ERROR", "the handler failed")
+    assert "fails" in caplog.text
+
+
+def test_the_text_of_exceptions_can_be_exposed(gate: Gate) -> None:
+    with (
+        rpc.serve([offered(gate)], expose_errors=True) as server,
+        rpc.connect(server.url) as client,
+        pytest.raises(rpc.RiverError, match="a secret"),
+    ):
+        client.rpc("test", "fails", "raised", WAIT)
+
+
+def test_a_response_of_the_wrong_shape_is_not_sent(simple: rpc.Client) -> None:
+    with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR"):
+        simple.rpc("test", "wrong", None, WAIT)
+
+
+@pytest.mark.parametrize(
+    ("service", "procedure", "init", "text"),
+    [
+        ("nothing", "add", {"n": 1}, "couldn't find service nothing"),
+        ("test", "toString", {}, "couldn't find a procedure toString"),
+        ("test", "__init__", {}, "couldn't find a procedure __init__"),
+        ("test", "add", {"n": "one"}, "procedure init failed validation"),
+    ],
+)
+def test_a_wrong_call_is_an_invalid_request(
+    service: str, procedure: str, init: object, text: str, client: rpc.Client
+) -> None:
+    with pytest.raises(rpc.RiverError, match=text) as caught:
+        client.rpc(service, procedure, init, WAIT)
+    assert caught.value.code == "INVALID_REQUEST"
+
+
+def test_names_are_looked_up_as_they_are(simple: rpc.Client) -> None:
+    assert simple.rpc("test", "__class__", None, WAIT) == "found by its name"
+
+
+def test_a_wrong_request_ends_the_call_and_says_where(client: rpc.Client) -> None:
+    with client.upload("test", "total", None, WAIT) as upload:
+        upload.write("one")
+        with pytest.raises(rpc.RiverError) as caught:
+            upload.finish()
+    assert caught.value.code == "INVALID_REQUEST"
+    assert caught.value.extra["totalErrors"] == 1
+
+
+def test_a_value_that_cannot_be_sent_changes_nothing(simple: rpc.Client) -> None:
+    with pytest.raises(rpc.EncodeError):
+        simple.rpc("test", "same", object(), WAIT)
+    assert simple.rpc("test", "same", 1, WAIT) == 1
+
+
+def test_errors_as_results(gate: Gate) -> None:
+    with (
+        rpc.serve([offered(gate)]) as server,
+        rpc.connect(server.url, errors="results") as client,
+    ):
+        assert client.rpc("test", "same", 1, WAIT) == rpc.Ok(1)
+        answer = client.rpc("test", "fails", "declared", WAIT)
+        assert not answer.ok
+        assert answer.error.code == "BAD"
+
+
+# Ends
+
+
+def test_a_call_out_of_time_is_cancelled(simple: rpc.Client, gate: Gate) -> None:
+    with pytest.raises(TimeoutError, match=r"test\.hangs did not answer in time"):
+        simple.rpc("test", "hangs", None, timeout=0.05)
+    assert gate.over.wait(WAIT)  # the server was told, though the handler still runs
+
+
+def test_leaving_a_subscription_cancels_it(simple: rpc.Client, gate: Gate) -> None:
+    with simple.subscribe("test", "watch", None, WAIT) as subscription:
+        assert subscription.read() == "first"
+    assert gate.over.wait(WAIT)
+    wait_for(lambda: gate.seen == ["CANCEL"])
+
+
+def test_a_cancelled_stream_tells_the_handler(simple: rpc.Client, gate: Gate) -> None:
+    stream = simple.stream("test", "echo", None, WAIT)
+    stream.write(1)
+    assert stream.read() == 1
+    stream.cancel("enough")
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        stream.read()
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        stream.write(2)
+    wait_for(lambda: gate.seen == ["CANCEL"])
+
+
+def test_a_handler_cancels_once(simple: rpc.Client) -> None:
+    with simple.stream("test", "cancels", None, WAIT) as stream:
+        stream.write("x")
+        assert stream.read() == "x"
+        with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+            stream.read()
+        with pytest.raises(EOFError):
+            stream.read()
+
+
+def test_a_server_that_closes_ends_calls(gate: Gate) -> None:
+    options = rpc.Options(session_disconnect_grace=0.2)
+    with rpc.serve([offered(gate)]) as server:
+        client = rpc.connect(server.url, options=options)
+        subscription = client.subscribe("test", "watch", None, WAIT)
+        assert subscription.read() == "first"
+    with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+        subscription.read()
+    client.close()
+
+
+def test_calls_of_a_closed_client_end_at_once(simple: rpc.Client) -> None:
+    subscription = simple.subscribe("test", "watch", None, WAIT)
+    assert subscription.read() == "first"
+    simple.close()
+    with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+        subscription.read()
+    with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+        simple.rpc("test", "same", 1, WAIT)
+
+
+# Sessions
+
+
+def cut(client: rpc.Client) -> None:
+    channel = client._engine.channel
+    if channel is not None:
+        channel.abort()
+
+
+def test_nothing_is_lost_or_doubled_when_connections_are_cut(client: rpc.Client) -> None:
+    done = threading.Event()
+
+    def cuts() -> None:
+        for _ in range(10):
+            if done.wait(0.02):
+                return
+            cut(client)
+
+    cutter = threading.Thread(target=cuts)
+    cutter.start()
+    with client.stream("test", "echo", None, WAIT) as stream:
+        writer = threading.Thread(
+            target=lambda: [*map(stream.write, range(1000)), stream.close_write()]
+        )
+        writer.start()
+        assert list(stream) == list(range(1000))
+        writer.join()
+    assert list(client.subscribe("test", "count", 1000, WAIT)) == list(range(1000))
+    with client.upload("test", "total", None, WAIT) as upload:
+        for number in range(1000):
+            upload.write(number)
+        assert upload.finish() == 499_500
+    done.set()
+    cutter.join()
+
+
+def test_a_session_outlives_its_connection(simple: rpc.Client) -> None:
+    with simple.stream("test", "echo", None, WAIT) as stream:
+        stream.write(1)
+        assert stream.read() == 1
+        session = simple._engine.connector.session
+        cut(simple)
+        stream.write(2)
+        assert stream.read() == 2
+        assert simple._engine.connector.session is session
+
+
+def test_a_client_without_a_server_fails_after_the_grace() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = rpc.Options(session_disconnect_grace=0.1)
+    with rpc.connect(f"ws://127.0.0.1:{port}", options=options) as client:
+        with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+            client.rpc("test", "same", 1, WAIT)
+        with pytest.raises(TimeoutError):
+            client.wait_connected(0.01)
+
+
+def test_a_client_finds_a_server_that_comes_up_later(gate: Gate) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    statuses: list[str] = []
+    options = rpc.Options(session_disconnect_grace=WAIT, backoff_base=0.01, backoff_jitter=0.01)
+    with (
+        rpc.connect(
+            f"ws://127.0.0.1:{port}", options=options, on_connection_status=statuses.append
+        ) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answer = pool.submit(client.rpc, "test", "same", "at last", WAIT)
+        wait_for(lambda: statuses.count("connecting") >= 2)
+        with rpc.serve([offered(gate)], port=port):
+            assert answer.result(WAIT) == "at last"
+
+
+def test_metadata_is_validated_and_seen_by_handlers() -> None:
+    service = rpc.Service("me")
+
+    @service.rpc()
+    def name(ctx: rpc.Context, init: object) -> object:
+        return ctx.metadata
+
+    def validate(metadata: dict[str, str], before: object, client_id: str) -> str:
+        if metadata["token"] != "good":
+            raise rpc.Rejection("wrong token")
+        return f"{client_id} with a good token"
+
+    failures: list[tuple[str, ...]] = []
+    with rpc.serve([service], validate=validate) as server:
+        with rpc.connect(server.url, client_id="c", metadata=lambda: {"token": "good"}) as client:
+            assert client.rpc("me", "name", None, WAIT) == "c with a good token"
+        with (
+            rpc.connect(
+                server.url,
+                metadata=lambda: {"token": "bad"},
+                on_protocol_error=lambda *what: failures.append(what),
+            ) as client,
+            pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"),
+        ):
+            client.rpc("me", "name", None, WAIT)
+        wait_for(lambda: failures)
+    assert failures[0][2] == "REJECTED_BY_CUSTOM_HANDLER"
+
+
+# Carriers
+
+
+def test_a_session_over_streams_of_a_connection(gate: Gate) -> None:
+    """Each connection of the session is a stream; one that breaks is followed by another."""
+    engine_ends: list[wsmux.Stream] = []
+    with rpc.serve([offered(gate)]) as server:
+
+        def serve(stream: wsmux.Stream) -> None:
+            engine_ends.append(stream)
+            from wsmux.rpc.carriers import socket_over
+
+            sock = socket_over(stream)
+            server._engine.serve(channel_over(sock, wsmux.Role.SERVER, 2**20, websocket=False))
+
+        near, far = wsmux.pair()
+        thread = threading.Thread(target=lambda: [serve(stream) for stream in far])
+        thread.start()
+        with rpc.connect(near) as client:
+            assert client.rpc("test", "same", "over a stream", WAIT) == "over a stream"
+        near.close()
+        far.close()
+        thread.join(WAIT)
+    assert len(engine_ends) == 1
+
+
+def test_unix_sockets(gate: Gate, tmp_path: Path) -> None:
+    path = tmp_path / "river"
+    with rpc.serve([offered(gate)]) as server, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def accept() -> None:
+            sock = listener.accept()[0]
+            server._engine.serve(channel_over(sock, wsmux.Role.SERVER, 2**20, websocket=False))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        with rpc.connect(f"unix://{path}") as client:
+            assert client.rpc("test", "same", 5, WAIT) == 5
+        thread.join(WAIT)
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.1/", "somewhere"])
+def test_an_address_of_no_carrier_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match="is no ws://"):
+        rpc.connect(target)

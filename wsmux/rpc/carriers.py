@@ -1,0 +1,193 @@
+"""Make the channels that sessions run over: WebSockets, plain sockets, streams of a connection.
+
+A WebSocket carries a message of River in each of its own, without a subprotocol; everything else
+carries a length before each. A stream is joined to one end of a socket pair by two threads, so
+that one kind of channel does for all.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ..channel import Channel
+from ..config import KIB, Config
+from ..connection import Connection
+from ..deadline import Deadline
+from ..exceptions import WsmuxError
+from ..protocols.base import Role
+from ..stream import Stream
+from ..transports.tcp import connect_tcp, is_tcp
+from ..transports.websocket_client import shake_hands
+from ..websocket.framing import WebSocketFraming
+from .framing import LengthFraming
+
+__all__ = ["Dialler", "Target", "channel_over", "dialler", "socket_over"]
+
+Target = str | Connection | Stream | socket.socket
+
+# Makes a channel within a time, each time it is called; raises OSError or WsmuxError.
+Dialler = Callable[[Deadline], Channel]
+
+CHUNK = 64 * KIB
+
+# Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
+CLOSE_TIMEOUT = 1.0
+
+_log = logging.getLogger("wsmux.rpc")
+
+
+def channel_over(sock: socket.socket, role: Role, max_size: int, websocket: bool) -> Channel:
+    """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
+    config = Config(
+        ping_interval=None,
+        close_timeout=CLOSE_TIMEOUT,
+        max_message_size=max(max_size, 128 * KIB),
+    )
+    framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
+    try:
+        return Channel(sock, framing, role, config)
+    except OSError:  # the system has no descriptor to give
+        sock.close()
+        raise
+
+
+def dialler(
+    target: Target,
+    max_size: int,
+    *,
+    headers: Mapping[str, str] | Sequence[str] | None,
+    ssl_context: ssl.SSLContext | None,
+    options: dict[str, Any],
+) -> Dialler:
+    """Return what connects to a target.
+
+    Raises:
+        ValueError: it is no address that can be connected to.
+    """
+    if isinstance(target, Connection):
+        return lambda deadline: _over_stream(target.open_stream(deadline.remaining()), max_size)
+    if isinstance(target, Stream | socket.socket):
+        return _Once(target, max_size)
+    parts = urlsplit(target)
+    if parts.scheme == "unix":
+        return lambda deadline: _over_unix(unquote(parts.path), max_size, deadline)
+    if is_tcp(target):
+
+        def tcp(deadline: Deadline) -> Channel:
+            sock = connect_tcp(target, ssl_context, deadline)
+            return channel_over(sock, Role.CLIENT, max_size, websocket=False)
+
+        return tcp
+    if parts.scheme not in ("ws", "wss"):
+        raise ValueError(f"{target!r} is no ws://, wss://, tcp:// or unix:// address")
+    if ssl_context is not None:
+        options = {**options, "sslopt": {**options.get("sslopt", {}), "context": ssl_context}}
+
+    def websocket(deadline: Deadline) -> Channel:
+        sock, _ = shake_hands(
+            target,
+            subprotocols=(),
+            headers=headers,
+            deadline=deadline,
+            max_size=Config().max_handshake_size,
+            options=options,
+        )
+        return channel_over(sock, Role.CLIENT, max_size, websocket=True)
+
+    return websocket
+
+
+class _Once:
+    """Hand out a stream or socket that is there already; it cannot be made a second time."""
+
+    def __init__(self, target: Stream | socket.socket, max_size: int) -> None:
+        self._target: Stream | socket.socket | None = target
+        self._max_size = max_size
+
+    def __call__(self, deadline: Deadline) -> Channel:
+        target, self._target = self._target, None
+        if target is None:
+            raise ConnectionRefusedError("a single stream cannot be connected again")
+        if isinstance(target, Stream):
+            return _over_stream(target, self._max_size)
+        return channel_over(target, Role.CLIENT, self._max_size, websocket=False)
+
+
+def _over_unix(path: str, max_size: int, deadline: Deadline) -> Channel:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(deadline.remaining())
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return channel_over(sock, Role.CLIENT, max_size, websocket=False)
+
+
+def _over_stream(stream: Stream, max_size: int) -> Channel:
+    return channel_over(socket_over(stream), Role.CLIENT, max_size, websocket=False)
+
+
+def socket_over(stream: Stream) -> socket.socket:
+    """Return a socket whose bytes are those of a stream, carried by two threads."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(None)
+    joint = _Joint(stream, ours)
+    for copy in (joint.upwards, joint.downwards):
+        name = f"{stream.connection.name}-{stream.id}-{copy.__name__}"
+        threading.Thread(target=copy, name=name, daemon=True).start()
+    return theirs
+
+
+class _Joint:
+    """Carry bytes between a stream and a socket, which the last of the two threads closes."""
+
+    def __init__(self, stream: Stream, sock: socket.socket) -> None:
+        self._stream = stream
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._running = 2
+
+    def upwards(self) -> None:
+        """Copy from the socket to the stream."""
+        try:
+            while data := self._socket.recv(CHUNK):
+                self._stream.write(data)
+            self._stream.close_write()
+        except (WsmuxError, OSError, ValueError) as error:
+            self._cut(error)
+        finally:
+            self._leave()
+
+    def downwards(self) -> None:
+        """Copy from the stream to the socket."""
+        try:
+            while data := self._stream.read(CHUNK):
+                self._socket.sendall(data)
+            self._socket.shutdown(socket.SHUT_WR)
+        except (WsmuxError, OSError, ValueError) as error:
+            self._cut(error)
+        finally:
+            self._leave()
+
+    def _cut(self, error: Exception) -> None:
+        _log.debug("stream %d is carried no further: %s", self._stream.id, error)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the other thread
+        except OSError:
+            _log.debug("its socket was not connected any more")
+        self._stream.close()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._running -= 1
+            last = not self._running
+        if last:
+            self._stream.close()
+            self._socket.close()

@@ -1,0 +1,175 @@
+"""Call procedures of a River server, from any number of threads."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ..deadline import Deadline
+from .calls import Call, StreamCall, Subscription, Upload
+from .carriers import Target, dialler
+from .client_engine import ClientEngine, new_id
+from .codec import Codec
+from .codecs import codec_of
+from .envelope import CLOSED
+from .notices import Notices
+from .options import Options
+
+__all__ = ["Client", "connect"]
+
+SERVER_ID = "SERVER"
+
+
+class Client:
+    """Call procedures over one session, which survives its connections; made by ``connect``.
+
+    Every method may be called from any thread. Leaving a ``with`` block closes the client.
+
+    Attributes:
+        client_id: the id that the server knows this client by.
+    """
+
+    def __init__(self, engine: ClientEngine, raises: bool) -> None:
+        self._engine = engine
+        self._raises = raises
+        self.client_id = engine.connector.own_id
+
+    def __repr__(self) -> str:
+        connector = self._engine.connector
+        return f"<Client {self.client_id} of {connector.peer_id} {connector.state.name.lower()}>"
+
+    def rpc(self, service: str, procedure: str, init: Any, timeout: float | None = None) -> Any:
+        """Call a procedure that answers once, and return its response.
+
+        Raises:
+            RiverError: the answer is an error, or the session was lost (UNEXPECTED_DISCONNECT).
+            TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
+            EncodeError: the codec cannot carry ``init``.
+        """
+        deadline = Deadline(timeout)
+        return self._open(service, procedure, init, CLOSED).result(deadline)
+
+    def subscribe(
+        self, service: str, procedure: str, init: Any, timeout: float | None = None
+    ) -> Subscription[Any]:
+        """Call a procedure that sends responses; iterate what this returns.
+
+        ``timeout`` is for the whole of it, and raises ``TimeoutError`` in a read.
+        """
+        return Subscription(self._open(service, procedure, init, CLOSED), Deadline(timeout))
+
+    def upload(
+        self, service: str, procedure: str, init: Any, timeout: float | None = None
+    ) -> Upload[Any, Any]:
+        """Call a procedure that takes requests and answers once."""
+        return Upload(self._open(service, procedure, init, 0), Deadline(timeout))
+
+    def stream(
+        self, service: str, procedure: str, init: Any, timeout: float | None = None
+    ) -> StreamCall[Any, Any]:
+        """Call a procedure that takes requests and sends responses."""
+        return StreamCall(self._open(service, procedure, init, 0), Deadline(timeout))
+
+    def _open(self, service: str, procedure: str, init: Any, flags: int) -> Call:
+        engine = self._engine
+        call = Call(engine, engine.mutex, f"{service}.{procedure}", self._raises)
+        engine.open(call, service, procedure, init, flags)
+        return call
+
+    def wait_connected(self, timeout: float | None = None) -> None:
+        """Connect now, and wait for it.
+
+        Raises:
+            TimeoutError: there is no connection in time; attempts go on.
+        """
+        self._engine.connect(Deadline(timeout))
+
+    def close(self, timeout: float | None = 5.0) -> None:
+        """End every call and the connection; closing twice is fine."""
+        self._engine.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(
+    target: Target,
+    *,
+    codec: str | Codec = "msgpack",
+    options: Options | None = None,
+    client_id: str | None = None,
+    server_id: str = SERVER_ID,
+    metadata: Callable[[], Any] | None = None,
+    # connecting
+    eager: bool = False,
+    connect_on_call: bool = True,
+    headers: Mapping[str, str] | Sequence[str] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    # errors and events
+    errors: str = "raise",
+    on_session_status: Callable[[str, str], object] | None = None,
+    on_connection_status: Callable[[str], object] | None = None,
+    on_protocol_error: Callable[..., object] | None = None,
+    **http_options: Any,
+) -> Client:
+    """Return a client of a River server; it connects with the first call, or at once if ``eager``.
+
+    Args:
+        target: ``ws://``, ``wss://``, ``tcp://host:port`` or ``unix:///path``; a ``Connection``,
+            on which each attempt opens a stream; or a ``Stream`` or socket, which are there once.
+        codec: ``"msgpack"``, ``"json"`` or a codec; the server must use the same.
+        options: times and bounds.
+        client_id: names this client, at random by default. Keep it secret from other clients.
+        server_id: what the server is called.
+        metadata: makes what the handshake carries, for each connection; it may block.
+        eager: connect now; this does not wait for it.
+        connect_on_call: connect when a call is made and there is no connection.
+        headers, ssl_context, http_options: as in ``wsmux.connect``.
+        errors: ``"raise"`` raises ``RiverError`` for error results; ``"results"`` returns ``Ok``
+            and ``Err`` instead of values.
+        on_session_status: called with ``"created"`` or ``"closed"``, and the session's id.
+        on_connection_status: called with the state of the connection, such as ``"connected"``.
+        on_protocol_error: called with the kind of failure, a sentence, and the server's code if it
+            refused. Callbacks run in a thread of their own, and may block.
+
+    Raises:
+        ValueError: an argument is wrong.
+    """
+    if errors not in ("raise", "results"):
+        raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")
+    chosen = codec_of(codec)
+    own_id = new_id() if client_id is None else client_id
+    notices = Notices(
+        {
+            "session_status": on_session_status,
+            "connection_status": on_connection_status,
+            "protocol_error": on_protocol_error,
+        },
+        f"wsmux-rpc-{own_id}",
+    )
+    dial = dialler(
+        target, chosen.max_size, headers=headers, ssl_context=ssl_context, options=http_options
+    )
+    engine = ClientEngine(
+        dial,
+        chosen,
+        options or Options(),
+        notices,
+        client_id=own_id,
+        server_id=server_id,
+        metadata=metadata,
+        connect_on_call=connect_on_call,
+    )
+    if eager:
+        engine.connect(None)
+    return Client(engine, errors == "raise")

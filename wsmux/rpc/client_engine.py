@@ -1,0 +1,344 @@
+"""Run a client: one thread that connects, reads and keeps time, however many calls there are.
+
+Threads and locks:
+
+- One mutex guards the connector, its session, the table of calls and both halves of each. Nothing
+  is sent, dialled or called back under it. A channel's own mutex may be taken under it, for its
+  send queue, never the other way round.
+- The I/O thread performs what the connector orders: it dials, iterates the channel's batches, and
+  waits. It never waits in a send. A call's thread sends its own message, as far as the socket takes
+  it; the rest is for the I/O thread.
+- Metadata is made in a thread of its own, and the user's callbacks run in another one, so that
+  neither can stop the I/O thread.
+- The thread starts with the first call, or eagerly, and ends with ``close``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .. import forks
+from ..bell import Bell
+from ..channel import Channel
+from ..deadline import Deadline
+from ..exceptions import ForkedError, LocalProtocolError
+from ..protocols.base import Message as SendMessage
+from ..waiter import Waiter, WaitList, wake
+from .calls import Call, Calls
+from .carriers import Dialler
+from .client_loop import ClientLoop
+from .codec import Codec
+from .connector import Connector
+from .connector_states import (
+    ConnectorEvent,
+    ConnectorState,
+    Failure,
+    Received,
+    SessionClosed,
+    SessionCreated,
+    StatusChanged,
+)
+from .envelope import CANCELLED, CLOSED, OPEN, Envelope
+from .errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
+from .notices import Notices
+from .options import Options
+from .results import (
+    CLOSE_PAYLOAD,
+    NotAResult,
+    error_result,
+    is_close,
+    read_cancel,
+    read_result,
+)
+from .session import Session
+
+__all__ = ["ClientEngine"]
+
+# Bytes of randomness in an id; as many as shipped ones have.
+ID_BYTES = 9
+
+_log = logging.getLogger("wsmux.rpc")
+
+
+def new_id() -> str:
+    """Return an id that nobody can guess."""
+    return secrets.token_urlsafe(ID_BYTES)
+
+
+class ClientEngine(Calls):
+    """Be what a client and its calls are made of. See ``rpc.connect`` for the arguments.
+
+    Attributes:
+        mutex: see the module.
+        connector: the pure machine.
+        channel: the present connection, or ``None``.
+        orders: what the connector wants done, for the I/O thread.
+        idle: where that thread waits while there is no channel.
+        stopping: it is to end when there is nothing left to do.
+        dial, metadata, options: see ``rpc.connect``.
+    """
+
+    def __init__(
+        self,
+        dial: Dialler,
+        codec: Codec,
+        options: Options,
+        notices: Notices,
+        *,
+        client_id: str,
+        server_id: str,
+        metadata: Callable[[], Any] | None,
+        connect_on_call: bool,
+    ) -> None:
+        self.codec = codec
+        self.options = options
+        self.mutex = threading.Lock()
+        self.connector = Connector(
+            client_id,
+            server_id,
+            codec=codec,
+            options=options,
+            new_id=new_id,
+            random=random.random,
+        )
+        self.dial = dial
+        self._notices = notices
+        self.metadata = metadata
+        self._connect_on_call = connect_on_call
+        self._close_packed = codec.pack(CLOSE_PAYLOAD)
+        self._calls: dict[str, Call] = {}
+        self._room = WaitList()  # writers waiting for acknowledgements
+        self.idle = Waiter()  # the I/O thread, while there is no channel
+        self._changed = WaitList()  # threads waiting for a connection, or the end of one
+        self.channel: Channel | None = None
+        self._attempt = 0
+        self.orders: list[ConnectorEvent] = []  # for the I/O thread
+        self._thread: threading.Thread | None = None
+        self.stopping = False
+        self._pid = os.getpid()
+        forks.register(self)
+
+    # Any thread
+
+    def check_locked(self) -> None:
+        """Raise ``ForkedError`` in a forked child."""
+        if self._pid != os.getpid():
+            raise ForkedError("this client belongs to the process that forked this one")
+
+    def connect(self, deadline: Deadline | None) -> None:
+        """Start to connect; wait for it with a deadline.
+
+        Raises:
+            TimeoutError: there is no connection in time; attempts go on.
+        """
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            self.connector.connect(time.monotonic())
+            self.settle_locked(wakes)
+        self.after(wakes)
+        if deadline is None:
+            return
+        with self.mutex:
+            while self.connector.state is not ConnectorState.CONNECTED:
+                if self.connector.state is ConnectorState.CLOSED:
+                    raise LocalProtocolError("the client is closed")
+                if deadline.expired():
+                    raise TimeoutError("no connection in time; attempts go on")
+                self._changed.wait(self.mutex, deadline)
+
+    def open(self, call: Call, service: str, procedure: str, init: Any, flags: int) -> None:
+        """Send the first message of a call.
+
+        Raises:
+            EncodeError: the codec cannot carry ``init``.
+        """
+        packed = self.codec.pack(init)
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            if self.connector.state is ConnectorState.CLOSED:
+                error = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+                call.end_locked(error, wakes)
+                return
+            now = time.monotonic()
+            call.session = session = self.connector.need_session(now)
+            call.stream_id = new_id()
+            self._calls[call.stream_id] = call
+            session.send(
+                packed,
+                stream_id=call.stream_id,
+                flags=OPEN | flags,
+                service=service,
+                procedure=procedure,
+            )
+            if self._connect_on_call:
+                self.connector.connect(now)
+            self.settle_locked(wakes)
+        self.after(wakes)
+
+    def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
+        packed = self.codec.pack(value)
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            call.writer.check_locked()
+            while call.session is not None and call.session.full:
+                if deadline.expired():
+                    raise TimeoutError(f"{call.name}: too much is not acknowledged")
+                self._room.wait(self.mutex, deadline)
+                call.writer.check_locked()
+            assert call.session is not None
+            call.session.send(packed, stream_id=call.stream_id, flags=0)
+            self.settle_locked(wakes)
+        self.after(wakes)
+
+    def send_close(self, call: Call) -> None:
+        self._say_once(call, self._close_packed, CLOSED, cancel=None)
+
+    def cancel(self, call: Call, message: str) -> None:
+        error = RiverError(CANCEL, message)
+        self._say_once(call, self.codec.pack(error_result(error)), CANCELLED, cancel=error)
+
+    def _say_once(self, call: Call, packed: bytes, flags: int, cancel: RiverError | None) -> None:
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            closes = call.writer.close_locked() if cancel is None else not call.over
+            if closes and call.session is not None and not call.over:
+                call.session.send(packed, stream_id=call.stream_id, flags=flags)
+            if cancel is not None and not call.over:
+                self._forget_locked(call)
+                call.end_locked(cancel, wakes)
+            self.settle_locked(wakes)
+        self.after(wakes)
+
+    def close(self, timeout: float | None) -> None:
+        """End every call and the connection; wait for the thread at most ``timeout`` seconds."""
+        wakes: list[Bell] = []
+        with self.mutex:
+            if self._pid != os.getpid() or self.connector.state is ConnectorState.CLOSED:
+                return
+            self.connector.close()
+            self.stopping = True
+            self.settle_locked(wakes)
+            thread = self._thread
+        self.after(wakes)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+        self._notices.close()
+
+    # With the mutex held
+
+    def settle_locked(self, wakes: list[Bell]) -> None:
+        """Apply what the connector reports, and queue what it sends."""
+        self.apply_locked(wakes)
+        channel = self.channel
+        if channel is not None and self.connector.has_output():
+            messages: list[SendMessage] = [(d, b"") for d in self.connector.data_to_send()]
+            with channel.mutex:
+                channel.queue.add_data_locked(messages)
+        if self.orders or self.stopping:
+            self.idle.rouse(wakes)
+            if channel is not None:
+                channel.wake()
+            if self.orders:
+                self._start_locked()
+        session = self.connector.session
+        if session is None or not session.full:
+            self._room.collect(wakes)
+
+    def apply_locked(self, wakes: list[Bell], size: int = 0) -> None:
+        """Apply what the connector reports; what it received is of ``size`` bytes."""
+        for event in self.connector.events():
+            if type(event) is Received:
+                self._received_locked(event.envelope, size, wakes)
+            else:
+                self._note_locked(event, wakes)
+
+    def _note_locked(self, event: ConnectorEvent, wakes: list[Bell]) -> None:
+        match event:
+            case SessionCreated(session):
+                self._notices.add("session_status", "created", session.id)
+            case SessionClosed(session, reason):
+                self._notices.add("session_status", "closed", session.id)
+                self._end_calls_locked(session, reason, wakes)
+            case StatusChanged(state):
+                self._notices.add("connection_status", state.name.lower())
+                self._changed.collect(wakes)
+            case Failure(kind, text, code):
+                self._notices.add("protocol_error", str(kind), text, code)
+            case _:
+                self.orders.append(event)
+
+    def _end_calls_locked(self, session: Session, reason: str, wakes: list[Bell]) -> None:
+        error = RiverError(UNEXPECTED_DISCONNECT, reason)
+        for call in [call for call in self._calls.values() if call.session is session]:
+            self._forget_locked(call)
+            call.end_locked(error, wakes)
+        self._room.collect(wakes)
+
+    def _forget_locked(self, call: Call) -> None:
+        self._calls.pop(call.stream_id, None)
+
+    def _received_locked(self, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
+        call = self._calls.get(envelope.stream_id)
+        if call is None:
+            return  # it is over here; the text says to drop it
+        flags, payload = envelope.flags, envelope.payload
+        if flags & CANCELLED:
+            self._forget_locked(call)
+            call.end_locked(read_cancel(payload), wakes)
+            return
+        if not is_close(payload):
+            try:
+                call.reader.push_locked(read_result(payload), size, wakes)
+            except NotAResult as error:
+                _log.warning("%s: a message was dropped: %s", call.name, error)
+            if self._too_much_unread(call):
+                self._fall_behind_locked(call, wakes)
+                return
+        if flags & CLOSED:
+            call.reader.end_locked(wakes)
+            if call.writer.closed:
+                self._forget_locked(call)
+                call.over = True
+
+    def _too_much_unread(self, call: Call) -> bool:
+        reader, options = call.reader, self.options
+        return (
+            reader.unread_messages > options.unread_messages
+            or reader.unread_bytes > options.unread_bytes
+        )
+
+    def _fall_behind_locked(self, call: Call, wakes: list[Bell]) -> None:
+        error = RiverError(CANCEL, "reader fell behind")
+        assert call.session is not None
+        packed = self.codec.pack(error_result(error))
+        call.session.send(packed, stream_id=call.stream_id, flags=CANCELLED)
+        self._forget_locked(call)
+        call.end_locked(error, wakes)
+
+    def _start_locked(self) -> None:
+        if self._thread is None:
+            name = f"wsmux-rpc-{self.connector.own_id}"
+            self._thread = threading.Thread(target=ClientLoop(self).run, name=name, daemon=True)
+            self._thread.start()
+
+    def after(self, wakes: list[Bell]) -> None:
+        """Wake whom a change concerns, and send what it queued; the mutex is not held."""
+        wake(wakes)
+        channel = self.channel
+        if channel is not None:
+            channel.flush()
+
+    def forked(self) -> None:
+        """See ``forks``."""
+        self.mutex = threading.Lock()

@@ -1,0 +1,55 @@
+"""Tell the application what happens below its calls, in a thread that may block."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["KINDS", "Notices"]
+
+KINDS = ("session_status", "connection_status", "protocol_error")
+
+# Notices not yet told; beyond it the oldest are dropped, with a line in the log.
+MAX_WAITING = 10_000
+
+_log = logging.getLogger("wsmux.rpc")
+
+
+class Notices:
+    """Call one function a kind, in order, from a thread of its own that starts with the first."""
+
+    def __init__(self, handlers: Mapping[str, Callable[..., object] | None], name: str) -> None:
+        self._handlers = {kind: handler for kind, handler in handlers.items() if handler}
+        self._name = name
+        self._waiting: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, kind: str, *what: Any) -> None:
+        """Have a notice told; never blocks."""
+        _log.debug("%s: %s %s", self._name, kind, what)
+        if kind not in self._handlers:
+            return
+        if self._waiting.qsize() >= MAX_WAITING:
+            _log.warning("%s: a notice was dropped: the callbacks are too slow", self._name)
+            return
+        self._waiting.put((kind, what))
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._tell, name=f"{self._name}-notices", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """End the thread behind what is still to be told; does not wait."""
+        self._waiting.put(None)
+
+    def _tell(self) -> None:
+        while (notice := self._waiting.get()) is not None:
+            kind, what = notice
+            try:
+                self._handlers[kind](*what)
+            except Exception:
+                _log.exception("%s: the callback for %s failed", self._name, kind)

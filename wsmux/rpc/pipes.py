@@ -1,0 +1,236 @@
+"""Give the two halves of a call as blocking objects: what is read, and what is written.
+
+Both are guarded by the endpoint's mutex, which ``Line`` holds. A reader and a writer may be used by
+one thread each at a time; closing and cancelling are allowed from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from ..bell import Bell
+from ..deadline import Deadline
+from ..waiter import WaitList, wake
+from .errors import READABLE_BROKEN, RiverError
+
+__all__ = ["Err", "Line", "Ok", "Readable", "Result", "Writable"]
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Ok(Generic[Value]):
+    """Be a success, for a client that asked for results instead of exceptions."""
+
+    value: Value
+
+    @property
+    def ok(self) -> bool:
+        """Tell it from an error."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Err:
+    """Be an error, for a client that asked for results instead of exceptions."""
+
+    error: RiverError
+
+    @property
+    def ok(self) -> bool:
+        """Tell it from a success."""
+        return False
+
+
+Result = Ok[Value] | Err
+
+
+class Line(ABC):
+    """Be what a reader or writer hangs on: the endpoint, seen from one call.
+
+    Attributes:
+        mutex: guards everything of the endpoint.
+    """
+
+    mutex: threading.Lock
+
+    @abstractmethod
+    def check_locked(self) -> None:
+        """Raise ``ForkedError`` in a forked child."""
+
+    @abstractmethod
+    def send(self, value: Any, deadline: Deadline) -> None:
+        """Send a message of the call, waiting while too much is not acknowledged."""
+
+    @abstractmethod
+    def close_writing(self) -> None:
+        """Tell the peer that nothing more comes, once."""
+
+
+class Readable(Generic[Value]):
+    """Read the messages of a call, in order; made by the endpoint.
+
+    Iterating ends at the clean end. An error result raises ``RiverError``; where the stream goes
+    on after it, so does reading.
+    """
+
+    def __init__(self, line: Line, raises: bool = True) -> None:
+        self._line = line
+        self._raises = raises
+        self._items: deque[tuple[Any, int]] = deque()
+        self._readers = WaitList()
+        self._ended = False
+        self._stopped = False  # this side reads no more
+        self.unread_messages = 0
+        self.unread_bytes = 0
+
+    # The endpoint's side, with the mutex held
+
+    def push_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        """Add a value, or the ``RiverError`` of an error result, of ``size`` bytes."""
+        if self._ended or self._stopped:
+            return
+        self._items.append((item, size))
+        self.unread_messages += 1
+        self.unread_bytes += size
+        self._readers.collect(wakes, 1)
+
+    def end_locked(self, wakes: list[Bell]) -> None:
+        """Note the end; what was pushed before stays readable."""
+        self._ended = True
+        self._readers.collect(wakes)
+
+    def rouse_locked(self, wakes: list[Bell]) -> None:
+        """Collect everybody who waits, even who was collected before."""
+        self._readers.rouse(wakes)
+
+    # The user's side
+
+    def read(self, timeout: float | None = None) -> Value:
+        """Return the next value; blocks until it comes.
+
+        Raises:
+            EOFError: the peer has ended its half, and everything was read.
+            TimeoutError: nothing came in ``timeout`` seconds; the call goes on.
+            RiverError: an error result, the call's cancellation, the loss of the session, or
+                (once) that this side had stopped reading.
+        """
+        deadline = Deadline(timeout)
+        with self._line.mutex:
+            self._line.check_locked()
+            while not self._items:
+                if self._ended:
+                    raise EOFError("the peer has ended its half of the call")
+                if deadline.expired():
+                    raise TimeoutError("no message came in time")
+                self._readers.wait(self._line.mutex, deadline)
+                self._line.check_locked()
+            item, size = self._items.popleft()
+            self.unread_messages -= 1
+            self.unread_bytes -= size
+        if isinstance(item, RiverError):
+            if self._raises:
+                raise RiverError(item.code, item.message, item.extra)
+            item = Err(item)
+        elif not self._raises:
+            item = Ok(item)
+        value: Value = item  # a reader of results is made as a Readable[Result]
+        return value
+
+    def __iter__(self) -> Iterator[Value]:
+        while True:
+            try:
+                value = self.read()
+            except EOFError:
+                return
+            yield value
+
+    def stop(self) -> None:
+        """Read no more: drop what is unread and what will come; the peer is not told."""
+        wakes: list[Bell] = []
+        with self._line.mutex:
+            if self._stopped or (self._ended and not self._items):
+                return
+            self._stopped = True
+            self._items.clear()
+            error = RiverError(READABLE_BROKEN, "this side has stopped reading")
+            self._items.append((error, 0))
+            self.unread_messages, self.unread_bytes = 1, 0
+            self._ended = True
+            self._readers.collect(wakes)
+        wake(wakes)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come; there may be something left to read."""
+        return self._ended
+
+
+class Writable(Generic[Value]):
+    """Write the messages of a call; made by the endpoint."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._closed = False
+        self._failure: RiverError | None = None
+
+    # The endpoint's side, with the mutex held
+
+    def fail_locked(self, error: RiverError) -> None:
+        """End it because the call was cancelled, or the session lost."""
+        if not self._closed and self._failure is None:
+            self._failure = error
+
+    def check_locked(self) -> None:
+        """Raise what ended it."""
+        self._line.check_locked()
+        if self._closed:
+            raise ValueError("write to a half of a call that this side has closed")
+        if self._failure is not None:
+            error = self._failure
+            raise RiverError(error.code, error.message, error.extra)
+
+    def close_locked(self) -> bool:
+        """Note that this side closes it; tell whether the peer is to be told."""
+        closes = not self._closed and self._failure is None
+        self._closed = True
+        return closes
+
+    # The user's side
+
+    def write(self, value: Value, timeout: float | None = None) -> None:
+        """Send a value; blocks while too much that was sent is not acknowledged.
+
+        Raises:
+            TimeoutError: there was no room in ``timeout`` seconds; nothing was sent.
+            EncodeError: the codec cannot carry the value; nothing was sent.
+            RiverError: the call was cancelled, or its session lost.
+            ValueError: this side has closed its half.
+        """
+        self._line.send(value, Deadline(timeout))
+
+    def close(self) -> None:
+        """Tell the peer that nothing more comes; closing twice is fine. Never blocks."""
+        self._line.close_writing()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more, whoever ended it."""
+        return self._closed or self._failure is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,158 @@
+"""Be a server's side of calls: what a handler is given, and when a call is over.
+
+A call has two halves. The client ends the requests, the handler the responses; the call is over
+when both have ended, or when either side cancels. Then ``ctx.ended`` is set and what was deferred
+runs, last in first out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ..bell import Bell
+from ..deadline import Deadline
+from .errors import CANCEL, RiverError
+from .pipes import Line, Readable, Writable
+from .services import Procedure
+from .session import Session
+
+__all__ = ["Context", "Replies", "ServerCall"]
+
+_log = logging.getLogger("wsmux.rpc")
+
+
+class Replies(ABC):
+    """Be what calls need of their server."""
+
+    @abstractmethod
+    def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
+        """Send one response, waiting while too much is not acknowledged."""
+
+    @abstractmethod
+    def close_responses(self, call: ServerCall) -> None:
+        """Send the end of the responses, once."""
+
+    @abstractmethod
+    def cancel(self, call: ServerCall, error: RiverError) -> None:
+        """Cancel a call at the client, and end it here with the same error; once."""
+
+    @abstractmethod
+    def metadata(self, call: ServerCall) -> Any:
+        """Return the validated metadata of the session, which may have been refreshed."""
+
+
+class ServerCall(Line):
+    """Be one call. What is not constant is guarded by the mutex."""
+
+    def __init__(
+        self, server: Replies, mutex: Any, session: Session, stream_id: str, procedure: Procedure
+    ) -> None:
+        self._server = server
+        self.mutex = mutex
+        self.session = session
+        self.stream_id = stream_id
+        self.procedure = procedure
+        self.reader: Readable[Any] = Readable(self)
+        self.writer: Writable[Any] = Writable(self)
+        self.over = False
+        self.ended = threading.Event()
+        self._deferred: list[Callable[[], object]] = []
+
+    @property
+    def name(self) -> str:
+        """Name it in a sentence."""
+        return f"{self.procedure.service}.{self.procedure.name}"
+
+    def check_locked(self) -> None:
+        """Do nothing: a forked child has no handlers."""
+
+    def send(self, value: Any, deadline: Deadline) -> None:
+        self._server.send_response(self, value, deadline)
+
+    def close_writing(self) -> None:
+        self._server.close_responses(self)
+
+    def cancel(self, error: RiverError) -> None:
+        """Cancel the call."""
+        self._server.cancel(self, error)
+
+    def live_metadata(self) -> Any:
+        """Return the session's metadata."""
+        return self._server.metadata(self)
+
+    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+        """End both halves."""
+        self.over = True
+        if error is not None:
+            if not self.reader.ended:
+                self.reader.push_locked(error, 0, wakes)
+            self.writer.fail_locked(error)
+        self.reader.end_locked(wakes)
+
+    def defer(self, action: Callable[[], object]) -> None:
+        """Have an action run when the call is over; at once if it is."""
+        with self.mutex:
+            late = self.ended.is_set()
+            if not late:
+                self._deferred.append(action)
+        if late:
+            self._do(action)
+
+    def finish(self) -> None:
+        """Say that the call is over, and run what was deferred; in a thread that may block."""
+        while True:
+            with self.mutex:
+                if not self._deferred:
+                    self.ended.set()
+                    return
+                action = self._deferred.pop()
+            self._do(action)
+
+    def _do(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception:
+            _log.exception("what %s deferred failed", self.name)
+
+
+class Context:
+    """Be what a handler is told beside its init.
+
+    Attributes:
+        state: that of its service.
+        context: what the server was given for all handlers.
+        client_id, session_id, stream_id: who calls, and how the call is named on the wire.
+        service, procedure: what is called.
+        ended: an event that is set when the call is over, whatever ended it.
+    """
+
+    def __init__(self, call: ServerCall, state: Any, context: Any) -> None:
+        self._call = call
+        self.state = state
+        self.context = context
+        self.client_id = call.session.peer_id
+        self.session_id = call.session.id
+        self.stream_id = call.stream_id
+        self.service = call.procedure.service
+        self.procedure = call.procedure.name
+        self.ended = call.ended
+
+    @property
+    def metadata(self) -> Any:
+        """What the validation of the client's handshake returned, refreshed while it lives."""
+        return self._call.live_metadata()
+
+    def cancel(self, message: str = "cancelled by the server") -> None:
+        """End the call for both sides: reads and writes raise CANCEL. Further calls do nothing."""
+        self._call.cancel(RiverError(CANCEL, message))
+
+    def defer(self, action: Callable[[], object]) -> None:
+        """Have an action run when the call is over, the last one first; at once if it is over.
+
+        Errors of an action are logged and do not stop the others.
+        """
+        self._call.defer(action)

@@ -1,0 +1,378 @@
+"""Handle the messages of a server's sessions: open calls, feed them, run handlers, answer.
+
+Threads and locks are told in ``server_engine``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..bell import Bell
+from ..channel import Channel
+from ..deadline import Deadline
+from ..protocols.base import Message
+from ..waiter import WaitList, wake
+from .codec import Codec, EncodeError
+from .envelope import CANCELLED, CLOSED, OPEN, Envelope
+from .errors import CANCEL, INVALID_REQUEST, UNCAUGHT_ERROR, RiverError
+from .options import Options
+from .results import (
+    CLOSE_PAYLOAD,
+    INVALID_CANCEL,
+    error_result,
+    is_close,
+    read_cancel,
+    result,
+)
+from .server_calls import Context, Replies, ServerCall
+from .services import Procedure, Service
+from .session import Session
+from .workers import Workers
+
+__all__ = ["Live", "Router"]
+
+_log = logging.getLogger("wsmux.rpc")
+
+
+class Live:
+    """Hold what a server knows of a session beside its counters."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.order = threading.Lock()
+        self.channel: Channel | None = None
+        self.calls: dict[str, ServerCall] = {}
+        self.tombstones: OrderedDict[str, None] = OrderedDict()
+        self.metadata: Any = None
+
+
+class Router(Replies):
+    """Be the part of a server above its sessions.
+
+    Attributes:
+        mutex: guards everything; see ``server_engine``.
+        services, states: what is offered, and what the handlers of each service share.
+    """
+
+    def __init__(
+        self,
+        services: Mapping[str, Service],
+        codec: Codec,
+        options: Options,
+        *,
+        name: str,
+        context: Any,
+        middleware: tuple[Callable[..., Any], ...],
+        workers: int,
+        expose_errors: bool,
+    ) -> None:
+        self.codec = codec
+        self.options = options
+        self.mutex = threading.Lock()
+        self.services = services
+        self.context = context
+        self.states = {name: each.make_state(context) for name, each in services.items()}
+        self._middleware = middleware
+        self._expose_errors = expose_errors
+        self._close_packed = codec.pack(CLOSE_PAYLOAD)
+        self._live: dict[Session, Live] = {}
+        self._workers = Workers(workers, name)
+        self._room = WaitList()  # writers waiting for acknowledgements
+
+    # Messages
+
+    def _dispatch(self, live: Live, envelope: Envelope, size: int) -> None:
+        """Handle one message of a session, in order; see the text, "On the server"."""
+        with self.mutex:
+            call = live.calls.get(envelope.stream_id)
+        if call is not None:
+            self._continue(live, call, envelope, size)
+        elif envelope.flags & OPEN:
+            self._open(live, envelope, size)
+        else:
+            text = f"no call is open on stream {envelope.stream_id}, and the message opens none"
+            self._refuse_stream(live, envelope.stream_id, text)
+
+    def _open(self, live: Live, envelope: Envelope, size: int) -> None:
+        stream_id = envelope.stream_id
+        found = self._find(envelope)
+        if isinstance(found, str):
+            self._refuse_stream(live, stream_id, found)
+            return
+        if found.init.check(envelope.payload) is not None:
+            self._refuse_stream(live, stream_id, "procedure init failed validation")
+            return
+        call = ServerCall(self, self.mutex, live.session, stream_id, found)
+        wakes: list[Bell] = []
+        with self.mutex:
+            if len(live.calls) >= self.options.max_streams:
+                full = True
+            else:
+                full = False
+                live.calls[stream_id] = call
+                if envelope.flags & CLOSED:
+                    call.reader.end_locked(wakes)
+        if full:
+            text = f"more than {self.options.max_streams} calls are open"
+            self._refuse_stream(live, stream_id, text)
+        else:
+            self._workers.submit(lambda: self._handle(call, envelope.payload))
+
+    def _find(self, envelope: Envelope) -> Procedure | str:
+        """Return the procedure that a message opens, or what is wrong with it."""
+        if envelope.service is None:
+            return "missing service name in stream open message"
+        if envelope.procedure is None:
+            return "missing procedure name in stream open message"
+        service = self.services.get(envelope.service)
+        if service is None:
+            return f"couldn't find service {envelope.service}"
+        procedure = service.procedures.get(envelope.procedure)
+        if procedure is None:
+            return f"couldn't find a procedure {envelope.procedure} in {envelope.service}"
+        return procedure
+
+    def _refuse_stream(self, live: Live, stream_id: str, text: str, extra: Any = None) -> None:
+        """Answer a message that belongs to no call, once for each stream."""
+        packed = self.codec.pack(error_result(RiverError(INVALID_REQUEST, text, extra)))
+        with self.mutex:
+            if stream_id in live.tombstones:
+                return
+            live.tombstones[stream_id] = None
+            if len(live.tombstones) > self.options.tombstones:
+                live.tombstones.popitem(last=False)
+            self._send_locked(live, stream_id, packed, CANCELLED)
+
+    def _continue(self, live: Live, call: ServerCall, envelope: Envelope, size: int) -> None:
+        flags, payload = envelope.flags, envelope.payload
+        if flags & CANCELLED:
+            self._cancelled(live, call, payload)
+            return
+        procedure = call.procedure
+        wrong: RiverError | None = None
+        request = not is_close(payload)
+        if call.reader.ended:
+            wrong = RiverError(INVALID_REQUEST, "received a message behind the end of requests")
+        elif request and procedure.request is None:
+            text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
+            wrong = RiverError(INVALID_REQUEST, text)
+        elif request and procedure.request is not None:
+            extra = procedure.request.check(payload)
+            if extra is not None:
+                wrong = RiverError(INVALID_REQUEST, "message in request failed validation", extra)
+        if wrong is not None:
+            self._tombstone(live, call.stream_id)
+            self.cancel(call, wrong)
+            return
+        wakes: list[Bell] = []
+        behind = False
+        with self.mutex:
+            if request:
+                call.reader.push_locked(payload, size, wakes)
+                behind = (
+                    call.reader.unread_messages > self.options.unread_messages
+                    or call.reader.unread_bytes > self.options.unread_bytes
+                )
+            if flags & CLOSED:
+                call.reader.end_locked(wakes)
+            over = self._over_locked(live, call)
+        wake(wakes)
+        if behind:
+            self.cancel(call, RiverError(CANCEL, "reader fell behind"))
+        elif over:
+            self._finish([call])
+
+    def _tombstone(self, live: Live, stream_id: str) -> None:
+        with self.mutex:
+            live.tombstones[stream_id] = None
+
+    def _cancelled(self, live: Live, call: ServerCall, payload: Any) -> None:
+        """End a call because the client has; a writer's CLOSE still goes out, as shipped."""
+        error = read_cancel(payload)
+        if error.message == INVALID_CANCEL:
+            error = RiverError(CANCEL, "stream cancelled, client sent invalid payload")
+        wakes: list[Bell] = []
+        with self.mutex:
+            if call.over:
+                return
+            if call.procedure.kind.writes_responses and not call.writer.closed:
+                self._send_locked(live, call.stream_id, self._close_packed, CLOSED)
+            live.calls.pop(call.stream_id, None)
+            call.end_locked(error, wakes)
+        wake(wakes)
+        self._finish([call])
+
+    def _over_locked(self, live: Live, call: ServerCall) -> bool:
+        """Take a call off the table when both halves have ended; tell whether that is now."""
+        if call.over or not (call.reader.ended and call.writer.closed):
+            return False
+        call.over = True
+        live.calls.pop(call.stream_id, None)
+        return True
+
+    # Handlers
+
+    def _handle(self, call: ServerCall, init: Any) -> None:
+        """Run a handler, in a worker, and send what comes of it."""
+        context = Context(call, self.states[call.procedure.service], self.context)
+        try:
+            value = self._run(call, context, init)
+        except RiverError as error:
+            self._answer_error(call, error)
+        except Exception as error:
+            if call.over:
+                _log.info("%s ended after its call: %r", call.name, error)
+                return
+            _log.exception("the handler of %s failed", call.name)
+            text = repr(error) if self._expose_errors else "the handler failed"
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, text))
+        else:
+            if call.procedure.kind.writes_responses:
+                self.close_responses(call)
+            else:
+                self._answer(call, value)
+
+    def _run(self, call: ServerCall, context: Context, init: Any) -> Any:
+        procedure = call.procedure
+        arguments = [context, init]
+        if procedure.kind.takes_requests:
+            arguments.append(call.reader)
+        if procedure.kind.writes_responses and not procedure.generator:
+            arguments.append(call.writer)
+
+        def handle() -> Any:
+            outcome = procedure.handler(*arguments)
+            if procedure.generator:
+                for response in outcome:
+                    call.writer.write(response)
+                return None
+            return outcome
+
+        step = handle
+        for layer in reversed(self._middleware):
+            step = _wrapped(layer, context, init, step)
+        return step()
+
+    def _answer(self, call: ServerCall, value: Any) -> None:
+        """Send the one response of an rpc or upload."""
+        wrong = call.procedure.response.check(value)
+        if wrong is not None:
+            _log.error("%s returned what its schema forbids: %s", call.name, wrong)
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, "the handler failed"))
+            return
+        try:
+            packed = self.codec.pack(result(value))
+        except EncodeError as error:
+            _log.error("%s returned what cannot be sent: %s", call.name, error)
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, "the handler failed"))
+            return
+        self._send_last(call, packed)
+
+    def _answer_error(self, call: ServerCall, error: RiverError) -> None:
+        """Send a declared error as a result, any other as an uncaught one."""
+        if call.over:
+            return
+        if not call.procedure.declares(error):
+            _log.error("%s raised an error that it does not declare: %s", call.name, error)
+            text = str(error) if self._expose_errors else "the handler failed"
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, text))
+            return
+        packed = self.codec.pack(error_result(error))
+        if call.procedure.kind.writes_responses:
+            with self.mutex:
+                live = self._live.get(call.session)
+                if live is not None and not call.writer.closed:
+                    self._send_locked(live, call.stream_id, packed, 0)
+            self.close_responses(call)
+        else:
+            self._send_last(call, packed)
+
+    def _send_last(self, call: ServerCall, packed: bytes) -> None:
+        """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
+        over, wakes = False, list[Bell]()
+        with self.mutex:
+            live = self._live.get(call.session)
+            if live is not None and call.writer.close_locked():
+                self._send_locked(live, call.stream_id, packed, CLOSED)
+                over = self._over_locked(live, call)
+        wake(wakes)
+        self._flush(call.session)
+        if over:
+            self._finish([call])
+
+    # Replies
+
+    def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
+        if call.procedure.response.check(value) is not None:
+            raise ValueError(f"a response of {call.name} that its schema forbids")
+        packed = self.codec.pack(result(value))
+        with self.mutex:
+            call.writer.check_locked()
+            while call.session.full:
+                if deadline.expired():
+                    raise TimeoutError(f"{call.name}: too much is not acknowledged")
+                self._room.wait(self.mutex, deadline)
+                call.writer.check_locked()
+            live = self._live.get(call.session)
+            if live is not None:
+                self._send_locked(live, call.stream_id, packed, 0)
+        self._flush(call.session)
+
+    def close_responses(self, call: ServerCall) -> None:
+        self._send_last(call, self._close_packed)
+
+    def cancel(self, call: ServerCall, error: RiverError) -> None:
+        packed = self.codec.pack(error_result(error))
+        wakes: list[Bell] = []
+        with self.mutex:
+            live = self._live.get(call.session)
+            if call.over or live is None:
+                return
+            self._send_locked(live, call.stream_id, packed, CANCELLED)
+            live.calls.pop(call.stream_id, None)
+            call.end_locked(error, wakes)
+        wake(wakes)
+        self._flush(call.session)
+        self._finish([call])
+
+    def metadata(self, call: ServerCall) -> Any:
+        with self.mutex:
+            live = self._live.get(call.session)
+            return None if live is None else live.metadata
+
+    # With the mutex held
+
+    def _queue_locked(self, live: Live) -> None:
+        channel = live.channel
+        if channel is not None and live.session.has_output():
+            messages: list[Message] = [(data, b"") for data in live.session.data_to_send()]
+            with channel.mutex:
+                channel.queue.add_data_locked(messages)
+
+    def _send_locked(self, live: Live, stream_id: str, packed: bytes, flags: int) -> None:
+        if live.session in self._live:
+            live.session.send(packed, stream_id=stream_id, flags=flags)
+            self._queue_locked(live)
+
+    def _finish(self, calls: list[ServerCall]) -> None:
+        for call in calls:
+            self._workers.submit(call.finish)
+
+    def _flush(self, session: Session) -> None:
+        with self.mutex:
+            live = self._live.get(session)
+            channel = None if live is None else live.channel
+            if live is not None:
+                self._queue_locked(live)
+        if channel is not None:
+            channel.flush()
+
+
+def _wrapped(
+    layer: Callable[..., Any], context: Context, init: Any, step: Callable[[], Any]
+) -> Callable[[], Any]:
+    return lambda: layer(context, init, step)
