@@ -26,7 +26,9 @@ LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
 LAYERS |= {"transports": 3} | dict.fromkeys(
     ("acceptor", "behaviour", "bridging", "client", "server", "flask", "workers"), 4
 )
-MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
+LAYERS["rpc"] = 5
+MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
+MAY_IMPORT |= {4: {0, 1, 2, 3, 4}, 5: {0, 1, 2, 3, 4, 5}}
 IMPURE = {"threading", "_thread", "socket", "time", "logging", "queue"}
 HANDSHAKES = {"websocket", "simple_websocket"}
 
