@@ -27,9 +27,9 @@ from .scripted import WAIT
 __all__ = [
     "EVERYWHERE",
     "IN_PROCESS",
-    "ON_TWO",
+    "ON_SOME",
     "SERVERS",
-    "TWO",
+    "SOME",
     "Carrier",
     "Certificates",
     "Ends",
@@ -77,8 +77,15 @@ IN_PROCESS = [
     for protocol in NAMES
     for name in ("socketpair", "tcp", "unix", "ws", "wss")
 ]
-TWO = [carrier for carrier in IN_PROCESS if carrier.name in ("socketpair", "ws")]
-ON_TWO = pytest.mark.parametrize("carrier", TWO, ids=str)
+
+# Every wire over two carriers, and every carrier in one wire.
+SOME = [
+    carrier
+    for carrier in IN_PROCESS
+    if carrier.name in ("socketpair", "ws") or carrier.protocol == "wsmux"
+]
+ON_SOME = pytest.mark.parametrize("carrier", SOME, ids=str)
+
 EVERYWHERE = IN_PROCESS + [Carrier(name, protocol) for protocol in NAMES for name in SERVERS]
 
 

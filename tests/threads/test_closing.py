@@ -1,7 +1,7 @@
 """End connections in every way, and see what becomes of their streams and callers.
 
-Every test runs in the four wires over every carrier with both ends here; those of ``ON_TWO``,
-which the carrier is no part of, in the four wires over two.
+Every test runs in the four wires over every carrier with both ends here; those of sockets that
+are narrow or not read, in the four wires over a socketpair.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wsmux.protocols import native
 
 from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
-from .carriers import ON_TWO, TWO, Carrier, Ends
+from .carriers import IN_PROCESS, Carrier, Ends
 from .conftest import Spawn
 from .joined import fill, open_pair, write_on
 from .outcomes import check_unseen
@@ -167,7 +167,7 @@ def test_close_never_waits_longer_than_told(protocol: str) -> None:
         assert connection.wait_closed(0)
 
 
-@pytest.mark.parametrize("carrier", [c for c in TWO if c.answers_a_close], ids=str)
+@pytest.mark.parametrize("carrier", [c for c in IN_PROCESS if c.answers_a_close], ids=str)
 def test_a_close_that_another_thread_sends_ends_the_connection_at_once(ends: Ends) -> None:
     with ends.server._engine.queue._send_lock:  # as a writer that is sending just now
         ends.client.begin_close()
@@ -280,7 +280,6 @@ def test_a_lost_connection_wakes_every_blocked_call(ends: Ends, spawn: Spawn) ->
             future.result(WAIT)
 
 
-@ON_TWO
 def test_a_failure_in_the_io_thread_is_an_internal_error(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,7 +295,6 @@ def test_a_failure_in_the_io_thread_is_an_internal_error(
 # Going away
 
 
-@ON_TWO
 def test_going_away_refuses_new_streams_and_finishes_running_ones(ends: Ends) -> None:
     wire = wire_of(ends.client)
     near, far = open_pair(*ends)
@@ -314,7 +312,6 @@ def test_going_away_refuses_new_streams_and_finishes_running_ones(ends: Ends) ->
     assert near.read(100) == b"on"
 
 
-@ON_TWO
 def test_who_goes_away_may_open_streams_where_the_wire_lets_it(ends: Ends) -> None:
     with ends.client._engine.mutex:  # it does not answer yet
         ends.server.go_away()
@@ -325,7 +322,6 @@ def test_who_goes_away_may_open_streams_where_the_wire_lets_it(ends: Ends) -> No
         open_pair(ends.server, ends.client)
 
 
-@ON_TWO
 def test_streams_the_other_side_has_not_seen_are_refused(ends: Ends, spawn: Spawn) -> None:
     near, _ = open_pair(*ends)
     ends.client.ping(WAIT)  # the right to open another one has come
@@ -360,7 +356,6 @@ def test_going_away_ends_a_blocked_open(protocol: str, spawn: Spawn) -> None:
         assert connection.wait_closed(WAIT)
 
 
-@ON_TWO
 def test_going_away_twice_is_fine(ends: Ends, carrier: Carrier) -> None:
     near, far = open_pair(*ends)
     ends.server.go_away()
@@ -369,7 +364,6 @@ def test_going_away_twice_is_fine(ends: Ends, carrier: Carrier) -> None:
     assert far.read(100) == b"running"
 
 
-@ON_TWO
 def test_wait_drained_waits_for_the_last_stream(ends: Ends, spawn: Spawn) -> None:
     near, far = open_pair(*ends)
     assert not ends.server.wait_drained(0)
@@ -408,7 +402,6 @@ def test_an_unknown_protocol_is_refused() -> None:
         wsmux.from_socket(ours, role="client", protocol="http")
 
 
-@ON_TWO
 def test_a_representation_tells_the_state(ends: Ends) -> None:
     near, _ = open_pair(*ends)
     assert "open streams=1" in repr(ends.client)

@@ -1,6 +1,6 @@
 """Use streams wherever the standard library takes a binary file.
 
-In the four wires over two carriers; what carries the bytes is no part of it.
+In the four wires over two carriers, and over every carrier in one wire.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from .carriers import TWO
+from .carriers import SOME
 from .conftest import Join, Spawn
 from .joined import Joined, open_pair
 from .outcomes import check_read_of_reset
@@ -24,7 +24,7 @@ from .scripted import WAIT, pattern
 KIB = 1024
 
 
-@pytest.fixture(params=TWO, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def streams(request: pytest.FixtureRequest, join_over: Join) -> Joined:
     return open_pair(*join_over(request.param))
 

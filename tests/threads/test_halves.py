@@ -1,7 +1,6 @@
 """End streams in every way, from both sides and from other threads.
 
-Every test runs in the four wires over every carrier with both ends here, but for those of
-``ON_TWO``, which are not about bytes: they run in the four wires over two.
+Every test runs in the four wires over every carrier with both ends here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import pytest
 import wsmux
 
 from ..wires import NAMES, wire_of
-from .carriers import ON_TWO, Ends
+from .carriers import Ends
 from .conftest import Join, Spawn
 from .joined import Joined, fill, open_pair, read_exactly
 from .outcomes import (
@@ -255,7 +254,6 @@ def test_a_dropped_stream_is_reset(ends: Ends) -> None:
     wait_for(lambda: all(end.stats().streams == 0 for end in ends))
 
 
-@ON_TWO
 def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> None:
     near, far = open_pair(*ends)
     with ends.client._engine.mutex:
@@ -265,7 +263,6 @@ def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> No
     check_read_of_reset(far)
 
 
-@ON_TWO
 def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: Ends) -> None:
     near, far = open_pair(*ends)
     far.timeout = 2
@@ -277,7 +274,6 @@ def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: 
     check_read_of_reset(far)
 
 
-@ON_TWO
 def test_a_closed_stream_is_not_kept_alive(ends: Ends) -> None:
     near, far = open_pair(*ends)
     gone = weakref.ref(near)

@@ -1,6 +1,7 @@
-"""Serve streams by handlers in worker threads, in the four wires over two carriers.
+"""Serve streams by handlers in worker threads.
 
-What waits for a timeout runs over one carrier, which is no part of it.
+In the four wires over two carriers, and over every carrier in one wire. What waits for a timeout
+runs in the four wires over one, which is no part of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import wsmux
 
 from ..wires import wire_of
 from . import scripted
-from .carriers import TWO, Carrier, Ends
+from .carriers import SOME, Carrier, Ends
 from .conftest import Join, Spawn
 from .outcomes import check_late_refusal, check_reset
 from .scripted import WAIT, call
@@ -24,11 +25,11 @@ from .waiting import wait_for
 
 OPEN_TIMEOUT = 0.3
 ON_ONE = pytest.mark.parametrize(
-    "carrier", [carrier for carrier in TWO if carrier.name == "socketpair"], ids=str
+    "carrier", [carrier for carrier in SOME if carrier.name == "socketpair"], ids=str
 )
 
 
-@pytest.fixture(params=TWO, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     chosen: Carrier = request.param
     return chosen

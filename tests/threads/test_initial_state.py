@@ -10,7 +10,7 @@ import wsmux
 from wsmux import BymuxState
 from wsmux.protocols.bymux_state import HalfState, StreamState
 
-from .carriers import TWO, Ends
+from .carriers import SOME, Ends
 from .conftest import Join, Spawn
 from .scripted import WAIT
 from .waiting import wait_for, wait_for_writer
@@ -30,7 +30,7 @@ THREE = BymuxState(
 )
 
 IN_BYMUX = pytest.mark.parametrize(
-    "carrier", [carrier for carrier in TWO if carrier.protocol == "bymux"], ids=str
+    "carrier", [carrier for carrier in SOME if carrier.protocol == "bymux"], ids=str
 )
 
 

@@ -1,7 +1,7 @@
 """Run into every limit of ``Config``, and find what it says there.
 
-Every test runs in the four wires over two carriers, a socketpair and a WebSocket: the limits are
-above the carrier. What is kept alive and given up as lost runs over every carrier.
+The limits are above the carrier: the tests run in the four wires over a socketpair and a WebSocket,
+and over every carrier with both ends here in one wire. What is kept alive runs in all over all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wsmux import engine
 
 from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
-from .carriers import IN_PROCESS, TWO, Carrier, Ends
+from .carriers import IN_PROCESS, SOME, Carrier, Ends
 from .conftest import Join, Spawn
 from .joined import fill, open_pair
 from .outcomes import check_late_refusal, check_read_of_reset, check_refusal, check_reset
@@ -29,7 +29,7 @@ KIB = 1024
 WINDOW = wsmux.Config().receive_window
 
 
-@pytest.fixture(params=TWO, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     chosen: Carrier = request.param
     return chosen

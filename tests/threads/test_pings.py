@@ -17,13 +17,13 @@ import wsmux
 
 from ..purepeer import PurePeer
 from ..wires import NAMES
-from .carriers import ON_TWO, TWO, Carrier, Ends
+from .carriers import ON_SOME, SOME, Carrier, Ends
 from .conftest import Spawn
 from .joined import open_pair
 from .scripted import WAIT
 from .waiting import wait_for
 
-PINGING_STREAMS = [carrier for carrier in TWO if carrier.wire.pings_streams]
+PINGING_STREAMS = [carrier for carrier in SOME if carrier.wire.pings_streams]
 IN_BYMUX = pytest.mark.parametrize("carrier", PINGING_STREAMS, ids=str)
 
 # Silence after which a ping goes out.
@@ -53,13 +53,13 @@ def test_a_ping_of_the_connection_takes_some_time_and_is_noted(ends: Ends) -> No
     assert ends.server.ping(WAIT) > 0
 
 
-@ON_TWO
+@ON_SOME
 def test_pings_from_many_threads_all_come_back(ends: Ends, spawn: Spawn) -> None:
     pinging = [spawn(end.ping, WAIT) for end in ends for _ in range(20)]
     assert all(future.result(WAIT) > 0 for future in pinging)
 
 
-@ON_TWO
+@ON_SOME
 def test_a_closed_connection_ends_a_ping(ends: Ends, spawn: Spawn) -> None:
     with ends.server._engine.mutex:  # it does not answer
         pinging = spawn(ends.client.ping)
@@ -91,7 +91,7 @@ def test_streams_are_pinged_apart(ends: Ends, spawn: Spawn) -> None:
     assert ends.client.stats().rtt is None  # that is the connection's
 
 
-@pytest.mark.parametrize("carrier", [c for c in TWO if not c.wire.pings_streams], ids=str)
+@pytest.mark.parametrize("carrier", [c for c in SOME if not c.wire.pings_streams], ids=str)
 def test_other_wires_name_the_ping_of_the_connection(ends: Ends) -> None:
     near, far = open_pair(*ends)
     with pytest.raises(wsmux.LocalProtocolError, match=r"connection\.ping\(\)"):

@@ -16,17 +16,16 @@ import pytest
 import wsmux
 
 from . import scripted
-from .carriers import IN_PROCESS, TWO, Carrier
+from .carriers import SOME, Carrier
 from .conftest import Join, Spawn
 from .outcomes import check_read_of_reset
 from .scripted import WAIT, call, command, digest, pattern
 from .waiting import wait_for
 
 KIB = 1024
-CARRIERS = [c for c in IN_PROCESS if c in TWO or c.protocol == "wsmux"]
 
 
-@pytest.fixture(params=CARRIERS, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     chosen: Carrier = request.param
     return chosen

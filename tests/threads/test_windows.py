@@ -12,7 +12,7 @@ import pytest
 import wsmux
 
 from ..wires import wire_of
-from .carriers import TWO, Carrier
+from .carriers import SOME, Carrier
 from .conftest import Join, Spawn
 from .joined import fill, open_pair, read_exactly
 from .scripted import WAIT, pattern
@@ -25,7 +25,7 @@ WINDOW = wsmux.Config().receive_window
 LARGE = 3 * WINDOW
 
 
-@pytest.fixture(params=TWO, ids=str)
+@pytest.fixture(params=SOME, ids=str)
 def carrier(request: pytest.FixtureRequest) -> Carrier:
     chosen: Carrier = request.param
     return chosen
