@@ -74,3 +74,5 @@ class Options:
                 raise ValueError(f"Options.{field.name} must be a whole number from 1 up")
             if field.type == "float" and not value >= 0:
                 raise ValueError(f"Options.{field.name} must not be negative, but is {value!r}")
+        if not self.heartbeat_interval:
+            raise ValueError("Options.heartbeat_interval must be above 0")
