@@ -12,7 +12,6 @@ import socket
 import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,12 +20,15 @@ from .config import Config
 from .deadline import Deadline
 from .exceptions import HandshakeError
 from .transports.http_request import read_request, refuse
-from .transports.websocket_server import Accepted, accept, check_request
+from .transports.websocket_server import accept
 
-__all__ = ["DRAIN", "MAX_CONNECTIONS", "Acceptor"]
+__all__ = ["DRAIN", "MAX_CONNECTIONS", "Acceptor", "listen"]
 
 # Connections served at once, those in their handshake included: one thread each, and one for I/O.
 MAX_CONNECTIONS = 1024
+
+# Connections that the system holds until they are accepted.
+BACKLOG = 128
 
 # Seconds that shutdown lets what is running end, by default.
 DRAIN = 10.0
@@ -37,6 +39,12 @@ PAUSE = 0.1
 REFUSAL = 1.0
 
 _log = logging.getLogger("wsmux")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 class Acceptor(ABC):
@@ -196,17 +204,13 @@ class Acceptor(ABC):
         return environ
 
     def _upgrade(
-        self,
-        sock: socket.socket,
-        environ: dict[str, Any],
-        protocols: tuple[str, ...],
-        origins: Collection[str] | None,
-    ) -> Accepted:
-        """Answer a request with a WebSocket, whose socket is ours from now on."""
-        accepted = accept(environ, check_request(environ, protocols, origins))
+        self, sock: socket.socket, environ: dict[str, Any], protocol: str | None
+    ) -> socket.socket:
+        """Answer a checked request with a WebSocket, and return its socket."""
+        accepted = accept(environ, protocol)
         if accepted.socket is not sock:
             sock.close()
-        return accepted
+        return accepted.socket
 
     def _refused(self, sock: socket.socket, address: Any, error: Exception) -> None:
         """Log why no connection came about, and tell the client where HTTP has words for it."""

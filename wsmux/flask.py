@@ -121,13 +121,14 @@ class Mux:
     ) -> Response:
         environ = request.environ
         try:
-            accepted = accept(environ, check_request(environ, self._protocols, self._origins))
+            protocol = check_request(environ, self._protocols, self._origins)
+            accepted = accept(environ, protocol)
         except HandshakeError as error:
             status = error.status or 400
             return Response(f"{error}\n", status=status, headers=refusal_headers(status))
         behaviour = Behaviour(**self._options, stream_handler=stream_handler)
         connection: Connection = behaviour.over_websocket(
-            accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
+            accepted.socket, Role.SERVER, protocol, request_of(environ)
         )
         behaviour.serve(connection, handler)
         return Ended(accepted.mode)

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
-from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor
+from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
@@ -18,7 +18,7 @@ from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
 from .transports.tcp import SCHEME
-from .transports.websocket_server import request_of
+from .transports.websocket_server import check_request, request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
 
@@ -128,10 +128,10 @@ class Server(Acceptor):
             if self._plain:
                 return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
             environ = self._request(sock, address, deadline)
-            accepted = self._upgrade(sock, environ, self._protocols, self._origins)
-            return self._behaviour.over_websocket(
-                accepted.socket, Role.SERVER, accepted.protocol, request_of(environ)
-            )
+            protocol = check_request(environ, self._protocols, self._origins)
+            sock = self._upgrade(sock, environ, protocol)
+            request = request_of(environ)
+            return self._behaviour.over_websocket(sock, Role.SERVER, protocol, request)
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
@@ -206,11 +206,9 @@ def serve(
         reason_to_code=reason_to_code,
         bymux_state=bymux_state,
     )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=128)
     return Server(
         handler,
-        listener,
+        listen(host, port),
         behaviour,
         protocols=names,
         transport=transport,

@@ -7,15 +7,16 @@ import ssl
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
-from ..acceptor import DRAIN, MAX_CONNECTIONS, Acceptor
+from ..acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from ..config import Config
 from ..deadline import Deadline
 from ..exceptions import HandshakeError
 from ..protocols.base import Role
+from ..transports.websocket_server import check_upgrade
 from .carriers import channel_over
-from .client import SERVER_ID
 from .codec import Codec
 from .codecs import codec_of
+from .ids import SERVER_ID
 from .notices import Notices
 from .options import Options
 from .schema import JsonSchema, Schema
@@ -76,7 +77,9 @@ class RpcServer(Acceptor):
             sock = self._secure(sock, deadline)
             if not self._plain:
                 environ = self._request(sock, address, deadline)
-                sock = self._upgrade(sock, environ, ("js-ws",), self._origins).socket
+                if check_upgrade(environ, self._origins):
+                    raise HandshakeError("River has no subprotocol; offer none", 400)
+                sock = self._upgrade(sock, environ, None)
             size = self._engine.codec.max_size
             channel = channel_over(sock, Role.SERVER, size, websocket=not self._plain)
         except (HandshakeError, OSError) as error:
@@ -146,11 +149,9 @@ def serve(
         workers=workers,
         expose_errors=expose_errors,
     )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=128)
     return RpcServer(
         engine,
-        listener,
+        listen(host, port),
         plain=transport == "tcp",
         origins=origins,
         ssl_context=ssl_context,

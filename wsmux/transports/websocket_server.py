@@ -25,7 +25,7 @@ from ..snapshots import Request
 from .origin import origin_allowed
 from .wires import WIRES, protocol_of, subprotocols
 
-__all__ = ["Accepted", "accept", "check_request", "request_of"]
+__all__ = ["Accepted", "accept", "check_request", "check_upgrade", "request_of"]
 
 # A server stream sent in the segment of the 101 is lost by the js-ws client; 5 ms later is fine.
 JS_WS_FIRST_FRAME = 0.05
@@ -35,7 +35,6 @@ class Accepted(NamedTuple):
     """Hold what came of a handshake; ``mode`` names the WSGI server."""
 
     socket: socket.socket
-    protocol: str
     mode: str
 
 
@@ -52,10 +51,13 @@ class _NoEvent:
         """Wake nobody: nobody waits."""
 
 
-def check_request(
-    environ: Mapping[str, Any], protocols: tuple[str, ...], origins: Collection[str] | None
-) -> str:
-    """Return the wire to speak; raise ``HandshakeError`` with the HTTP status that refuses."""
+def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -> list[str]:
+    """Return the subprotocols that a request for a WebSocket offers.
+
+    Raises:
+        HandshakeError: it is no such request, or from a page that may not connect; ``status`` is
+            the HTTP status that refuses.
+    """
     if environ.get("HTTP_UPGRADE", "").lower() != "websocket":
         raise HandshakeError("this address serves WebSockets only; send an upgrade", 426)
     if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13":
@@ -66,11 +68,15 @@ def check_request(
     secure = environ.get("wsgi.url_scheme") == "https"
     if not origin_allowed(origin, host, secure, origins):
         raise HandshakeError(f"the origin {origin!r} may not connect here", 403)
-    offered = [
-        offer.strip()
-        for offer in environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "").split(",")
-        if offer.strip()
-    ]
+    offers = environ.get("HTTP_SEC_WEBSOCKET_PROTOCOL", "").split(",")
+    return [offer.strip() for offer in offers if offer.strip()]
+
+
+def check_request(
+    environ: Mapping[str, Any], protocols: tuple[str, ...], origins: Collection[str] | None
+) -> str:
+    """Return the wire to speak; raise ``HandshakeError`` with the HTTP status that refuses."""
+    offered = check_upgrade(environ, origins)
     served = subprotocols(protocols)
     for offer in offered:
         if offer in served:
@@ -104,8 +110,8 @@ def request_of(environ: Mapping[str, Any]) -> Request:
     )
 
 
-def accept(environ: Mapping[str, Any], protocol: str) -> Accepted:
-    """Answer the upgrade of a checked request and return the socket.
+def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
+    """Answer the upgrade of a checked request, for a wire or without a subprotocol.
 
     The socket is a duplicate, so that it outlives the WSGI server's; a TLS socket cannot be
     duplicated and is the server's own.
@@ -116,7 +122,7 @@ def accept(environ: Mapping[str, Any], protocol: str) -> Accepted:
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
     stripped = {k: v for k, v in environ.items() if k != "HTTP_SEC_WEBSOCKET_EXTENSIONS"}
-    subprotocol = WIRES[protocol].subprotocol
+    subprotocol = None if protocol is None else WIRES[protocol].subprotocol
     try:
         server = simple_websocket.Server(
             stripped,
@@ -140,7 +146,7 @@ def accept(environ: Mapping[str, Any], protocol: str) -> Accepted:
         sock = socket.socket(fileno=fd)
     if protocol == "js-ws":
         _await_first_bytes(sock)
-    return Accepted(sock, protocol, server.mode)
+    return Accepted(sock, server.mode)
 
 
 def _check_patched() -> None:
