@@ -227,11 +227,11 @@ class Pump:
         with engine.mutex:
             buffer, failure, ended = entry.buffer, entry.read_failure, entry.ended
             gone, lost = pipe.source.gone_locked(), engine.channel.error is not None
-            waiting = before = buffer.size
+            waiting = buffer.size
             if waiting and credit:
                 limit = min(credit, engine.config.max_frame_size)
                 pipe.pending = memoryview(buffer.take(limit))
-                owes = engine.consumed_locked(entry, before - buffer.size)
+                owes = engine.consumed_locked(entry, waiting - buffer.size)
         if owes:
             engine.flush()
         if waiting:
