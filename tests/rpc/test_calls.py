@@ -239,6 +239,34 @@ def test_calls_of_a_closed_client_end_at_once(simple: rpc.Client) -> None:
         simple.rpc("test", "same", 1, WAIT)
 
 
+@pytest.mark.parametrize("ending", ["answered", "cancelled"])
+def test_calls_that_are_over_are_forgotten(ending: str, simple: rpc.Client, gate: Gate) -> None:
+    calls = simple._engine._calls
+    assert simple.rpc("test", "same", 1, WAIT) == 1
+    with simple.subscribe("test", "count", 2, WAIT) as subscription:
+        assert list(subscription) == [0, 1]
+    with simple.upload("test", "total", None, WAIT) as upload:
+        upload.write(1)
+        assert upload.finish() == 1
+    with simple.stream("test", "echo", None, WAIT) as stream:
+        stream.write(1)
+        assert stream.read() == 1
+        if ending == "answered":
+            stream.close_write()
+            assert list(stream) == []
+    assert calls == {}
+    wait_for(lambda: gate.seen == ([] if ending == "answered" else ["CANCEL"]))
+
+
+def test_a_client_that_offers_a_subprotocol_is_refused(gate: Gate) -> None:
+    with (
+        rpc.serve([offered(gate)]) as server,
+        pytest.raises(wsmux.HandshakeError, match="River has no subprotocol") as caught,
+    ):
+        wsmux.connect(server.url, protocol="yamux")
+    assert caught.value.status == 400
+
+
 # Sessions
 
 

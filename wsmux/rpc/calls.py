@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ..bell import Bell
 from ..deadline import Deadline
 from .errors import CANCEL, RiverError
-from .pipes import Line, Readable, Writable
+from .pipes import Line
 from .session import Session
 
 __all__ = ["Call", "Calls", "StreamCall", "Subscription", "Upload"]
@@ -36,27 +36,19 @@ class Calls(ABC):
 
 
 class Call(Line):
-    """Be one call of a client, whatever its kind.
+    """Be one call of a client; an rpc's and a subscription's writer is closed from the start.
 
     Attributes:
         stream_id: names it on the wire.
         session: whose call it is.
-        reader, writer: its halves; an rpc's and a subscription's writer is closed from the start.
-        over: nothing more is sent or expected. Guarded by the mutex.
     """
 
-    def __init__(self, client: Calls, mutex: Any, name: str, raises: bool) -> None:
+    def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:
+        super().__init__(mutex, raises)
         self._client = client
-        self.mutex = mutex
         self.name = name
         self.stream_id = ""
         self.session: Session | None = None
-        self.reader: Readable[Any] = Readable(self, raises)
-        self.writer: Writable[Any] = Writable(self)
-        self.over = False
-
-    def check_locked(self) -> None:
-        """Do nothing: a forked child's copy has ended."""
 
     def send(self, value: Any, deadline: Deadline) -> None:
         self._client.send_request(self, value, deadline)
@@ -67,15 +59,6 @@ class Call(Line):
     def cancel(self, message: str) -> None:
         """Cancel the call."""
         self._client.cancel(self, message)
-
-    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
-        """End both halves, with an error if there is one."""
-        self.over = True
-        if error is not None:
-            if not self.reader.ended:
-                self.reader.push_locked(error, 0, wakes)
-            self.writer.fail_locked(error)
-        self.reader.end_locked(wakes)
 
     def result(self, deadline: Deadline) -> Any:
         """Wait for the one answer of an rpc or upload; out of time, cancel.

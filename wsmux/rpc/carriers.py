@@ -27,7 +27,7 @@ from ..transports.websocket_client import shake_hands
 from ..websocket.framing import WebSocketFraming
 from .framing import LengthFraming
 
-__all__ = ["Dialler", "Target", "channel_over", "dialler", "socket_over"]
+__all__ = ["Dialler", "Target", "channel_over", "dialler", "hang_up", "socket_over"]
 
 Target = str | Connection | Stream | socket.socket
 
@@ -35,6 +35,8 @@ Target = str | Connection | Stream | socket.socket
 Dialler = Callable[[Deadline], Channel]
 
 CHUNK = 64 * KIB
+
+NORMAL = 1000
 
 # Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
 CLOSE_TIMEOUT = 1.0
@@ -55,6 +57,14 @@ def channel_over(sock: socket.socket, role: Role, max_size: int, websocket: bool
     except OSError:  # the system has no descriptor to give
         sock.close()
         raise
+
+
+def hang_up(channel: Channel) -> None:
+    """Begin to close a channel, with the code that River closes with whatever the cause."""
+    with channel.mutex:
+        channel.close_locked(NORMAL, "")
+    channel.flush()
+    channel.wake()
 
 
 def dialler(

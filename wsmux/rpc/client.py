@@ -10,16 +10,15 @@ from typing import Any, Self
 from ..deadline import Deadline
 from .calls import Call, StreamCall, Subscription, Upload
 from .carriers import Target, dialler
-from .client_engine import ClientEngine, new_id
+from .client_engine import ClientEngine
 from .codec import Codec
 from .codecs import codec_of
 from .envelope import CLOSED
+from .ids import SERVER_ID, new_id
 from .notices import Notices
 from .options import Options
 
 __all__ = ["Client", "connect"]
-
-SERVER_ID = "SERVER"
 
 
 class Client:

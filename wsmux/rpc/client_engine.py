@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -47,6 +46,7 @@ from .connector_states import (
 )
 from .envelope import CANCELLED, CLOSED, OPEN, Envelope
 from .errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
+from .ids import new_id
 from .notices import Notices
 from .options import Options
 from .results import (
@@ -61,15 +61,7 @@ from .session import Session
 
 __all__ = ["ClientEngine"]
 
-# Bytes of randomness in an id; as many as shipped ones have.
-ID_BYTES = 9
-
 _log = logging.getLogger("wsmux.rpc")
-
-
-def new_id() -> str:
-    """Return an id that nobody can guess."""
-    return secrets.token_urlsafe(ID_BYTES)
 
 
 class ClientEngine(Calls):
@@ -118,7 +110,6 @@ class ClientEngine(Calls):
         self.idle = Waiter()  # the I/O thread, while there is no channel
         self._changed = WaitList()  # threads waiting for a connection, or the end of one
         self.channel: Channel | None = None
-        self._attempt = 0
         self.orders: list[ConnectorEvent] = []  # for the I/O thread
         self._thread: threading.Thread | None = None
         self.stopping = False
@@ -172,6 +163,8 @@ class ClientEngine(Calls):
             call.session = session = self.connector.need_session(now)
             call.stream_id = new_id()
             self._calls[call.stream_id] = call
+            if flags & CLOSED:
+                call.writer.close_locked()
             session.send(
                 packed,
                 stream_id=call.stream_id,
@@ -217,6 +210,7 @@ class ClientEngine(Calls):
             if cancel is not None and not call.over:
                 self._forget_locked(call)
                 call.end_locked(cancel, wakes)
+            self._forget_if_over_locked(call)
             self.settle_locked(wakes)
         self.after(wakes)
 
@@ -288,6 +282,10 @@ class ClientEngine(Calls):
     def _forget_locked(self, call: Call) -> None:
         self._calls.pop(call.stream_id, None)
 
+    def _forget_if_over_locked(self, call: Call) -> None:
+        if call.completed_locked():
+            self._forget_locked(call)
+
     def _received_locked(self, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
         call = self._calls.get(envelope.stream_id)
         if call is None:
@@ -302,21 +300,12 @@ class ClientEngine(Calls):
                 call.reader.push_locked(read_result(payload), size, wakes)
             except NotAResult as error:
                 _log.warning("%s: a message was dropped: %s", call.name, error)
-            if self._too_much_unread(call):
+            if call.reader.fell_behind(self.options):
                 self._fall_behind_locked(call, wakes)
                 return
         if flags & CLOSED:
             call.reader.end_locked(wakes)
-            if call.writer.closed:
-                self._forget_locked(call)
-                call.over = True
-
-    def _too_much_unread(self, call: Call) -> bool:
-        reader, options = call.reader, self.options
-        return (
-            reader.unread_messages > options.unread_messages
-            or reader.unread_bytes > options.unread_bytes
-        )
+            self._forget_if_over_locked(call)
 
     def _fall_behind_locked(self, call: Call, wakes: list[Bell]) -> None:
         error = RiverError(CANCEL, "reader fell behind")

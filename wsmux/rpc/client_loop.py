@@ -14,6 +14,7 @@ from ..deadline import Deadline
 from ..exceptions import WsmuxError
 from ..protocols.carrier import Kind, Received
 from ..waiter import wake
+from .carriers import hang_up
 from .connector_states import (
     ConnectorEvent,
     ConnectorState,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from .client_engine import ClientEngine
 
 __all__ = ["ClientLoop"]
-
-NORMAL = 1000
 
 _log = logging.getLogger("wsmux.rpc")
 
@@ -197,9 +196,7 @@ def _retire(channel: Channel, batches: _Batches) -> None:
     if channel.cut:
         batches.close()
         return
-    with channel.mutex:
-        channel.close_locked(NORMAL, "")
-    channel.flush()
+    hang_up(channel)
 
     def drain() -> None:
         for _ in batches:

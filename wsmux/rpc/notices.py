@@ -8,11 +8,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["KINDS", "Notices"]
+__all__ = ["Notices"]
 
-KINDS = ("session_status", "connection_status", "protocol_error")
-
-# Notices not yet told; beyond it the oldest are dropped, with a line in the log.
+# Notices not yet told; beyond it new ones are dropped, with a line in the log.
 MAX_WAITING = 10_000
 
 _log = logging.getLogger("wsmux.rpc")

@@ -18,6 +18,7 @@ from ..bell import Bell
 from ..deadline import Deadline
 from ..waiter import WaitList, wake
 from .errors import READABLE_BROKEN, RiverError
+from .options import Options
 
 __all__ = ["Err", "Line", "Ok", "Readable", "Result", "Writable"]
 
@@ -52,17 +53,35 @@ Result = Ok[Value] | Err
 
 
 class Line(ABC):
-    """Be what a reader or writer hangs on: the endpoint, seen from one call.
+    """Be one call, seen from one end: both its halves, and what ends them.
 
     Attributes:
         mutex: guards everything of the endpoint.
+        reader, writer: the halves.
+        over: nothing more is sent or expected.
     """
 
-    mutex: threading.Lock
+    def __init__(self, mutex: threading.Lock, raises: bool = True) -> None:
+        self.mutex = mutex
+        self.reader: Readable[Any] = Readable(self, raises)
+        self.writer: Writable[Any] = Writable(self)
+        self.over = False
 
-    @abstractmethod
-    def check_locked(self) -> None:
-        """Raise ``ForkedError`` in a forked child."""
+    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+        """End both halves, with an error if there is one."""
+        self.over = True
+        if error is not None:
+            if not self.reader.ended:
+                self.reader.push_locked(error, 0, wakes)
+            self.writer.fail_locked(error)
+        self.reader.end_locked(wakes)
+
+    def completed_locked(self) -> bool:
+        """Note that the call is over if both halves have ended; tell whether that is now."""
+        if self.over or not (self.reader.ended and self.writer.closed):
+            return False
+        self.over = True
+        return True
 
     @abstractmethod
     def send(self, value: Any, deadline: Deadline) -> None:
@@ -106,9 +125,12 @@ class Readable(Generic[Value]):
         self._ended = True
         self._readers.collect(wakes)
 
-    def rouse_locked(self, wakes: list[Bell]) -> None:
-        """Collect everybody who waits, even who was collected before."""
-        self._readers.rouse(wakes)
+    def fell_behind(self, options: Options) -> bool:
+        """Tell whether more is unread than may be."""
+        return (
+            self.unread_messages > options.unread_messages
+            or self.unread_bytes > options.unread_bytes
+        )
 
     # The user's side
 
@@ -123,14 +145,12 @@ class Readable(Generic[Value]):
         """
         deadline = Deadline(timeout)
         with self._line.mutex:
-            self._line.check_locked()
             while not self._items:
                 if self._ended:
                     raise EOFError("the peer has ended its half of the call")
                 if deadline.expired():
                     raise TimeoutError("no message came in time")
                 self._readers.wait(self._line.mutex, deadline)
-                self._line.check_locked()
             item, size = self._items.popleft()
             self.unread_messages -= 1
             self.unread_bytes -= size
@@ -189,7 +209,6 @@ class Writable(Generic[Value]):
 
     def check_locked(self) -> None:
         """Raise what ended it."""
-        self._line.check_locked()
         if self._closed:
             raise ValueError("write to a half of a call that this side has closed")
         if self._failure is not None:

@@ -13,10 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from ..bell import Bell
 from ..deadline import Deadline
 from .errors import CANCEL, RiverError
-from .pipes import Line, Readable, Writable
+from .pipes import Line
 from .services import Procedure
 from .session import Session
 
@@ -49,16 +48,18 @@ class ServerCall(Line):
     """Be one call. What is not constant is guarded by the mutex."""
 
     def __init__(
-        self, server: Replies, mutex: Any, session: Session, stream_id: str, procedure: Procedure
+        self,
+        server: Replies,
+        mutex: threading.Lock,
+        session: Session,
+        stream_id: str,
+        procedure: Procedure,
     ) -> None:
+        super().__init__(mutex)
         self._server = server
-        self.mutex = mutex
         self.session = session
         self.stream_id = stream_id
         self.procedure = procedure
-        self.reader: Readable[Any] = Readable(self)
-        self.writer: Writable[Any] = Writable(self)
-        self.over = False
         self.ended = threading.Event()
         self._deferred: list[Callable[[], object]] = []
 
@@ -66,9 +67,6 @@ class ServerCall(Line):
     def name(self) -> str:
         """Name it in a sentence."""
         return f"{self.procedure.service}.{self.procedure.name}"
-
-    def check_locked(self) -> None:
-        """Do nothing: a forked child has no handlers."""
 
     def send(self, value: Any, deadline: Deadline) -> None:
         self._server.send_response(self, value, deadline)
@@ -83,15 +81,6 @@ class ServerCall(Line):
     def live_metadata(self) -> Any:
         """Return the session's metadata."""
         return self._server.metadata(self)
-
-    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
-        """End both halves."""
-        self.over = True
-        if error is not None:
-            if not self.reader.ended:
-                self.reader.push_locked(error, 0, wakes)
-            self.writer.fail_locked(error)
-        self.reader.end_locked(wakes)
 
     def defer(self, action: Callable[[], object]) -> None:
         """Have an action run when the call is over; at once if it is."""

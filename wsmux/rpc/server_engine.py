@@ -14,7 +14,6 @@ Threads and locks:
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -26,11 +25,12 @@ from ..channel import Channel
 from ..deadline import Deadline
 from ..protocols.carrier import Kind as FrameKind
 from ..waiter import Waiter, wake
-from .client_engine import new_id
+from .carriers import hang_up
 from .codec import Codec
 from .errors import UNEXPECTED_DISCONNECT, RiverError
 from .failures import GapError, SessionFailure
 from .handshake import RefusalCode
+from .ids import new_id
 from .notices import Notices
 from .options import Options
 from .schema import Schema
@@ -41,8 +41,6 @@ from .session import Lapse, Session
 from .sessions import Accepted, Hello, Refused, Sessions
 
 __all__ = ["Rejection", "ServerEngine"]
-
-NORMAL = 1000
 
 _log = logging.getLogger("wsmux.rpc")
 
@@ -94,11 +92,9 @@ class ServerEngine(Router):
         self._validate = validate
         self._watch = Waiter()
         self._closed = False
-        self._pid = os.getpid()
-        self._watcher = threading.Thread(
+        threading.Thread(
             target=self._watch_graces, name=f"wsmux-rpc-{server_id}-graces", daemon=True
-        )
-        self._watcher.start()
+        ).start()
         forks.register(self)
 
     def forked(self) -> None:
@@ -127,7 +123,7 @@ class ServerEngine(Router):
             if live is not None:
                 self._keep_time(live, attachment, channel)
             elif channel.now >= started + self.options.handshake_timeout:
-                self._hang_up(channel)
+                hang_up(channel)
         if live is not None:
             self._lost(live, attachment)
 
@@ -187,7 +183,7 @@ class ServerEngine(Router):
             return None
         self._finish(over)
         for other in others:
-            self._hang_up(other)
+            hang_up(other)
         channel.flush()
         return live
 
@@ -224,7 +220,7 @@ class ServerEngine(Router):
         if refused.response is not None:
             with channel.mutex:
                 channel.queue.add_data_locked([(refused.response, b"")])
-        self._hang_up(channel)
+        hang_up(channel)
 
     def _receive(self, live: Live, attachment: int, channel: Channel, frame: bytes) -> None:
         session = live.session
@@ -240,10 +236,8 @@ class ServerEngine(Router):
                     envelope, leaves = None, True
                 except SessionFailure as error:
                     self.notices.add("protocol_error", str(error.kind), str(error))
-                    over = self._end_session_locked(session, str(error), wakes)
-                    self.sessions.end(session)
+                    self._finish(self._fail_locked(session, error, wakes))
                     envelope, leaves = None, True
-                    self._finish(over)
                 else:
                     leaves = False
                 self._queue_locked(live)
@@ -251,7 +245,7 @@ class ServerEngine(Router):
                     self._room.collect(wakes)
             wake(wakes)
             if leaves:
-                self._hang_up(channel)
+                hang_up(channel)
             elif envelope is not None:
                 self._dispatch(live, envelope, len(frame))
         channel.flush()
@@ -268,15 +262,14 @@ class ServerEngine(Router):
                 try:
                     lapse = session.handle_timer(channel.now)
                 except SessionFailure as error:
-                    over = self._end_session_locked(session, str(error), wakes)
-                    self.sessions.end(session)
+                    over = self._fail_locked(session, error, wakes)
                     lapse = Lapse.SILENCE
                 self._queue_locked(live)
             channel.set_owner_timer(session.next_timer())
         wake(wakes)
         self._finish(over)
         if lapse is not None:
-            self._hang_up(channel)
+            hang_up(channel)
         channel.flush()
 
     def _lost(self, live: Live, attachment: int) -> None:
@@ -290,13 +283,6 @@ class ServerEngine(Router):
             self._watch.rouse(wakes)
         wake(wakes)
         self._finish(over)
-
-    @staticmethod
-    def _hang_up(channel: Channel) -> None:
-        with channel.mutex:
-            channel.close_locked(NORMAL, "")
-        channel.flush()
-        channel.wake()
 
     # With the mutex held
 
@@ -315,6 +301,14 @@ class ServerEngine(Router):
             call.end_locked(error, wakes)
         self._room.collect(wakes)
         return calls
+
+    def _fail_locked(
+        self, session: Session, error: SessionFailure, wakes: list[Bell]
+    ) -> list[ServerCall]:
+        """Destroy a session; return its calls, to be finished."""
+        over = self._end_session_locked(session, str(error), wakes)
+        self.sessions.end(session)
+        return over
 
     # The end
 
@@ -352,7 +346,7 @@ class ServerEngine(Router):
             self._watch.rouse(wakes)
         wake(wakes)
         for channel in channels:
-            self._hang_up(channel)
+            hang_up(channel)
         self._finish(over)
         self._workers.close()
         for name, service in self.services.items():

@@ -35,6 +35,9 @@ from .workers import Workers
 
 __all__ = ["Live", "Router"]
 
+# What a client is told of an error that no procedure declares.
+FAILED = "the handler failed"
+
 _log = logging.getLogger("wsmux.rpc")
 
 
@@ -92,12 +95,12 @@ class Router(Replies):
         if call is not None:
             self._continue(live, call, envelope, size)
         elif envelope.flags & OPEN:
-            self._open(live, envelope, size)
+            self._open(live, envelope)
         else:
             text = f"no call is open on stream {envelope.stream_id}, and the message opens none"
             self._refuse_stream(live, envelope.stream_id, text)
 
-    def _open(self, live: Live, envelope: Envelope, size: int) -> None:
+    def _open(self, live: Live, envelope: Envelope) -> None:
         stream_id = envelope.stream_id
         found = self._find(envelope)
         if isinstance(found, str):
@@ -109,10 +112,8 @@ class Router(Replies):
         call = ServerCall(self, self.mutex, live.session, stream_id, found)
         wakes: list[Bell] = []
         with self.mutex:
-            if len(live.calls) >= self.options.max_streams:
-                full = True
-            else:
-                full = False
+            full = len(live.calls) >= self.options.max_streams
+            if not full:
                 live.calls[stream_id] = call
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
@@ -136,16 +137,20 @@ class Router(Replies):
             return f"couldn't find a procedure {envelope.procedure} in {envelope.service}"
         return procedure
 
-    def _refuse_stream(self, live: Live, stream_id: str, text: str, extra: Any = None) -> None:
+    def _refuse_stream(self, live: Live, stream_id: str, text: str) -> None:
         """Answer a message that belongs to no call, once for each stream."""
-        packed = self.codec.pack(error_result(RiverError(INVALID_REQUEST, text, extra)))
+        packed = self.codec.pack(error_result(RiverError(INVALID_REQUEST, text)))
         with self.mutex:
             if stream_id in live.tombstones:
                 return
-            live.tombstones[stream_id] = None
-            if len(live.tombstones) > self.options.tombstones:
-                live.tombstones.popitem(last=False)
+            self._bury_locked(live, stream_id)
             self._send_locked(live, stream_id, packed, CANCELLED)
+
+    def _bury_locked(self, live: Live, stream_id: str) -> None:
+        """Remember a stream that was refused, so that it is answered once."""
+        live.tombstones[stream_id] = None
+        if len(live.tombstones) > self.options.tombstones:
+            live.tombstones.popitem(last=False)
 
     def _continue(self, live: Live, call: ServerCall, envelope: Envelope, size: int) -> None:
         flags, payload = envelope.flags, envelope.payload
@@ -165,7 +170,8 @@ class Router(Replies):
             if extra is not None:
                 wrong = RiverError(INVALID_REQUEST, "message in request failed validation", extra)
         if wrong is not None:
-            self._tombstone(live, call.stream_id)
+            with self.mutex:
+                self._bury_locked(live, call.stream_id)
             self.cancel(call, wrong)
             return
         wakes: list[Bell] = []
@@ -173,10 +179,7 @@ class Router(Replies):
         with self.mutex:
             if request:
                 call.reader.push_locked(payload, size, wakes)
-                behind = (
-                    call.reader.unread_messages > self.options.unread_messages
-                    or call.reader.unread_bytes > self.options.unread_bytes
-                )
+                behind = call.reader.fell_behind(self.options)
             if flags & CLOSED:
                 call.reader.end_locked(wakes)
             over = self._over_locked(live, call)
@@ -185,10 +188,6 @@ class Router(Replies):
             self.cancel(call, RiverError(CANCEL, "reader fell behind"))
         elif over:
             self._finish([call])
-
-    def _tombstone(self, live: Live, stream_id: str) -> None:
-        with self.mutex:
-            live.tombstones[stream_id] = None
 
     def _cancelled(self, live: Live, call: ServerCall, payload: Any) -> None:
         """End a call because the client has; a writer's CLOSE still goes out, as shipped."""
@@ -208,11 +207,10 @@ class Router(Replies):
 
     def _over_locked(self, live: Live, call: ServerCall) -> bool:
         """Take a call off the table when both halves have ended; tell whether that is now."""
-        if call.over or not (call.reader.ended and call.writer.closed):
-            return False
-        call.over = True
-        live.calls.pop(call.stream_id, None)
-        return True
+        over = call.completed_locked()
+        if over:
+            live.calls.pop(call.stream_id, None)
+        return over
 
     # Handlers
 
@@ -228,8 +226,7 @@ class Router(Replies):
                 _log.info("%s ended after its call: %r", call.name, error)
                 return
             _log.exception("the handler of %s failed", call.name)
-            text = repr(error) if self._expose_errors else "the handler failed"
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, text))
+            self._uncaught(call, repr(error))
         else:
             if call.procedure.kind.writes_responses:
                 self.close_responses(call)
@@ -262,15 +259,20 @@ class Router(Replies):
         wrong = call.procedure.response.check(value)
         if wrong is not None:
             _log.error("%s returned what its schema forbids: %s", call.name, wrong)
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, "the handler failed"))
+            self._uncaught(call)
             return
         try:
             packed = self.codec.pack(result(value))
         except EncodeError as error:
             _log.error("%s returned what cannot be sent: %s", call.name, error)
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, "the handler failed"))
+            self._uncaught(call)
             return
         self._send_last(call, packed)
+
+    def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
+        """Cancel a call whose handler failed; the text is for clients that may know it."""
+        told = text if self._expose_errors else FAILED
+        self.cancel(call, RiverError(UNCAUGHT_ERROR, told))
 
     def _answer_error(self, call: ServerCall, error: RiverError) -> None:
         """Send a declared error as a result, any other as an uncaught one."""
@@ -278,8 +280,7 @@ class Router(Replies):
             return
         if not call.procedure.declares(error):
             _log.error("%s raised an error that it does not declare: %s", call.name, error)
-            text = str(error) if self._expose_errors else "the handler failed"
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, text))
+            self._uncaught(call, str(error))
             return
         packed = self.codec.pack(error_result(error))
         if call.procedure.kind.writes_responses:
