@@ -86,6 +86,14 @@ def wait_for(condition: Callable[[], object], seconds: float = WAIT) -> None:
         time.sleep(0.002)
 
 
+def comes_true(condition: Callable[[], object]) -> bool:
+    try:
+        wait_for(condition, PROMPT)
+    except AssertionError:
+        return False
+    return True
+
+
 def pair(**options: Any) -> tuple[wsmux.Connection, wsmux.Connection]:
     return wsmux.pair(protocol=PROTOCOL, **options)
 
@@ -469,8 +477,12 @@ def check_locks(connection: wsmux.Connection) -> None:
 
 
 def check_lock(lock: threading.Lock) -> None:
-    assert lock.acquire(timeout=PROMPT), "a lock is held for ever"
-    lock.release()
+    assert comes_free(lock), "a lock is held for ever"
+
+
+def comes_free(lock: threading.Lock) -> bool:
+    """Tell whether a lock is let go, without taking it: who fails to get one leaves its work."""
+    return comes_true(lambda: not lock.locked())
 
 
 def interrupted(call: Callable[[], object], *, twice: bool = False) -> None:
@@ -801,20 +813,15 @@ def read_what_is_left(stream: wsmux.Stream) -> None:
 
 
 def stayed_empty(connection: wsmux.Connection) -> bool:
-    try:
-        wait_for(lambda: connection.closed or not connection._engine.queue.has_output(), PROMPT)
-    except AssertionError:
-        return False
-    return True
+    return comes_true(lambda: connection.closed or not connection._engine.queue.has_output())
 
 
 def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     """Say what an interrupted call broke, or nothing."""
     ours, stream = bench.ours, bench.stream
     for lock in (ours._engine.mutex, ours._engine.queue._send_lock):
-        if not lock.acquire(timeout=PROMPT):
+        if not comes_free(lock):
             return "a lock is held for ever"
-        lock.release()
     if not stayed_empty(ours):
         return "a frame stays in the queue"
     if ours.closed and not ours.wait_closed(PROMPT):
