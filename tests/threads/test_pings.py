@@ -223,8 +223,8 @@ def watched(protocol: str, ping_timeout: float) -> Iterator[tuple[wsmux.Connecti
 
 @pytest.mark.parametrize("protocol", NAMES)
 def test_a_silent_peer_is_pinged_and_then_lost(protocol: str) -> None:
+    start = time.monotonic()
     with watched(protocol, INTERVAL) as (connection, peer):
-        start = time.monotonic()
         with pytest.raises(wsmux.ConnectionClosedError, match="no byte from the peer") as error:
             connection.accept_stream(WAIT)
         assert 2 * INTERVAL <= time.monotonic() - start < WAIT / 2
