@@ -1,10 +1,13 @@
-"""Guard every test, and give those that want it a certificate."""
+"""Guard every test, and give those that want them a certificate and WSGI servers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from .certificates import Certificates
+from .threads.carriers import WsgiServers
 
 pytest_plugins = ["tests.guards"]
 
@@ -13,3 +16,11 @@ pytest_plugins = ["tests.guards"]
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """Make a certificate authority and a server certificate for loopback."""
     return Certificates.issue(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def wsgi_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WsgiServers]:
+    """Return the WSGI servers, each started when its address is first asked for."""
+    servers = WsgiServers(tmp_path_factory.mktemp("wsgi"))
+    yield servers
+    servers.stop()

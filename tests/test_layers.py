@@ -24,8 +24,9 @@ LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
 LAYERS |= dict.fromkeys(("exceptions", "config", "deadline", "buffer", "memory", "snapshots"), 0)
 LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
 LAYERS |= {"transports": 3} | dict.fromkeys(
-    ("acceptor", "behaviour", "bridging", "client", "server", "flask", "workers"), 4
+    ("acceptor", "behaviour", "bridging", "client", "server", "workers"), 4
 )
+LAYERS |= dict.fromkeys(("flask", "flask_responses"), 4)
 LAYERS["rpc"] = 5
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
 MAY_IMPORT |= {4: {0, 1, 2, 3, 4}, 5: {0, 1, 2, 3, 4, 5}}

@@ -7,13 +7,18 @@ then serves the connection.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import socket
 import ssl
+import stat
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from . import forks
 from .config import Config
@@ -22,7 +27,7 @@ from .exceptions import HandshakeError
 from .transports.http_request import read_request, refuse
 from .transports.websocket_server import accept
 
-__all__ = ["DRAIN", "MAX_CONNECTIONS", "Acceptor", "listen"]
+__all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
 
 # Connections served at once, those in their handshake included: one thread each, and one for I/O.
 MAX_CONNECTIONS = 1024
@@ -47,11 +52,32 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
+def listen_unix(path: str) -> socket.socket:
+    """Return a listening Unix socket; one that nobody listens on any more is replaced.
+
+    Raises:
+        OSError: somebody listens there, or the path cannot be used.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(path) == errno.ECONNREFUSED:
+                    os.unlink(path)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 class Acceptor(ABC):
     """Accept connections until ``shutdown``; the base of the servers.
 
     Attributes:
-        host, port: where it listens; the port is a real one even if 0 was asked for.
+        host, port: where it listens; the port is a real one even if 0 was asked for. For a Unix
+            socket, its path and 0.
         url: the scheme with both.
     """
 
@@ -75,9 +101,16 @@ class Acceptor(ABC):
         self._shutting_down = threading.Lock()
         self._stopping = threading.Event()
         self._stopped = threading.Event()
-        self.host, self.port = listener.getsockname()[:2]
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        self.url = f"{scheme}://{shown}:{self.port}"
+        self._unix = listener.family == socket.AF_UNIX
+        self.host: str
+        self.port: int
+        if self._unix:
+            self.host, self.port = listener.getsockname(), 0
+            self.url = f"unix://{quote(self.host)}"
+        else:
+            self.host, self.port = listener.getsockname()[:2]
+            shown = f"[{self.host}]" if ":" in self.host else self.host
+            self.url = f"{scheme}://{shown}:{self.port}"
         self._acceptor = threading.Thread(
             target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
         )
@@ -121,6 +154,9 @@ class Acceptor(ABC):
         except OSError as error:
             _log.debug("%s was not listening any more: %s", self.url, error)
         self._acceptor.join()
+        if self._unix:
+            with suppress(FileNotFoundError):  # somebody tidied up
+                os.unlink(self.host)
         self._listener.close()
 
     def forked(self) -> None:

@@ -12,19 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
-try:
-    from flask import Flask, Response, request
-except ImportError as error:
-    raise ImportError("wsmux.flask needs Flask: pip install 'wsmux-streams[flask]'") from error
-
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
 from .exceptions import HandshakeError
+from .flask_responses import Ended, Flask, Response, refusal, request
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
-from .transports.http_request import refusal_headers
 from .transports.websocket_server import accept, check_request, request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
@@ -124,26 +119,10 @@ class Mux:
             protocol = check_request(environ, self._protocols, self._origins)
             accepted = accept(environ, protocol)
         except HandshakeError as error:
-            status = error.status or 400
-            return Response(f"{error}\n", status=status, headers=refusal_headers(status))
+            return refusal(error)
         behaviour = Behaviour(**self._options, stream_handler=stream_handler)
         connection: Connection = behaviour.over_websocket(
             accepted.socket, Role.SERVER, protocol, request_of(environ)
         )
         behaviour.serve(connection, handler)
         return Ended(accepted.mode)
-
-
-class Ended(Response):
-    """End a request whose socket is shut down already."""
-
-    def __init__(self, mode: str) -> None:
-        super().__init__()
-        self._mode = mode
-
-    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
-        if self._mode == "gunicorn":
-            raise StopIteration
-        if self._mode == "werkzeug":
-            raise ConnectionError
-        return []

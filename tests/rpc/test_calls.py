@@ -7,13 +7,11 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.rpc.carriers import channel_over
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
@@ -372,46 +370,6 @@ def test_metadata_is_validated_and_seen_by_handlers() -> None:
 
 
 # Carriers
-
-
-def test_a_session_over_streams_of_a_connection(gate: Gate) -> None:
-    """Each connection of the session is a stream; one that breaks is followed by another."""
-    engine_ends: list[wsmux.Stream] = []
-    with rpc.serve([offered(gate)]) as server:
-
-        def serve(stream: wsmux.Stream) -> None:
-            engine_ends.append(stream)
-            from wsmux.rpc.carriers import socket_over
-
-            sock = socket_over(stream)
-            server._engine.serve(channel_over(sock, wsmux.Role.SERVER, 2**20, websocket=False))
-
-        near, far = wsmux.pair()
-        thread = threading.Thread(target=lambda: [serve(stream) for stream in far])
-        thread.start()
-        with rpc.connect(near) as client:
-            assert client.rpc("test", "same", "over a stream", WAIT) == "over a stream"
-        near.close()
-        far.close()
-        thread.join(WAIT)
-    assert len(engine_ends) == 1
-
-
-def test_unix_sockets(gate: Gate, tmp_path: Path) -> None:
-    path = tmp_path / "river"
-    with rpc.serve([offered(gate)]) as server, socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def accept() -> None:
-            sock = listener.accept()[0]
-            server._engine.serve(channel_over(sock, wsmux.Role.SERVER, 2**20, websocket=False))
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        with rpc.connect(f"unix://{path}") as client:
-            assert client.rpc("test", "same", 5, WAIT) == 5
-        thread.join(WAIT)
 
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/", "somewhere"])

@@ -30,13 +30,6 @@ Connect = Callable[..., wsmux.Connection]
 Spawn = Callable[..., "Future[Any]"]
 
 
-@pytest.fixture(scope="session")
-def wsgi_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WsgiServers]:
-    servers = WsgiServers(tmp_path_factory.mktemp("wsgi"))
-    yield servers
-    servers.stop()
-
-
 @pytest.fixture(autouse=True)
 def short_js_ws_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a js-ws stream whose tail is not acknowledged end soon; five seconds is the default."""

@@ -1,4 +1,4 @@
-"""Serve ``scripted.handle``: ``python -m threads.wsgi_server SERVER FD PARENT``.
+"""Serve ``scripted.handle``, and River: ``python -m threads.wsgi_server SERVER FD PARENT``.
 
 The listening socket is inherited, so a client may connect before anybody accepts.
 """
@@ -20,9 +20,11 @@ import socket
 
 from flask import Flask
 
+from wsmux import rpc
 from wsmux.flask import Mux
 from wsmux.protocols import native
 
+from ..rpc.offers import Gate, offered
 from ..wires import NAMES
 from . import scripted
 
@@ -34,6 +36,8 @@ PR_SET_PDEATHSIG = 1
 app = Flask(__name__)
 mux = Mux(app, protocols=NAMES)
 mux.stream_route("/")(scripted.handle)
+rpc.flask(app, "/river", [offered(Gate())], serve_schema=True)
+rpc.flask(app, "/silent", [offered(Gate())], codec="json")
 native.JS_WS_CLOSE_DELAY = 0.02  # as in ``conftest``
 logging.getLogger("wsmux").setLevel(logging.CRITICAL)  # the scripts fail on purpose
 logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -16,7 +16,8 @@ import socket
 import simple_websocket
 from flask import Flask, Response, request
 
-from ..flask import Ended, Mux
+from ..flask import Mux
+from ..flask_responses import Ended
 from ..stream import Stream
 
 __all__ = ["app"]

@@ -67,6 +67,9 @@ class Options:
     max_streams: int = 1024
     """Calls that one session may have open at a server; further ones are refused."""
 
+    max_sessions: int = 10_000
+    """Sessions of one server, those without a connection included; further ones are refused."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

@@ -1,32 +1,32 @@
-"""Serve River on a port of its own."""
+"""Serve River on a port or a Unix socket of its own."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Literal
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, Unpack
 
-from ..acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from ..acceptor import DRAIN, MAX_CONNECTIONS, REFUSAL, Acceptor, listen, listen_unix
 from ..config import Config
 from ..deadline import Deadline
 from ..exceptions import HandshakeError
-from ..protocols.base import Role
-from ..transports.websocket_server import check_upgrade
-from .carriers import channel_over
-from .codec import Codec
-from .codecs import codec_of
-from .ids import SERVER_ID
-from .notices import Notices
-from .options import Options
-from .schema import JsonSchema, Schema
-from .server_engine import ServerEngine
+from ..transports.http_request import respond
+from ..transports.websocket_server import check_upgrade, is_upgrade
 from .services import Service
+from .serving import RpcHandler, Serving, handler
 
-__all__ = ["RpcServer", "serve"]
+__all__ = ["RpcServer", "check_river_upgrade", "serve"]
 
-# Threads that run handlers; each call takes one for as long as its handler runs.
-DEFAULT_WORKERS = 128
+
+def check_river_upgrade(environ: dict[str, Any], origins: Collection[str] | None) -> None:
+    """Check that a request is for a WebSocket of River.
+
+    Raises:
+        HandshakeError: it is not; ``status`` is the HTTP status that refuses.
+    """
+    if check_upgrade(environ, origins):
+        raise HandshakeError("River has no subprotocol; offer none", 400)
 
 
 class RpcServer(Acceptor):
@@ -34,12 +34,13 @@ class RpcServer(Acceptor):
 
     Attributes:
         host, port: where it listens; the port is a real one even if 0 was asked for.
-        url: ``ws://``, ``wss://`` or ``tcp://`` with both.
+        url: what clients connect to: ``ws://``, ``wss://``, ``tcp://`` or ``unix://``.
+        handler: what serves the connections.
     """
 
     def __init__(
         self,
-        engine: ServerEngine,
+        handler: RpcHandler,
         listener: socket.socket,
         *,
         plain: bool,
@@ -47,7 +48,7 @@ class RpcServer(Acceptor):
         ssl_context: ssl.SSLContext | None,
         max_connections: int,
     ) -> None:
-        self._engine = engine
+        self.handler = handler
         self._plain = plain
         self._origins = origins
         scheme = "tcp" if plain else "ws" if ssl_context is None else "wss"
@@ -60,6 +61,9 @@ class RpcServer(Acceptor):
             max_connections=max_connections,
         )
 
+    def __repr__(self) -> str:
+        return f"<RpcServer {self.url} sessions={self.handler.sessions}>"
+
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, end every session, and wait at most ``timeout`` seconds for the threads.
 
@@ -68,7 +72,7 @@ class RpcServer(Acceptor):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
-        self._engine.close()
+        self.handler.shutdown(deadline.remaining())
         self._join_threads(deadline)
 
     def _serve(self, sock: socket.socket, address: Any) -> None:
@@ -77,15 +81,16 @@ class RpcServer(Acceptor):
             sock = self._secure(sock, deadline)
             if not self._plain:
                 environ = self._request(sock, address, deadline)
-                if check_upgrade(environ, self._origins):
-                    raise HandshakeError("River has no subprotocol; offer none", 400)
+                schema = self.handler.schema_json
+                if schema is not None and not is_upgrade(environ):
+                    respond(sock, 200, schema, {"Content-Type": "application/json"}, REFUSAL)
+                    sock.close()
+                    return
+                check_river_upgrade(environ, self._origins)
                 sock = self._upgrade(sock, environ, None)
-            size = self._engine.codec.max_size
-            channel = channel_over(sock, Role.SERVER, size, websocket=not self._plain)
+            self.handler.serve_socket(sock, websocket=not self._plain)
         except (HandshakeError, OSError) as error:
             self._refused(sock, address, error)
-            return
-        self._engine.serve(channel)
 
 
 def serve(
@@ -93,66 +98,39 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    codec: str | Codec = "msgpack",
-    options: Options | None = None,
-    server_id: str = SERVER_ID,
+    path: str | None = None,
     transport: Literal["websocket", "tcp"] = "websocket",
-    # what handlers share
-    context: Any = None,
-    middleware: Iterable[Callable[..., Any]] = (),
-    workers: int = DEFAULT_WORKERS,
-    expose_errors: bool = False,
     # who may come
-    handshake_schema: JsonSchema | None = None,
-    validate: Callable[[Any, Any, str], Any] | None = None,
     origins: Collection[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     max_connections: int = MAX_CONNECTIONS,
-    # events
-    on_session_status: Callable[[str, str], object] | None = None,
-    on_protocol_error: Callable[..., object] | None = None,
+    **options: Unpack[Serving],
 ) -> RpcServer:
     """Listen and serve procedures in background threads; return the running server.
 
     Args:
         services: what is offered.
         host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        codec, options: as in ``connect``; both ends must agree on the codec.
-        server_id: what clients must call this server.
+        path: listen on a Unix socket there instead; each message goes behind its length.
         transport: ``"tcp"`` serves plain sockets, each message behind its length.
-        context: what handlers find as ``ctx.context``, and services' states are made from.
-        middleware: functions ``(ctx, init, step)`` around each handler; what ``step()`` returns is
-            the handler's.
-        workers: most handlers that run at once; further calls wait.
-        expose_errors: tell clients the text of exceptions that no procedure declares.
-        handshake_schema: what metadata must look like.
-        validate: ``(metadata, previous, client_id)`` returns what handlers find as
-            ``ctx.metadata``, or raises ``Rejection``.
         origins, ssl_context, max_connections: as in ``wsmux.serve``.
-        on_session_status, on_protocol_error: as in ``connect``.
+        options: what handlers share, who may come, and the rest; see ``Serving``.
+
+    Raises:
+        ValueError: an argument is wrong. OSError: it cannot listen there.
     """
-    chosen = codec_of(codec)
-    notices = Notices(
-        {"session_status": on_session_status, "protocol_error": on_protocol_error},
-        f"wsmux-rpc-{server_id}",
-    )
-    engine = ServerEngine(
-        services,
-        chosen,
-        options or Options(),
-        notices,
-        server_id=server_id,
-        context=context,
-        handshake_schema=None if handshake_schema is None else Schema(handshake_schema),
-        validate=validate,
-        middleware=tuple(middleware),
-        workers=workers,
-        expose_errors=expose_errors,
-    )
+    if transport not in ("websocket", "tcp"):
+        raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
+    made = handler(services, **options)
+    try:
+        listener = listen(host, port) if path is None else listen_unix(path)
+    except BaseException:
+        made.shutdown(0)
+        raise
     return RpcServer(
-        engine,
-        listen(host, port),
-        plain=transport == "tcp",
+        made,
+        listener,
+        plain=transport == "tcp" or path is not None,
         origins=origins,
         ssl_context=ssl_context,
         max_connections=max_connections,

@@ -61,6 +61,7 @@ class ServerCall(Line):
         self.stream_id = stream_id
         self.procedure = procedure
         self.ended = threading.Event()
+        self.first_metadata: Any = None
         self._deferred: list[Callable[[], object]] = []
 
     @property
@@ -132,7 +133,10 @@ class Context:
 
     @property
     def metadata(self) -> Any:
-        """What the validation of the client's handshake returned, refreshed while it lives."""
+        """What the validation of the client's handshake returned, refreshed while it lives.
+
+        What it was when the call began, once the session is over.
+        """
         return self._call.live_metadata()
 
     def cancel(self, message: str = "cancelled by the server") -> None:

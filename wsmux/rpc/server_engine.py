@@ -27,35 +27,29 @@ from ..protocols.carrier import Kind as FrameKind
 from ..waiter import Waiter, wake
 from .carriers import hang_up
 from .codec import Codec
+from .envelope import Envelope
 from .errors import UNEXPECTED_DISCONNECT, RiverError
-from .failures import GapError, SessionFailure
-from .handshake import RefusalCode
+from .failures import FailureKind, GapError, SessionFailure
+from .greeting import Greeting, Parsed, Unwelcome
+from .handshake import (
+    REHANDSHAKE_STREAM,
+    MalformedHandshake,
+    parse_rehandshake_response,
+    rehandshake_request_payload,
+)
 from .ids import new_id
 from .notices import Notices
 from .options import Options
-from .schema import Schema
+from .refresh import RefreshLapse
 from .server_calls import ServerCall
 from .server_router import Live, Router
 from .services import Service, service_table
-from .session import Lapse, Session
+from .session import Session
 from .sessions import Accepted, Hello, Refused, Sessions
 
-__all__ = ["Rejection", "ServerEngine"]
+__all__ = ["ServerEngine"]
 
 _log = logging.getLogger("wsmux.rpc")
-
-
-class Rejection(Exception):
-    """Be raised by a function that validates metadata, to refuse the client.
-
-    Args:
-        reason: a sentence, which the client is told.
-        unsupported: the client is too old, or otherwise not one to come again.
-    """
-
-    def __init__(self, reason: str = "", unsupported: bool = False) -> None:
-        super().__init__(reason or "rejected by the server")
-        self.unsupported = unsupported
 
 
 class ServerEngine(Router):
@@ -70,8 +64,7 @@ class ServerEngine(Router):
         *,
         server_id: str,
         context: Any,
-        handshake_schema: Schema | None,
-        validate: Callable[[Any, Any, str], Any] | None,
+        greeting: Greeting,
         middleware: tuple[Callable[..., Any], ...],
         workers: int,
         expose_errors: bool,
@@ -88,9 +81,10 @@ class ServerEngine(Router):
         )
         self.sessions = Sessions(server_id, codec=codec, options=options, new_id=new_id)
         self.notices = notices
-        self._handshake_schema = handshake_schema
-        self._validate = validate
+        self._greeting = greeting
+        self._ask_packed = codec.pack(rehandshake_request_payload())
         self._watch = Waiter()
+        self._channels: set[Channel] = set()
         self._closed = False
         threading.Thread(
             target=self._watch_graces, name=f"wsmux-rpc-{server_id}-graces", daemon=True
@@ -102,79 +96,87 @@ class ServerEngine(Router):
         self.mutex = threading.Lock()
         self._closed = True
 
+    # Any thread
+
+    def session_count(self) -> int:
+        """Return how many sessions there are."""
+        with self.mutex:
+            return len(self.sessions)
+
+    def request_handshake(self, client_id: str) -> bool:
+        """Ask a client for new metadata; false if it is not connected."""
+        with self.mutex:
+            session = self.sessions.get(client_id)
+            live = None if session is None else self._live.get(session)
+            channel = None if live is None else live.channel
+            if live is None or channel is None or not live.session.attached:
+                return False
+            self._ask_locked(live, time.monotonic())
+        channel.flush()
+        channel.wake()  # there is a time to keep
+        return True
+
     # A connection's thread
 
     def serve(self, channel: Channel) -> None:
         """Serve one connection until it has ended; the thread becomes its I/O thread."""
+        with self.mutex:
+            closed = self._closed
+            self._channels.add(channel)
+        if closed:
+            hang_up(channel)
+        batches = channel.batches()
         live: Live | None = None
         attachment = 0
         started = time.monotonic()
         channel.set_owner_timer(started + self.options.handshake_timeout)
-        for messages in channel.batches():
-            for kind, data in messages:
-                if channel.error is not None:
-                    break
-                frame = bytes(data) if kind is FrameKind.BINARY else b""
-                if live is None:
-                    live = self._greet(channel, frame)
-                    attachment = 0 if live is None else live.session.attachments
-                else:
-                    self._receive(live, attachment, channel, frame)
+        try:
+            for messages in batches:
+                for kind, data in messages:
+                    if channel.error is not None:
+                        break
+                    frame = bytes(data) if kind is FrameKind.BINARY else b""
+                    if live is None:
+                        live = self._greet(channel, frame)
+                        attachment = 0 if live is None else live.session.attachments
+                    else:
+                        self._receive(live, attachment, channel, frame)
+                if live is not None:
+                    self._keep_time(live, attachment, channel)
+                elif channel.now >= started + self.options.handshake_timeout:
+                    hang_up(channel)
+        except Exception:
+            _log.exception("the thread of %s failed; the connection ends", channel.name)
+        finally:
+            batches.close()
+            with self.mutex:
+                self._channels.discard(channel)
             if live is not None:
-                self._keep_time(live, attachment, channel)
-            elif channel.now >= started + self.options.handshake_timeout:
-                hang_up(channel)
-        if live is not None:
-            self._lost(live, attachment)
+                self._lost(live, attachment)
 
     def _greet(self, channel: Channel, frame: bytes) -> Live | None:
         with self.mutex:
             first = self.sessions.first_frame(frame)
-        if isinstance(first, Hello):
-            checked = self._check_metadata(first)
-            if isinstance(checked, Refused):
-                first = checked
-            else:
-                return self._decide(channel, first, checked[0])
-        self._refuse(channel, first)
-        return None
-
-    def _check_metadata(self, hello: Hello) -> tuple[Any] | Refused:
-        """Return the parsed metadata in a tuple, or the refusal."""
-        client, metadata = hello.client_id, hello.request.metadata
-        refuse = self.sessions.refuse
-        if self._handshake_schema is not None:
-            wrong = self._handshake_schema.check(metadata)
-            if wrong is not None:
-                code = RefusalCode.MALFORMED_HANDSHAKE_META
-                return refuse(client, code, "received malformed handshake metadata")
-        if self._validate is None:
-            return (metadata,)
+        if isinstance(first, Refused):
+            self._refuse(channel, first)
+            return None
         with self.mutex:
-            old = self.sessions.get(client)
-            before = self._live[old].metadata if old in self._live and old is not None else None
-        try:
-            return (self._validate(metadata, before, client),)
-        except Rejection as error:
-            code = (
-                RefusalCode.REJECTED_UNSUPPORTED_CLIENT
-                if error.unsupported
-                else RefusalCode.REJECTED_BY_CUSTOM_HANDLER
-            )
-            return refuse(client, code, str(error))
-        except Exception:
-            _log.exception("the validation of a handshake failed")
-            code = RefusalCode.REJECTED_BY_CUSTOM_HANDLER
-            return refuse(client, code, "the validation of the handshake failed")
+            old = self.sessions.get(first.client_id)
+            before = None if old is None else self._live[old].metadata
+        parsed = self._greeting.check(first.request.metadata, before, first.client_id)
+        if isinstance(parsed, Unwelcome):
+            self._refuse(channel, self.sessions.refuse(first.client_id, *parsed))
+            return None
+        return self._decide(channel, first, parsed)
 
-    def _decide(self, channel: Channel, hello: Hello, metadata: Any) -> Live | None:
+    def _decide(self, channel: Channel, hello: Hello, parsed: Parsed) -> Live | None:
         wakes: list[Bell] = []
         over: list[ServerCall] = []
         others: list[Channel] = []
         with self.mutex:
             decided = self.sessions.decide(hello, time.monotonic())
             if isinstance(decided, Accepted):
-                live = self._accept_locked(channel, decided, metadata, others, over, wakes)
+                live = self._accept_locked(channel, decided, parsed, others, over, wakes)
         wake(wakes)
         if isinstance(decided, Refused):
             if decided.asked is not None:
@@ -191,7 +193,7 @@ class ServerEngine(Router):
         self,
         channel: Channel,
         accepted: Accepted,
-        metadata: Any,
+        parsed: Parsed,
         others: list[Channel],
         over: list[ServerCall],
         wakes: list[Bell],
@@ -204,15 +206,16 @@ class ServerEngine(Router):
             over += self._end_session_locked(accepted.replaced, "the client began anew", wakes)
         live = self._live.get(session)
         if live is None:
-            live = self._live[session] = Live(session)
+            live = self._live[session] = Live(session, self.options)
             self.notices.add("session_status", "created", session.id)
         elif live.channel is not None:
             others.append(live.channel)
-        live.channel, live.metadata = channel, metadata
+        live.channel, live.metadata = channel, parsed.metadata
+        live.refresh.validated(parsed.expires)
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         self._queue_locked(live)
-        channel.set_owner_timer(session.next_timer())
+        channel.set_owner_timer(live.next_timer())
         return live
 
     def _refuse(self, channel: Channel, refused: Refused) -> None:
@@ -235,7 +238,6 @@ class ServerEngine(Router):
                     self.notices.add("protocol_error", "message_ordering_violated", str(error))
                     envelope, leaves = None, True
                 except SessionFailure as error:
-                    self.notices.add("protocol_error", str(error.kind), str(error))
                     self._finish(self._fail_locked(session, error, wakes))
                     envelope, leaves = None, True
                 else:
@@ -246,31 +248,84 @@ class ServerEngine(Router):
             wake(wakes)
             if leaves:
                 hang_up(channel)
-            elif envelope is not None:
+            elif envelope is None:
+                pass  # nothing for anybody above the session
+            elif envelope.stream_id == REHANDSHAKE_STREAM:
+                self._renew(live, attachment, channel, envelope)
+            else:
                 self._dispatch(live, envelope, len(frame))
         channel.flush()
 
     def _keep_time(self, live: Live, attachment: int, channel: Channel) -> None:
-        session, lapse = live.session, None
+        session, now = live.session, channel.now
+        leaves = False
         wakes: list[Bell] = []
         over: list[ServerCall] = []
         with self.mutex:
             if session.attachments != attachment or not session.attached:
                 return
-            due = session.next_timer()
-            if due is not None and channel.now >= due:
+            due = live.next_timer()
+            if due is not None and now >= due:
                 try:
-                    lapse = session.handle_timer(channel.now)
+                    leaves = session.handle_timer(now) is not None
+                    lapse = live.refresh.handle_timer(now)
+                    if lapse is RefreshLapse.OVERDUE:
+                        text = "the client sent no new metadata in time"
+                        raise SessionFailure(text, FailureKind.HANDSHAKE)
+                    if lapse is RefreshLapse.ASK:
+                        self._ask_locked(live, now)
                 except SessionFailure as error:
-                    over = self._fail_locked(session, error, wakes)
-                    lapse = Lapse.SILENCE
+                    over, leaves = self._fail_locked(session, error, wakes), True
                 self._queue_locked(live)
-            channel.set_owner_timer(session.next_timer())
+            channel.set_owner_timer(live.next_timer())
         wake(wakes)
         self._finish(over)
-        if lapse is not None:
+        if leaves:
             hang_up(channel)
         channel.flush()
+
+    def _renew(self, live: Live, attachment: int, channel: Channel, envelope: Envelope) -> None:
+        """Take new metadata, asked for or not, and have them checked in a thread that may block."""
+        try:
+            metadata = parse_rehandshake_response(envelope.payload)
+            with self.mutex:
+                if live.renewing:
+                    raise MalformedHandshake("new metadata came before the last were checked")
+                live.renewing = True
+        except MalformedHandshake as error:
+            self._unwelcome(live, attachment, channel, str(error))
+            return
+
+        def run() -> None:
+            checked = self._greeting.check(metadata, live.metadata, live.session.peer_id)
+            if isinstance(checked, Unwelcome):
+                self._unwelcome(live, attachment, channel, checked.reason)
+            else:
+                self._renewed(live, attachment, channel, checked)
+
+        name = f"{channel.name}-metadata"
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    def _renewed(self, live: Live, attachment: int, channel: Channel, parsed: Parsed) -> None:
+        with self.mutex:
+            live.renewing = False
+            if live.session.attachments == attachment and live.session.attached:
+                live.metadata = parsed.metadata
+                live.refresh.validated(parsed.expires)
+        channel.wake()  # there is a time to keep
+
+    def _unwelcome(self, live: Live, attachment: int, channel: Channel, reason: str) -> None:
+        """Destroy a session over its new metadata, unless a connection with newer ones came."""
+        wakes: list[Bell] = []
+        over: list[ServerCall] = []
+        with self.mutex:
+            live.renewing = False
+            if live.session.attachments == attachment:
+                failure = SessionFailure(reason, FailureKind.HANDSHAKE)
+                over = self._fail_locked(live.session, failure, wakes)
+        wake(wakes)
+        self._finish(over)
+        hang_up(channel)
 
     def _lost(self, live: Live, attachment: int) -> None:
         wakes: list[Bell] = []
@@ -278,6 +333,7 @@ class ServerEngine(Router):
         with self.mutex:
             if live.session.attachments == attachment:
                 live.channel = None
+                live.refresh.stop()
             if self.sessions.lost(live.session, attachment, time.monotonic()):
                 over = self._end_session_locked(live.session, "the connection was lost", wakes)
             self._watch.rouse(wakes)
@@ -285,6 +341,12 @@ class ServerEngine(Router):
         self._finish(over)
 
     # With the mutex held
+
+    def _ask_locked(self, live: Live, now: float) -> None:
+        """Ask for new metadata."""
+        live.session.send(self._ask_packed, stream_id=REHANDSHAKE_STREAM, flags=0)
+        live.refresh.asked(now)
+        self._queue_locked(live)
 
     def _end_session_locked(
         self, session: Session, reason: str, wakes: list[Bell]
@@ -306,6 +368,7 @@ class ServerEngine(Router):
         self, session: Session, error: SessionFailure, wakes: list[Bell]
     ) -> list[ServerCall]:
         """Destroy a session; return its calls, to be finished."""
+        self.notices.add("protocol_error", str(error.kind), str(error))
         over = self._end_session_locked(session, str(error), wakes)
         self.sessions.end(session)
         return over
@@ -339,8 +402,7 @@ class ServerEngine(Router):
             if self._closed:
                 return
             self._closed = True
-            lives = self._live.values()
-            channels = [live.channel for live in lives if live.channel is not None]
+            channels = list(self._channels)
             for session in self.sessions.close():
                 over += self._end_session_locked(session, "the server has closed", wakes)
             self._watch.rouse(wakes)

@@ -20,6 +20,7 @@ from .codec import Codec, EncodeError
 from .envelope import CANCELLED, CLOSED, OPEN, Envelope
 from .errors import CANCEL, INVALID_REQUEST, UNCAUGHT_ERROR, RiverError
 from .options import Options
+from .refresh import Refresh
 from .results import (
     CLOSE_PAYLOAD,
     INVALID_CANCEL,
@@ -44,13 +45,20 @@ _log = logging.getLogger("wsmux.rpc")
 class Live:
     """Hold what a server knows of a session beside its counters."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, options: Options) -> None:
         self.session = session
+        self.refresh = Refresh(options)
+        self.renewing = False  # new metadata are being checked
         self.order = threading.Lock()
         self.channel: Channel | None = None
         self.calls: dict[str, ServerCall] = {}
         self.tombstones: OrderedDict[str, None] = OrderedDict()
         self.metadata: Any = None
+
+    def next_timer(self) -> float | None:
+        """Return when there is something to do for a connected session."""
+        timers = (self.session.next_timer(), self.refresh.next_timer())
+        return min((due for due in timers if due is not None), default=None)
 
 
 class Router(Replies):
@@ -114,6 +122,7 @@ class Router(Replies):
         with self.mutex:
             full = len(live.calls) >= self.options.max_streams
             if not full:
+                call.first_metadata = live.metadata
                 live.calls[stream_id] = call
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
@@ -343,7 +352,7 @@ class Router(Replies):
     def metadata(self, call: ServerCall) -> Any:
         with self.mutex:
             live = self._live.get(call.session)
-            return None if live is None else live.metadata
+            return call.first_metadata if live is None else live.metadata
 
     # With the mutex held
 

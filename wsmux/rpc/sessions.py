@@ -20,6 +20,8 @@ Stricter than shipped servers:
 - A refused handshake never destroys the session that is here.
 - A handshake for another server's id is refused: no message of that client would ever be handled.
 - A client that claims messages which were never sent cannot resume.
+- A server that holds ``max_sessions`` refuses new ones with SESSION_STATE_MISMATCH too, since that
+  is the one refusal after which clients come again.
 - Without ``transparent_reconnect`` a session ends with its connection, not after the grace.
 """
 
@@ -189,6 +191,10 @@ class Sessions:
             reason = "another session of this client is connected"
             refused = self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
             return refused._replace(asked=old)
+        most = self._options.max_sessions
+        if old is None and len(self._sessions) >= most:
+            reason = f"the server holds {most} sessions already"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
         response = self._message(client_id, welcome_payload(request.session_id))
         if response is None:
             return Refused(RefusalCode.MALFORMED_HANDSHAKE, UNANSWERABLE, None, client_id)

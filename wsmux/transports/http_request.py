@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from ..deadline import Deadline
 from ..exceptions import HandshakeError
 
-__all__ = ["read_request", "refuse", "refusal_headers"]
+__all__ = ["read_request", "refuse", "refusal_headers", "respond"]
 
 _END = b"\r\n\r\n"
 
@@ -77,9 +77,16 @@ def refusal_headers(status: int) -> dict[str, str]:
 
 def refuse(sock: socket.socket, status: int, text: str, timeout: float) -> None:
     """Answer a request with an error status and one sentence, then end the connection."""
-    body = f"{text}\n".encode()
+    respond(sock, status, f"{text}\n".encode(), refusal_headers(status), timeout)
+
+
+def respond(
+    sock: socket.socket, status: int, body: bytes, headers: dict[str, str], timeout: float
+) -> None:
+    """Answer a request, then end the connection."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in refusal_headers(status).items()]
+    headers = {"Connection": "close"} | headers
+    lines += [f"{name}: {value}" for name, value in headers.items()]
     sock.settimeout(timeout)
     sock.sendall("\r\n".join(lines).encode() + _END + body)
     sock.shutdown(socket.SHUT_WR)

@@ -25,7 +25,14 @@ from ..snapshots import Request
 from .origin import origin_allowed
 from .wires import WIRES, protocol_of, subprotocols
 
-__all__ = ["Accepted", "accept", "check_request", "check_upgrade", "request_of"]
+__all__ = [
+    "Accepted",
+    "accept",
+    "check_request",
+    "check_upgrade",
+    "is_upgrade",
+    "request_of",
+]
 
 # A server stream sent in the segment of the 101 is lost by the js-ws client; 5 ms later is fine.
 JS_WS_FIRST_FRAME = 0.05
@@ -51,6 +58,12 @@ class _NoEvent:
         """Wake nobody: nobody waits."""
 
 
+def is_upgrade(environ: Mapping[str, Any]) -> bool:
+    """Tell whether a request is for a WebSocket, be it a good one or not."""
+    upgrade: str = environ.get("HTTP_UPGRADE", "")
+    return upgrade.lower() == "websocket"
+
+
 def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -> list[str]:
     """Return the subprotocols that a request for a WebSocket offers.
 
@@ -58,7 +71,7 @@ def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -
         HandshakeError: it is no such request, or from a page that may not connect; ``status`` is
             the HTTP status that refuses.
     """
-    if environ.get("HTTP_UPGRADE", "").lower() != "websocket":
+    if not is_upgrade(environ):
         raise HandshakeError("this address serves WebSockets only; send an upgrade", 426)
     if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13":
         raise HandshakeError("only version 13 of the WebSocket protocol is served", 426)

@@ -1,0 +1,208 @@
+"""What a server does to keep the metadata of its clients fresh."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+from wsmux.rpc.handshake import REHANDSHAKE_STREAM
+
+from ..threads.waiting import wait_for
+from .offers import WAIT
+
+Told = list[tuple[Any, ...]]
+
+
+def offered() -> rpc.Service:
+    """Return a service that tells what it knows of its caller."""
+    service = rpc.Service("me")
+
+    @service.rpc()
+    def name(ctx: rpc.Context, init: object) -> object:
+        return ctx.metadata
+
+    @service.subscription()
+    def names(ctx: rpc.Context, init: object, responses: rpc.Writable[object]) -> None:
+        responses.write(ctx.metadata)
+        ctx.ended.wait(WAIT)
+
+    return service
+
+
+def numbered() -> Any:
+    """Return a function that makes other metadata each time."""
+    numbers = itertools.count(1)
+    return lambda: next(numbers)
+
+
+@contextmanager
+def joined(metadata: Any, **serving: Any) -> Iterator[tuple[rpc.RpcServer, rpc.Client, Told]]:
+    """Yield a server, a client that has called, and what the server told of failures."""
+    told: Told = []
+    with (
+        rpc.serve([offered()], on_protocol_error=lambda *t: told.append(t), **serving) as server,
+        rpc.connect(server.url, client_id="c", metadata=metadata) as client,
+    ):
+        client.rpc("me", "name", None, WAIT)
+        yield server, client, told
+
+
+def test_a_client_is_asked_again_and_handlers_see_it() -> None:
+    with joined(numbered()) as (server, client, _):
+        assert client.rpc("me", "name", None, WAIT) == 1
+        assert server.handler.request_handshake("c")
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 2)
+
+
+def test_who_is_not_connected_is_not_asked() -> None:
+    with joined(numbered()) as (server, _, _):
+        assert not server.handler.request_handshake("somebody")
+
+
+def test_what_validates_is_told_what_was_there_before() -> None:
+    seen: list[tuple[Any, Any, str]] = []
+
+    def validate(metadata: Any, previous: Any, client_id: str) -> Any:
+        seen.append((metadata, previous, client_id))
+        return metadata * 10
+
+    with joined(numbered(), validate=validate) as (server, client, _):
+        server.handler.request_handshake("c")
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) == 20)
+    assert seen == [(1, None, "c"), (2, 10, "c")]
+
+
+def test_metadata_are_renewed_before_they_expire() -> None:
+    """Each is good for a while; the client is asked one ``handshake_timeout`` before."""
+    options = rpc.Options(handshake_timeout=10.0)
+    with joined(numbered(), options=options, expiry=lambda _: time.time() + 10.02) as (
+        _,
+        client,
+        told,
+    ):
+        wait_for(lambda: client.rpc("me", "name", None, WAIT) >= 3)
+    assert not told
+
+
+def test_metadata_that_have_expired_are_refused() -> None:
+    told: Told = []
+    with (
+        rpc.serve([offered()], expiry=lambda _: time.time() - 1) as server,
+        rpc.connect(server.url, on_protocol_error=lambda *t: told.append(t)) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+            client.rpc("me", "name", None, WAIT)
+        wait_for(lambda: told)
+    text = "handshake failed: the metadata have expired"
+    assert told[0][1:] == (text, "REJECTED_BY_CUSTOM_HANDLER")
+
+
+def test_no_answer_in_time_ends_the_session() -> None:
+    """The client's function blocks, which stops neither its heartbeats nor its calls."""
+    go = threading.Event()
+    first = iter([True])
+
+    def metadata() -> str:
+        if next(first, False):
+            return "first"
+        go.wait(WAIT)
+        return "late"
+
+    options = rpc.Options(handshake_timeout=0.2)
+    with joined(metadata, options=options) as (server, client, told):
+        with client.subscribe("me", "names", None, WAIT) as names:
+            assert names.read() == "first"
+            server.handler.request_handshake("c")
+            with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+                names.read()
+        go.set()
+        assert ("handshake_failed", "the client sent no new metadata in time") in told
+        assert client.rpc("me", "name", None, WAIT) == "late"
+
+
+def reject_second(metadata: Any, previous: Any, client_id: str) -> Any:
+    if previous is not None:
+        raise rpc.Rejection("no longer welcome")
+    return metadata
+
+
+@pytest.mark.parametrize(
+    ("serving", "text"),
+    [
+        ({"validate": reject_second}, "no longer welcome"),
+        ({"handshake_schema": {"maximum": 1}}, "received malformed handshake metadata"),
+    ],
+    ids=["validate", "schema"],
+)
+def test_refused_metadata_end_the_session(serving: dict[str, Any], text: str) -> None:
+    with joined(numbered(), **serving) as (server, client, told):
+        with client.subscribe("me", "names", None, WAIT) as names:
+            assert names.read() == 1
+            server.handler.request_handshake("c")
+            with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+                names.read()
+        assert ("handshake_failed", text) in told
+
+
+def send(client: rpc.Client, payload: Any) -> None:
+    """Say something on the stream for new metadata."""
+    engine = client._engine
+    session = engine.connector.session
+    assert session is not None
+    with engine.mutex:
+        session.send(engine.codec.pack(payload), stream_id=REHANDSHAKE_STREAM, flags=0)
+        engine.settle_locked([])
+    engine.after([])
+
+
+def test_anything_else_on_that_stream_ends_the_session() -> None:
+    with joined(numbered()) as (_, client, told):
+        send(client, {"type": "CLOSE"})
+        wait_for(lambda: told)
+    kind, text = told[0]
+    assert (kind, text) == ("handshake_failed", "expected a payload of type REHANDSHAKE_RESP")
+
+
+def test_new_metadata_come_one_at_a_time() -> None:
+    """A client cannot keep more than one thread busy with them."""
+    go, entered = threading.Event(), threading.Event()
+
+    def validate(metadata: Any, previous: Any, client_id: str) -> Any:
+        if previous is not None:
+            entered.set()
+            go.wait(WAIT)
+        return metadata
+
+    with joined(numbered(), validate=validate) as (_, client, told):
+        send(client, {"type": "REHANDSHAKE_RESP", "metadata": 7})
+        assert entered.wait(WAIT)
+        send(client, {"type": "REHANDSHAKE_RESP", "metadata": 8})
+        wait_for(lambda: told)
+        go.set()
+    assert told[0] == ("handshake_failed", "new metadata came before the last were checked")
+
+
+def test_metadata_outlive_the_session_in_its_handlers() -> None:
+    seen: list[Any] = []
+    service = rpc.Service("me")
+
+    @service.rpc()
+    def waits(ctx: rpc.Context, init: object) -> None:
+        ctx.ended.wait(WAIT)
+        seen.append(ctx.metadata)
+
+    with rpc.serve([service]) as server:
+        with (
+            rpc.connect(server.url, metadata=lambda: "mine") as client,
+            pytest.raises(TimeoutError),
+        ):
+            client.rpc("me", "waits", None, 0.05)
+        wait_for(lambda: seen)
+    assert seen == ["mine"]
