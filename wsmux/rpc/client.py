@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ from .envelope import CLOSED
 from .ids import SERVER_ID, new_id
 from .notices import Notices
 from .options import Options
+from .proxies import Offer, ServiceProxy, offer_of
+from .served import ServedSchema
 
 __all__ = ["Client", "connect"]
 
@@ -26,18 +28,36 @@ class Client:
 
     Every method may be called from any thread. Leaving a ``with`` block closes the client.
 
+    Services are attributes, and items for names that are taken or no Python names:
+    ``client.files.size("a.txt")`` is ``client["files"]["size"]("a.txt")``. With a schema a call
+    has the shape of its kind: a value, a ``Subscription``, an ``Upload`` or a ``StreamCall``;
+    without one it is an rpc, and the others are said: ``client.files.watch.subscribe()``.
+
     Attributes:
         client_id: the id that the server knows this client by.
     """
 
-    def __init__(self, engine: ClientEngine, raises: bool) -> None:
+    def __init__(self, engine: ClientEngine, raises: bool, schema: ServedSchema | None) -> None:
         self._engine = engine
         self._raises = raises
+        self._schema = schema
         self.client_id = engine.connector.own_id
 
     def __repr__(self) -> str:
         connector = self._engine.connector
         return f"<Client {self.client_id} of {connector.peer_id} {connector.state.name.lower()}>"
+
+    def __getattr__(self, name: str) -> ServiceProxy:
+        if name.startswith("_"):  # none of ours, and not yet made while it is being made
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self[name]
+
+    def __getitem__(self, name: str) -> ServiceProxy:
+        return ServiceProxy(self, name, self._schema)
+
+    def __dir__(self) -> Iterable[str]:
+        """Return the services of the schema too, for those who type in a shell."""
+        return [*super().__dir__(), *(() if self._schema is None else self._schema.services)]
 
     def rpc(self, service: str, procedure: str, init: Any, timeout: float | None = None) -> Any:
         """Call a procedure that answers once, and return its response.
@@ -108,7 +128,8 @@ def connect(
     options: Options | None = None,
     client_id: str | None = None,
     server_id: str = SERVER_ID,
-    metadata: Callable[[], Any] | None = None,
+    metadata: Any = None,
+    schema: Offer | None = None,
     # connecting
     eager: bool = False,
     connect_on_call: bool = True,
@@ -130,7 +151,10 @@ def connect(
         options: times and bounds.
         client_id: names this client, at random by default. Keep it secret from other clients.
         server_id: what the server is called.
-        metadata: makes what the handshake carries, for each connection; it may block.
+        metadata: what the handshake carries, or a function that makes it for each connection and
+            whenever the server asks; it may block.
+        schema: what the server offers: its schema as served, as JSON or data, or the services
+            themselves. Calls by attribute then know their kinds, and wrong names are errors.
         eager: connect now; this does not wait for it.
         connect_on_call: connect when a call is made and there is no connection.
         headers, ssl_context, http_options: as in ``wsmux.connect``.
@@ -146,7 +170,7 @@ def connect(
     """
     if errors not in ("raise", "results"):
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")
-    chosen = codec_of(codec)
+    chosen, offer = codec_of(codec), offer_of(schema)
     own_id = new_id() if client_id is None else client_id
     notices = Notices(
         {
@@ -166,9 +190,9 @@ def connect(
         notices,
         client_id=own_id,
         server_id=server_id,
-        metadata=metadata,
+        metadata=metadata if callable(metadata) or metadata is None else lambda: metadata,
         connect_on_call=connect_on_call,
     )
     if eager:
         engine.connect(None)
-    return Client(engine, errors == "raise")
+    return Client(engine, errors == "raise", offer)
