@@ -3,7 +3,7 @@
 Section "Clients, servers, and RPCs": a procedure has a kind, the schemas of its init, its requests
 and its responses, the errors it declares, and a handler. Everything is checked when it is defined.
 
->>> files = Service("files", state=dict)
+>>> files = Service("files", state=lambda context: {})
 >>> @files.rpc(init={"type": "string"}, response={"type": "number"})
 ... def size(ctx, init):
 ...     return len(ctx.state[init])
