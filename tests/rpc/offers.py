@@ -91,6 +91,14 @@ def offered(gate: Gate) -> rpc.Service:
         except rpc.RiverError as error:
             gate.seen.append(error.code)
 
+    @service.stream(response=NUMBER, errors=[rpc.ErrorSchema("BAD")])
+    def halves(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> Iterator[Any]:
+        for number in requests:
+            if number % 2:
+                yield rpc.Err(rpc.RiverError("BAD" if number > 0 else "WORSE", "odd"))
+            else:
+                yield number // 2
+
     @service.stream()
     def cancels(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> Iterator[Any]:
         yield requests.read(WAIT)

@@ -107,6 +107,25 @@ def test_a_declared_error_is_an_ordinary_result(client: rpc.Client) -> None:
     assert (error.code, error.message, error.extra) == ("BAD", "as declared", [1])
 
 
+def test_a_stream_goes_on_after_an_error_that_is_written(client: rpc.Client) -> None:
+    with client.stream("test", "halves", None, WAIT) as stream:
+        for number in (4, 3, 8):
+            stream.write(number)
+        assert stream.read() == 2
+        with pytest.raises(rpc.RiverError, match="BAD: odd"):
+            stream.read()
+        assert stream.read() == 4
+        stream.close_write()
+        assert list(stream) == []
+
+
+def test_an_error_that_is_written_must_be_declared(simple: rpc.Client) -> None:
+    with simple.stream("test", "halves", None, WAIT) as stream:
+        stream.write(-1)
+        with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR"):
+            stream.read()
+
+
 @pytest.mark.parametrize("how", ["undeclared", "raised"])
 def test_what_was_not_declared_does_not_leak(
     how: str, simple: rpc.Client, caplog: pytest.LogCaptureFixture

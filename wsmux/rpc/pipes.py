@@ -39,7 +39,10 @@ class Ok(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class Err:
-    """Be an error, for a client that asked for results instead of exceptions."""
+    """Be an error, for a client that asked for results instead of exceptions.
+
+    A handler may write or yield one, with a declared error, and go on; raising ends it.
+    """
 
     error: RiverError
 
@@ -230,7 +233,8 @@ class Writable(Generic[Value]):
             TimeoutError: there was no room in ``timeout`` seconds; nothing was sent.
             EncodeError: the codec cannot carry the value; nothing was sent.
             RiverError: the call was cancelled, or its session lost.
-            ValueError: this side has closed its half.
+            ValueError: this side has closed its half; or, at a server, the schema forbids the
+                value, or the procedure does not declare the error.
         """
         self._line.send(value, Deadline(timeout))
 

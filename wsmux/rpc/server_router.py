@@ -20,6 +20,7 @@ from .codec import Codec, EncodeError
 from .envelope import CANCELLED, CLOSED, OPEN, Envelope
 from .errors import CANCEL, INVALID_REQUEST, UNCAUGHT_ERROR, RiverError
 from .options import Options
+from .pipes import Err
 from .refresh import Refresh
 from .results import (
     CLOSE_PAYLOAD,
@@ -317,9 +318,14 @@ class Router(Replies):
     # Replies
 
     def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
-        if call.procedure.response.check(value) is not None:
+        if isinstance(value, Err):
+            if not call.procedure.declares(value.error):
+                raise ValueError(f"an error that {call.name} does not declare: {value.error}")
+            packed = self.codec.pack(error_result(value.error))
+        elif call.procedure.response.check(value) is not None:
             raise ValueError(f"a response of {call.name} that its schema forbids")
-        packed = self.codec.pack(result(value))
+        else:
+            packed = self.codec.pack(result(value))
         with self.mutex:
             call.writer.check_locked()
             while call.session.full:
