@@ -39,7 +39,7 @@ def bridge(one: Connection, other: Connection) -> None:
     resets both halves at once, and application codes below 64 become 0 on ``wsmux``. A refusal is
     seen as such by peers that can tell it from a reset (``wsmux``).
     """
-    pump = Pump()
+    pump = Pump(one, other)
     acceptors = [
         threading.Thread(
             target=_accept,
@@ -85,4 +85,4 @@ def _accept(incoming: Connection, outgoing: Connection, pump: Pump) -> None:
     except (ConnectionClosed, ForkedError) as error:
         _log.debug("the bridge from %s ends: %s", incoming.name, error)
     finally:
-        pump.wake()
+        pump.added_all(incoming)

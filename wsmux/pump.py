@@ -107,10 +107,14 @@ class Pipe:
 class Pump:
     """Move the bytes of any number of pipes in the thread that calls ``run``.
 
-    ``add`` and ``wake`` may be called from any thread.
+    ``add`` and ``added_all`` may be called from any thread.
+
+    Args:
+        accepting: the connections whose streams are added, until ``added_all`` is called for each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *accepting: Connection) -> None:
+        self._accepting = set(accepting)
         self._bell = borrow()
         self._ready: deque[Pipe] = deque()
         self._pipes: set[Pipe] = set()  # for the pump's thread
@@ -125,8 +129,9 @@ class Pump:
             pipe.target.let_go()
         give_back(self._bell)
 
-    def wake(self) -> None:
-        """Have the pump look whether its connections have ended."""
+    def added_all(self, connection: Connection) -> None:
+        """Note that no further stream of a connection comes, most likely because it has ended."""
+        self._accepting.discard(connection)
         self._bell.ring()
 
     def add(self, one: Stream, other: Stream) -> None:
@@ -173,13 +178,14 @@ class Pump:
                     self._note(pipe, [])
             if grace is None or self._moved:
                 grace = Deadline(ended.config.close_timeout)
-            if not (self._ready or self._carries_from(ended)) or grace.expired():
+            if not (self._ready or self._expects_from(ended)) or grace.expired():
                 return ended
             if not self._ready:
                 self._bell.sleep(grace)
 
-    def _carries_from(self, connection: Connection) -> bool:
-        return any(pipe.source.stream.connection is connection for pipe in self._pipes)
+    def _expects_from(self, connection: Connection) -> bool:
+        carried = (pipe.source.stream.connection for pipe in self._pipes)
+        return connection in self._accepting or connection in carried
 
     def _move(self) -> None:
         """Give each pipe that was ready when this began one turn."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import wsmux
-from wsmux.pump import carried_code
+from wsmux.pump import Pump, carried_code
 from wsmux.transports.wires import WIRES
 
 from .conftest import Spawn
@@ -241,6 +241,31 @@ def test_what_came_before_a_clean_close_is_delivered(one: str, other: str, build
     assert len(far.read()) == 200_000
     assert bridged.server.wait_closed(WAIT)
     assert isinstance(bridged.server.error, wsmux.ConnectionClosedOK)
+
+
+def test_a_stream_that_is_just_being_joined_at_the_close_is_delivered(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, add = threading.Event(), Pump.add
+    joining: list[Pump] = []
+
+    def late(pump: Pump, one: wsmux.Stream, other: wsmux.Stream) -> None:
+        joining.append(pump)
+        go.wait(WAIT)
+        add(pump, one, other)
+
+    monkeypatch.setattr(Pump, "add", late)
+    bridged = build("wsmux", "yamux")
+    near, far = open_pair(bridged.client, bridged.server)
+    near.write(b"in time")
+    near.close_write()
+    bridged.client.close(WAIT)
+    assert bridged.left.wait_closed(WAIT)
+    wait_for(lambda: joining)
+    joining[0]._bell.ring()  # as if it looked just now
+    assert not bridged.server.wait_closed(0.1)
+    go.set()
+    assert far.read() == b"in time"
 
 
 def test_a_lost_connection_ends_the_other_one_as_a_bad_gateway(build: Build) -> None:
