@@ -135,17 +135,17 @@ class TestMessages:
 
     @pytest.mark.parametrize("bound", [{"send_buffer_messages": 2}, {"send_buffer_bytes": 200}])
     def test_the_buffer_is_full_at_its_bound_until_acks_come(self, bound: dict[str, int]) -> None:
-        end = session(**bound)
+        end = session(Role.CLIENT, **bound)
         states = []
         for _ in range(2):
             states.append(end.full)
             send(end, "x" * 50)
         states.append(end.full)
-        end.receive(frame(1, ack=1), 0.0)
+        end.receive(from_server(1, ack=1), 0.0)
         assert [*states, end.full] == [False, False, True, False]
 
     def test_a_full_buffer_still_takes_messages(self) -> None:
-        end = session(send_buffer_messages=1)
+        end = session(Role.CLIENT, send_buffer_messages=1)
         send(end, 1, 2)
         assert payloads(end) == [1, 2]
 
@@ -475,6 +475,72 @@ class TestEarlyAcks:
                 client.receive(data, 0.0)
             most = max(most, client.buffered_messages)
         assert most <= OPTIONS.ack_messages + 1
+
+
+class TestAsking:
+    """A shipped client that only reads says what it has got when it gets an ACK, else never."""
+
+    @pytest.mark.parametrize("bound", [{"send_buffer_messages": 8}, {"send_buffer_bytes": 1600}])
+    def test_a_server_asks_once_when_half_of_its_buffer_is_full(
+        self, bound: dict[str, int]
+    ) -> None:
+        end = session(Role.SERVER, **bound)
+        send(end, *("x" * 100 for _ in range(7)))
+        acks = [m["seq"] for m in sent(end) if m["controlFlags"] == 1]
+        assert acks == [4]
+
+    def test_it_asks_again_when_that_was_answered(self) -> None:
+        end = session(Role.SERVER, send_buffer_messages=8)
+        send(end, *range(7))
+        end.receive(ack_frame(ack=4), 0.0)  # of what came before the question
+        send(end, 7)
+        assert [m["seq"] for m in sent(end) if m["controlFlags"] == 1] == [4]
+        end.receive(ack_frame(seq=1, ack=5), 0.0)
+        send(end, 8)
+        assert [m["seq"] for m in sent(end) if m["controlFlags"] == 1] == [10]
+
+    def test_what_was_buffered_without_a_connection_is_asked_for_with_the_next(self) -> None:
+        end = session(Role.SERVER, attached=False, send_buffer_messages=8)
+        send(end, *range(8))
+        assert end.full
+        end.attach(0.0)
+        assert [m["controlFlags"] for m in sent(end)] == [0] * 8 + [1]
+
+    def test_a_heartbeat_asks_too(self) -> None:
+        end = session(Role.SERVER, send_buffer_messages=8)
+        end.handle_timer(1.0)
+        send(end, *range(7))
+        assert [m["controlFlags"] for m in sent(end)] == [1] + [0] * 7
+
+    def test_a_client_does_not_ask(self) -> None:
+        end = session(Role.CLIENT, send_buffer_messages=8)
+        send(end, *range(20))
+        assert [m["controlFlags"] for m in sent(end)] == [0] * 20
+
+    def test_a_question_that_cannot_be_encoded_is_left_to_the_heartbeat(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(payload: object) -> bytes:
+            raise EncodeError("out of memory")
+
+        end = session(Role.SERVER, send_buffer_messages=2)
+        monkeypatch.setattr(end._codec, "pack", refuse)
+        send(end, "kept")
+        assert payloads(end) == ["kept"]
+        with pytest.raises(SessionFailure):
+            end.handle_timer(1.0)
+
+    def test_a_subscription_goes_on_without_waiting_for_heartbeats(self) -> None:
+        """The client says nothing but the answers to ACKs, as shipped ones do."""
+        client = session(Role.CLIENT, ack_messages=10**9, ack_bytes=10**9)
+        server = session(Role.SERVER)
+        for number in range(10_000):
+            assert not server.full
+            send(server, number)
+            for data in server.data_to_send():
+                client.receive(data, 0.0)
+            for data in client.data_to_send():
+                server.receive(data, 0.0)
 
 
 class TestChallenge:

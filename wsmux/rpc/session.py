@@ -22,6 +22,9 @@ Where this differs from shipped code:
 - Both ends send an ACK before the next heartbeat once ``ack_messages`` or ``ack_bytes`` are
   accepted and nothing was sent since. ACKs do not count towards that, and a server returns none,
   so no ACK can cause an endless exchange, whatever the bounds and whoever the peer.
+- A server whose buffer is half full sends an ACK, which the client returns, and the next one when
+  that was acknowledged. A client that only reads acknowledges nothing by itself, and a writer that
+  waits for room would have to wait for the next heartbeat.
 - An acknowledgement of what was never sent ends the session, and so does a second gap in a row:
   upstream can reconnect for ever over the same gap.
 - A message that cannot be encoded leaves the session as it was; shipped code destroys it.
@@ -131,6 +134,7 @@ class Session:
         self._queue: list[bytes] = []
         self._gapped = False
         self._challenged: float | None = None  # when the peer was asked, with no answer yet
+        self._asked = 0  # messages up to the last ACK of a server, all of which a client confirms
         self._heard = now
         self._beat = 0.0  # when a server sends its next heartbeat
         self._grace = now + options.session_disconnect_grace
@@ -199,6 +203,20 @@ class Session:
         data = self._ledger.send(encode)
         if self.state is SessionState.ATTACHED:
             self._queue.append(data)
+            if self.role is Role.SERVER:
+                self._ask()
+
+    def _ask(self) -> None:
+        """Send an ACK, before the next heartbeat, if much is not acknowledged and none is out."""
+        ledger, options = self._ledger, self._options
+        if self._asked <= ledger.oldest and (
+            2 * ledger.buffered_messages >= options.send_buffer_messages
+            or 2 * ledger.buffered_bytes >= options.send_buffer_bytes
+        ):
+            try:
+                self._acknowledge()
+            except SessionFailure:
+                return  # nor can the next heartbeat be encoded, whose owner ends the session
 
     def receive(self, data: Buffer, now: float) -> Envelope | None:
         """Take one message of the connection; return it if it is one for the layer above.
@@ -248,6 +266,7 @@ class Session:
         raise GapError(text)
 
     def _acknowledge(self) -> None:
+        self._asked = self._ledger.seq + 1
         try:
             packed = self._codec.pack({"type": "ACK"})
             self.send(packed, stream_id=HEARTBEAT_STREAM, flags=ACK)
@@ -290,6 +309,8 @@ class Session:
         self._beat = now + self._options.heartbeat_interval
         self._ledger.acknowledged(acknowledged)
         self._queue = self._ledger.buffered()
+        if self.role is Role.SERVER:
+            self._ask()
 
     def detach(self, now: float) -> None:
         """Note that the connection is lost or closed; the grace starts.
