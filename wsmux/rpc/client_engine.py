@@ -16,6 +16,7 @@ Threads and locks:
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import threading
@@ -73,6 +74,7 @@ class ClientEngine(Calls):
         channel: the present connection, or ``None``.
         orders: what the connector wants done, for the I/O thread.
         idle: where that thread waits while there is no channel.
+        alarm: when it goes on by itself.
         stopping: it is to end when there is nothing left to do.
         dial, metadata, options: see ``rpc.connect``.
     """
@@ -107,7 +109,8 @@ class ClientEngine(Calls):
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Call] = {}
         self._room = WaitList()  # writers waiting for acknowledgements
-        self.idle = Waiter()  # the I/O thread, while there is no channel
+        self.idle = Waiter()
+        self.alarm = math.inf
         self._changed = WaitList()  # threads waiting for a connection, or the end of one
         self.channel: Channel | None = None
         self.orders: list[ConnectorEvent] = []  # for the I/O thread
@@ -239,12 +242,9 @@ class ClientEngine(Calls):
             messages: list[SendMessage] = [(d, b"") for d in self.connector.data_to_send()]
             with channel.mutex:
                 channel.queue.add_data_locked(messages)
-        if self.orders or self.stopping:
-            self.idle.rouse(wakes)
-            if channel is not None:
-                channel.wake()
-            if self.orders:
-                self._start_locked()
+        due = self.connector.next_timer() if channel is None else None
+        if self.orders or self.stopping or (due is not None and due < self.alarm):
+            self._rouse_io_locked(wakes)
         session = self.connector.session
         if session is None or not session.full:
             self._room.collect(wakes)
@@ -315,8 +315,12 @@ class ClientEngine(Calls):
         self._forget_locked(call)
         call.end_locked(error, wakes)
 
-    def _start_locked(self) -> None:
-        if self._thread is None:
+    def _rouse_io_locked(self, wakes: list[Bell]) -> None:
+        """Have the I/O thread look at its orders and times; start it with the first of them."""
+        self.idle.rouse(wakes)
+        if self.channel is not None:
+            self.channel.wake()
+        if self._thread is None and not self.stopping:
             name = f"wsmux-rpc-{self.connector.own_id}"
             self._thread = threading.Thread(target=ClientLoop(self).run, name=name, daemon=True)
             self._thread.start()

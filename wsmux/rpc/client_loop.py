@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -68,16 +69,22 @@ class ClientLoop:
             orders, engine.orders = engine.orders, []
             if not orders and engine.stopping:
                 return False
-            due = self._connector.next_timer()
         wake(wakes)
         for order in orders:
             self._perform(order)
         if not orders:
             with engine.mutex:
                 if not engine.orders and not engine.stopping:
-                    left = None if due is None else max(0.0, due - time.monotonic())
-                    engine.idle.wait(engine.mutex, Deadline(left))
+                    self._rest_locked()
         return True
+
+    def _rest_locked(self) -> None:
+        """Wait for an order, or a time, even one that is set meanwhile."""
+        engine = self._engine
+        due = self._connector.next_timer()
+        left = None if due is None else max(0.0, due - time.monotonic())
+        engine.alarm = math.inf if due is None else due
+        engine.idle.wait(engine.mutex, Deadline(left))
 
     def _perform(self, order: ConnectorEvent) -> None:
         match order:
