@@ -156,29 +156,33 @@ class ClientEngine(Calls):
         """
         packed = self.codec.pack(init)
         wakes: list[Bell] = []
-        with self.mutex:
-            self.check_locked()
-            if self.connector.state is ConnectorState.CLOSED:
-                error = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
-                call.end_locked(error, wakes)
-                return
-            now = time.monotonic()
-            call.session = session = self.connector.need_session(now)
-            call.stream_id = new_id()
-            self._calls[call.stream_id] = call
-            if flags & CLOSED:
-                call.writer.close_locked()
-            session.send(
-                packed,
-                stream_id=call.stream_id,
-                flags=OPEN | flags,
-                service=service,
-                procedure=procedure,
-            )
-            if self._connect_on_call:
-                self.connector.connect(now)
-            self.settle_locked(wakes)
-        self.after(wakes)
+        try:
+            with self.mutex:
+                self.check_locked()
+                if self.connector.state is ConnectorState.CLOSED:
+                    error = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+                    call.end_locked(error, wakes)
+                    return
+                now = time.monotonic()
+                call.session = session = self.connector.need_session(now)
+                call.stream_id = new_id()
+                try:
+                    session.send(
+                        packed,
+                        stream_id=call.stream_id,
+                        flags=OPEN | flags,
+                        service=service,
+                        procedure=procedure,
+                    )
+                    self._calls[call.stream_id] = call
+                    if flags & CLOSED:
+                        call.writer.close_locked()
+                    if self._connect_on_call:
+                        self.connector.connect(now)
+                finally:  # a session was made, whether or not it carries this
+                    self.settle_locked(wakes)
+        finally:
+            self.after(wakes)
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
         packed = self.codec.pack(value)
@@ -214,6 +218,7 @@ class ClientEngine(Calls):
                 self._forget_locked(call)
                 call.end_locked(cancel, wakes)
             self._forget_if_over_locked(call)
+            self._room.collect(wakes)  # who waits to write learns of it
             self.settle_locked(wakes)
         self.after(wakes)
 
@@ -294,6 +299,7 @@ class ClientEngine(Calls):
         if flags & CANCELLED:
             self._forget_locked(call)
             call.end_locked(read_cancel(payload), wakes)
+            self._room.collect(wakes)
             return
         if not is_close(payload):
             try:
@@ -314,6 +320,7 @@ class ClientEngine(Calls):
         call.session.send(packed, stream_id=call.stream_id, flags=CANCELLED)
         self._forget_locked(call)
         call.end_locked(error, wakes)
+        self._room.collect(wakes)
 
     def _rouse_io_locked(self, wakes: list[Bell]) -> None:
         """Have the I/O thread look at its orders and times; start it with the first of them."""

@@ -1,0 +1,85 @@
+"""Writers that wait, calls that cannot be sent, ends that come meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from wsmux import rpc
+
+from ..threads.waiting import wait_for
+from .offers import WAIT, Gate, offered
+from .rawriver import CANCEL, RawServer, cancel
+
+# A port that nobody serves: the system never gives it away.
+NOWHERE = "ws://127.0.0.1:9"
+
+# What holds two messages that are not acknowledged, and never gives up.
+NARROW = rpc.Options(send_buffer_messages=2, session_disconnect_grace=WAIT, heartbeat_interval=WAIT)
+
+
+class TestClient:
+    @pytest.mark.parametrize("kind", ["rpc", "subscribe", "upload", "stream"])
+    def test_a_call_that_cannot_be_sent_is_forgotten(self, kind: str) -> None:
+        with rpc.connect(NOWHERE, options=NARROW) as client:
+            with pytest.raises(rpc.EncodeError):
+                getattr(client, kind)("test", "half of a pair: \ud800", None)
+            assert client._engine._calls == {}
+
+    def test_a_call_that_cannot_be_sent_leaves_none_behind_to_fail(self) -> None:
+        """The session that was made for it lives and dies like any other."""
+        options = rpc.Options(session_disconnect_grace=0.05)
+        statuses: list[str] = []
+        with (
+            rpc.serve([offered(Gate())]) as server,
+            rpc.connect(
+                server.url, options=options, on_session_status=lambda *s: statuses.append(s[0])
+            ) as client,
+        ):
+            with pytest.raises(rpc.EncodeError):
+                client.rpc("test", "\ud800", None)
+            wait_for(lambda: statuses == ["created", "closed"])
+            assert client.rpc("test", "same", 1, WAIT) == 1
+
+    @pytest.mark.parametrize(
+        ("end", "error"),
+        [
+            (lambda stream: stream.cancel("enough"), "CANCEL: enough"),
+            (lambda stream: stream.close_write(), "this side has closed"),
+        ],
+        ids=["cancel", "close_write"],
+    )
+    def test_a_writer_that_waits_for_room_hears_of_the_end(
+        self, end: Callable[[rpc.StreamCall], None], error: str
+    ) -> None:
+        with (
+            rpc.connect(NOWHERE, options=NARROW) as client,
+            client.stream("test", "echo", None) as stream,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            stream.write(1)
+            writing = pool.submit(stream.write, 2, 1.5 * WAIT)
+            wait_for(lambda: client._engine._room.parked)
+            end(stream)
+            with pytest.raises((rpc.RiverError, ValueError), match=error):
+                writing.result(WAIT)
+
+    def test_a_writer_that_waits_for_room_hears_of_a_cancel_of_the_server(self) -> None:
+        with (
+            RawServer("msgpack", websocket=True) as server,
+            rpc.connect(server.url, options=NARROW) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            stream = client.stream("test", "echo", None)
+            with server.attached() as peer:
+                stream_id = peer.recv()["streamId"]
+                stream.write(1)
+                writing = pool.submit(stream.write, 2, 1.5 * WAIT)
+                wait_for(lambda: client._engine._room.parked)
+                peer.send(
+                    {"streamId": stream_id, "controlFlags": CANCEL, "payload": cancel(), "ack": 0}
+                )
+                with pytest.raises(rpc.RiverError, match="CANCEL: by hand"):
+                    writing.result(WAIT)
