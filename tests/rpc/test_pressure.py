@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,3 +84,29 @@ class TestClient:
                 )
                 with pytest.raises(rpc.RiverError, match="CANCEL: by hand"):
                     writing.result(WAIT)
+
+
+class TestServer:
+    @pytest.mark.parametrize("what", ["ended", "deferred"])
+    def test_handlers_that_wait_for_their_end_hear_of_it_when_all_workers_wait(
+        self, what: str
+    ) -> None:
+        service = rpc.Service("test")
+        entered, left = threading.Barrier(3), threading.Barrier(3)
+
+        @service.rpc()
+        def waits(ctx: rpc.Context, init: str) -> None:
+            event = ctx.ended
+            if init == "deferred":
+                event = threading.Event()
+                ctx.defer(event.set)
+            entered.wait(WAIT)
+            if event.wait(WAIT):
+                left.wait(WAIT)
+
+        with rpc.serve([service], workers=2) as server, rpc.connect(server.url) as client:
+            calls = [client.subscribe("test", "waits", what) for _ in range(2)]
+            entered.wait(WAIT)
+            for call in calls:
+                call.cancel()
+            left.wait(WAIT)

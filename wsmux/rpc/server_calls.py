@@ -1,8 +1,8 @@
 """Be a server's side of calls: what a handler is given, and when a call is over.
 
 A call has two halves. The client ends the requests, the handler the responses; the call is over
-when both have ended, or when either side cancels. Then ``ctx.ended`` is set and what was deferred
-runs, last in first out.
+when both have ended, or when either side cancels. Then ``ctx.ended`` is set at once, and what was
+deferred runs, last in first out, in a thread that waits for no handler: handlers wait for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from ..bell import Bell
 from ..deadline import Deadline
 from .errors import CANCEL, RiverError
 from .pipes import Line
@@ -83,24 +84,34 @@ class ServerCall(Line):
         """Return the session's metadata."""
         return self._server.metadata(self)
 
+    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+        super().end_locked(error, wakes)
+        self.ended.set()
+
+    def completed_locked(self) -> bool:
+        completed = super().completed_locked()
+        if completed:
+            self.ended.set()
+        return completed
+
     def defer(self, action: Callable[[], object]) -> None:
         """Have an action run when the call is over; at once if it is."""
         with self.mutex:
-            late = self.ended.is_set()
+            late = self.over
             if not late:
                 self._deferred.append(action)
         if late:
             self._do(action)
 
+    @property
+    def defers(self) -> bool:
+        """Whether ``finish`` has anything to do, once the call is over."""
+        return bool(self._deferred)
+
     def finish(self) -> None:
-        """Say that the call is over, and run what was deferred; in a thread that may block."""
-        while True:
-            with self.mutex:
-                if not self._deferred:
-                    self.ended.set()
-                    return
-                action = self._deferred.pop()
-            self._do(action)
+        """Run what was deferred, once the call is over; in a thread that may block."""
+        while self._deferred:
+            self._do(self._deferred.pop())
 
     def _do(self, action: Callable[[], object]) -> None:
         try:

@@ -8,7 +8,8 @@ Threads and locks:
   what arrives against the schemas, and keeps the session's times.
 - A session's messages are handled in order: whoever handles them holds the session's ``order``, so
   that a connection which replaces another waits for what that one has in hand.
-- Handlers run in a bounded set of workers. One thread more watches sessions without a connection.
+- Handlers run in a bounded set of workers, what they defer in another, since handlers may wait for
+  that. One thread more watches sessions without a connection.
 """
 
 from __future__ import annotations
@@ -411,6 +412,7 @@ class ServerEngine(Router):
             hang_up(channel)
         self._finish(over)
         self._workers.close()
+        self._cleaners.close()
         for name, service in self.services.items():
             service.dispose_state(self.states[name])
         self.notices.close()

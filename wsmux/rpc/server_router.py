@@ -93,6 +93,7 @@ class Router(Replies):
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._live: dict[Session, Live] = {}
         self._workers = Workers(workers, name)
+        self._cleaners = Workers(workers, f"{name}-cleanup")
         self._room = WaitList()  # writers waiting for acknowledgements
 
     # Messages
@@ -375,8 +376,10 @@ class Router(Replies):
             self._queue_locked(live)
 
     def _finish(self, calls: list[ServerCall]) -> None:
+        """Have run what calls that are over deferred; handlers may wait for it."""
         for call in calls:
-            self._workers.submit(call.finish)
+            if call.defers:
+                self._cleaners.submit(call.finish)
 
     def _flush(self, session: Session) -> None:
         with self.mutex:
