@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc.msgpack_codec import MsgpackCodec
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
@@ -110,3 +111,67 @@ class TestServer:
             for call in calls:
                 call.cancel()
             left.wait(WAIT)
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    @pytest.mark.parametrize("kind", ["rpc", "upload", "subscription", "stream"])
+    def test_a_handler_that_leaves_its_thread_fails_and_takes_no_worker_along(
+        self, kind: str
+    ) -> None:
+        service = rpc.Service("test")
+        service.rpc(name="same")(lambda ctx, init: init)
+
+        def leaves(*arguments: object) -> None:
+            raise SystemExit(3)
+
+        getattr(service, kind)(name="leaves")(leaves)
+        with rpc.serve([service], workers=1) as server, rpc.connect(server.url) as client:
+            for _ in range(2):
+                with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
+                    client.rpc("test", "leaves", None, WAIT)
+            assert client.rpc("test", "same", 1, WAIT) == 1
+
+
+class TestAnswersThatCannotBeSent:
+    """Each ends its call with an error that can."""
+
+    SIZE = 4000
+
+    @pytest.fixture
+    def client(self) -> Iterator[rpc.Client]:
+        service = rpc.Service("test")
+        service.rpc(name="long")(lambda ctx, size: "x" * size)
+        service.rpc(name="odd")(lambda ctx, init: object())
+
+        @service.rpc(errors=[rpc.ErrorSchema("BAD")])
+        def raises(ctx: rpc.Context, size: int) -> None:
+            raise rpc.RiverError("BAD", "x" * size, None if size else object())
+
+        @service.stream(errors=[rpc.ErrorSchema("BAD")])
+        def streams(ctx: rpc.Context, size: int, requests: object, responses: object) -> None:
+            raise rpc.RiverError("BAD", "x" * size, None if size else object())
+
+        @service.rpc()
+        def fails(ctx: rpc.Context, size: int) -> None:
+            if not size:
+                raise rpc.RiverError("UNDECLARED", "half of a pair: \ud800")
+            raise LookupError("x" * size)
+
+        codec = MsgpackCodec(max_size=self.SIZE)
+        with (
+            rpc.serve([service], codec=codec, expose_errors=True) as server,
+            rpc.connect(server.url) as client,
+        ):
+            yield client
+
+    # Below the limit, and above it together with the fields around it; above it alone.
+    @pytest.mark.parametrize("size", [SIZE - 50, SIZE])
+    @pytest.mark.parametrize("procedure", ["long", "raises", "streams", "fails"])
+    def test_too_long(self, procedure: str, size: int, client: rpc.Client) -> None:
+        with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
+            client.rpc("test", procedure, size, WAIT)
+        assert client._engine._calls == {}
+
+    @pytest.mark.parametrize("procedure", ["odd", "raises", "streams", "fails"])
+    def test_of_no_form(self, procedure: str, client: rpc.Client) -> None:
+        with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
+            client.rpc("test", procedure, 0, WAIT)

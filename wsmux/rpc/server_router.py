@@ -213,6 +213,7 @@ class Router(Replies):
                 self._send_locked(live, call.stream_id, self._close_packed, CLOSED)
             live.calls.pop(call.stream_id, None)
             call.end_locked(error, wakes)
+            self._room.collect(wakes)
         wake(wakes)
         self._finish([call])
 
@@ -238,6 +239,9 @@ class Router(Replies):
                 return
             _log.exception("the handler of %s failed", call.name)
             self._uncaught(call, repr(error))
+        except BaseException:  # such as SystemExit, which is for the thread
+            self._uncaught(call)
+            raise
         else:
             if call.procedure.kind.writes_responses:
                 self.close_responses(call)
@@ -273,17 +277,18 @@ class Router(Replies):
             self._uncaught(call)
             return
         try:
-            packed = self.codec.pack(result(value))
+            self._send_last(call, self.codec.pack(result(value)))
         except EncodeError as error:
             _log.error("%s returned what cannot be sent: %s", call.name, error)
             self._uncaught(call)
-            return
-        self._send_last(call, packed)
 
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
         """Cancel a call whose handler failed; the text is for clients that may know it."""
         told = text if self._expose_errors else FAILED
-        self.cancel(call, RiverError(UNCAUGHT_ERROR, told))
+        try:
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, told))
+        except EncodeError:  # text of any length, with halves of pairs in it
+            self.cancel(call, RiverError(UNCAUGHT_ERROR, FAILED))
 
     def _answer_error(self, call: ServerCall, error: RiverError) -> None:
         """Send a declared error as a result, any other as an uncaught one."""
@@ -293,23 +298,28 @@ class Router(Replies):
             _log.error("%s raised an error that it does not declare: %s", call.name, error)
             self._uncaught(call, str(error))
             return
-        packed = self.codec.pack(error_result(error))
-        if call.procedure.kind.writes_responses:
+        try:
+            packed = self.codec.pack(error_result(error))
+            if not call.procedure.kind.writes_responses:
+                self._send_last(call, packed)
+                return
             with self.mutex:
                 live = self._live.get(call.session)
                 if live is not None and not call.writer.closed:
                     self._send_locked(live, call.stream_id, packed, 0)
             self.close_responses(call)
-        else:
-            self._send_last(call, packed)
+        except EncodeError as wrong:
+            _log.error("%s raised an error that cannot be sent: %s", call.name, wrong)
+            self._uncaught(call)
 
     def _send_last(self, call: ServerCall, packed: bytes) -> None:
         """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
         over, wakes = False, list[Bell]()
         with self.mutex:
             live = self._live.get(call.session)
-            if live is not None and call.writer.close_locked():
+            if live is not None and not call.writer.closed:
                 self._send_locked(live, call.stream_id, packed, CLOSED)
+                call.writer.close_locked()
                 over = self._over_locked(live, call)
         wake(wakes)
         self._flush(call.session)
@@ -352,6 +362,7 @@ class Router(Replies):
             self._send_locked(live, call.stream_id, packed, CANCELLED)
             live.calls.pop(call.stream_id, None)
             call.end_locked(error, wakes)
+            self._room.collect(wakes)
         wake(wakes)
         self._flush(call.session)
         self._finish([call])

@@ -35,19 +35,26 @@ class Workers:
         """Have an action run; never blocks."""
         with self._lock:
             self._waiting.append(action)
-            starts = len(self._waiting) > self._idle and self._count < self._limit
-            if starts:
-                self._count += 1
-            else:
+            starts = self._starts_locked()
+            if not starts:
                 self._wanted.notify()
-            name = f"{self._name}-worker-{self._count}"
         if starts:
-            try:
-                threading.Thread(target=self._work, name=name, daemon=True).start()
-            except RuntimeError:
-                _log.exception("no thread for %s; calls wait for the running ones", name)
-                with self._lock:
-                    self._count -= 1
+            self._start()
+
+    def _starts_locked(self) -> bool:
+        """Tell whether a further thread is to be started, which is counted then."""
+        starts = len(self._waiting) > self._idle and self._count < self._limit
+        self._count += starts
+        return starts
+
+    def _start(self) -> None:
+        name = f"{self._name}-worker-{self._count}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except RuntimeError:
+            _log.exception("no thread for %s; calls wait for the running ones", name)
+            with self._lock:
+                self._count -= 1
 
     def close(self) -> None:
         """End each thread as soon as it has nothing to do; what is submitted later is still run."""
@@ -70,3 +77,10 @@ class Workers:
                 action()
             except Exception:
                 _log.exception("an action of %s failed", self._name)
+            except BaseException:  # such as SystemExit, which ends this thread
+                with self._lock:
+                    self._count -= 1
+                    starts = self._starts_locked()
+                if starts:
+                    self._start()
+                raise
