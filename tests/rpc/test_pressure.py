@@ -13,7 +13,8 @@ from wsmux.rpc.msgpack_codec import MsgpackCodec
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
-from .rawriver import CANCEL, RawServer, cancel
+from .rawriver import CANCEL, RawRiver, RawServer, cancel, ok
+from .witness import Witness
 
 # A port that nobody serves: the system never gives it away.
 NOWHERE = "ws://127.0.0.1:9"
@@ -129,6 +130,39 @@ class TestServer:
                 with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
                     client.rpc("test", "leaves", None, WAIT)
             assert client.rpc("test", "same", 1, WAIT) == 1
+
+    @pytest.fixture
+    def peer(self, witness: Witness) -> Iterator[RawRiver]:
+        """Return a client that acknowledges nothing, with a handler that waits for room."""
+        with (
+            rpc.serve([witness.service], options=NARROW) as server,
+            RawRiver.dial(server.port, "msgpack", websocket=True) as peer,
+        ):
+            peer.attach("session")
+            peer.open("s", "pours", "label")
+            for _ in range(2):
+                peer.recv()
+            wait_for(lambda: server.handler._engine._room.parked)
+            yield peer
+
+    @pytest.fixture
+    def witness(self) -> Witness:
+        return Witness()
+
+    def test_a_handler_that_waits_for_room_hears_of_a_cancel(
+        self, witness: Witness, peer: RawRiver
+    ) -> None:
+        peer.send({"streamId": "s", "controlFlags": CANCEL, "payload": cancel(), "ack": 0})
+        witness.notes["label"].check_lost("CANCEL")
+
+    def test_a_handshake_makes_room(self, witness: Witness, peer: RawRiver) -> None:
+        """It tells what has arrived, which no message needs to repeat."""
+        port = peer.sock.getpeername()[1]
+        with RawRiver.dial(port, "msgpack", websocket=True) as again:
+            again.seq, again.ack = peer.seq, peer.ack
+            again.attach("session")
+            assert [again.recv()["payload"] for _ in range(2)] == [ok(2), ok(3)]
+            assert peer.recv_end() == 1000
 
 
 class TestAnswersThatCannotBeSent:

@@ -175,6 +175,8 @@ class ServerEngine(Router):
         over: list[ServerCall] = []
         others: list[Channel] = []
         with self.mutex:
+            if self._closed:
+                return None  # its channel is being closed, too
             decided = self.sessions.decide(hello, time.monotonic())
             if isinstance(decided, Accepted):
                 live = self._accept_locked(channel, decided, parsed, others, over, wakes)
@@ -216,6 +218,7 @@ class ServerEngine(Router):
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         self._queue_locked(live)
+        self._room.collect(wakes)  # the handshake has acknowledged messages, too
         channel.set_owner_timer(live.next_timer())
         return live
 

@@ -122,6 +122,8 @@ class Router(Replies):
         call = ServerCall(self, self.mutex, live.session, stream_id, found)
         wakes: list[Bell] = []
         with self.mutex:
+            if live.session not in self._live:
+                return  # it has ended meanwhile
             full = len(live.calls) >= self.options.max_streams
             if not full:
                 call.first_metadata = live.metadata
