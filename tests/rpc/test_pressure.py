@@ -20,6 +20,7 @@ from .witness import Witness
 NOWHERE = "ws://127.0.0.1:9"
 
 # What holds two messages that are not acknowledged, and never gives up.
+FOUR = rpc.Options(send_buffer_messages=4, session_disconnect_grace=WAIT, heartbeat_interval=WAIT)
 NARROW = rpc.Options(send_buffer_messages=2, session_disconnect_grace=WAIT, heartbeat_interval=WAIT)
 
 
@@ -135,12 +136,12 @@ class TestServer:
     def peer(self, witness: Witness) -> Iterator[RawRiver]:
         """Return a client that acknowledges nothing, with a handler that waits for room."""
         with (
-            rpc.serve([witness.service], options=NARROW) as server,
+            rpc.serve([witness.service], options=FOUR) as server,
             RawRiver.dial(server.port, "msgpack", websocket=True) as peer,
         ):
             peer.attach("session")
             peer.open("s", "pours", "label")
-            for _ in range(2):
+            for _ in range(3):  # beside an ACK, which asks for others
                 peer.recv()
             wait_for(lambda: server.handler._engine._room.parked)
             yield peer
@@ -161,7 +162,7 @@ class TestServer:
         with RawRiver.dial(port, "msgpack", websocket=True) as again:
             again.seq, again.ack = peer.seq, peer.ack
             again.attach("session")
-            assert [again.recv()["payload"] for _ in range(2)] == [ok(2), ok(3)]
+            assert [again.recv()["payload"] for _ in range(2)] == [ok(3), ok(4)]
             assert peer.recv_end() == 1000
 
 

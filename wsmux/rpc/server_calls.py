@@ -64,6 +64,7 @@ class ServerCall(Line):
         self.ended = threading.Event()
         self.first_metadata: Any = None
         self._deferred: list[Callable[[], object]] = []
+        self._cleaned = False  # what was deferred has run
 
     @property
     def name(self) -> str:
@@ -95,23 +96,29 @@ class ServerCall(Line):
         return completed
 
     def defer(self, action: Callable[[], object]) -> None:
-        """Have an action run when the call is over; at once if it is."""
+        """Have an action run when the call is over; at once if all the others have run."""
         with self.mutex:
-            late = self.over
+            late = self._cleaned
             if not late:
                 self._deferred.append(action)
         if late:
             self._do(action)
 
-    @property
     def defers(self) -> bool:
-        """Whether ``finish`` has anything to do, once the call is over."""
-        return bool(self._deferred)
+        """Tell whether there is anything for ``clean_up``, now that the call is over."""
+        with self.mutex:
+            self._cleaned = not self._deferred
+            return not self._cleaned
 
-    def finish(self) -> None:
-        """Run what was deferred, once the call is over; in a thread that may block."""
-        while self._deferred:
-            self._do(self._deferred.pop())
+    def clean_up(self) -> None:
+        """Run what was deferred, and what that defers; in a thread that may block."""
+        while True:
+            with self.mutex:
+                if not self._deferred:
+                    self._cleaned = True
+                    return
+                action = self._deferred.pop()
+            self._do(action)
 
     def _do(self, action: Callable[[], object]) -> None:
         try:

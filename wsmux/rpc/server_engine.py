@@ -233,6 +233,7 @@ class ServerEngine(Router):
         session = live.session
         with live.order:
             wakes: list[Bell] = []
+            over: list[ServerCall] = []
             with self.mutex:
                 if session.attachments != attachment or not session.attached:
                     return  # what a replaced connection still brings
@@ -242,7 +243,7 @@ class ServerEngine(Router):
                     self.notices.add("protocol_error", "message_ordering_violated", str(error))
                     envelope, leaves = None, True
                 except SessionFailure as error:
-                    self._finish(self._fail_locked(session, error, wakes))
+                    over = self._fail_locked(session, error, wakes)
                     envelope, leaves = None, True
                 else:
                     leaves = False
@@ -250,6 +251,7 @@ class ServerEngine(Router):
                 if not session.full:
                     self._room.collect(wakes)
             wake(wakes)
+            self._finish(over)
             if leaves:
                 hang_up(channel)
             elif envelope is None:

@@ -281,7 +281,7 @@ class Router(Replies):
         try:
             self._send_last(call, self.codec.pack(result(value)))
         except EncodeError as error:
-            _log.error("%s returned what cannot be sent: %s", call.name, error)
+            _log.error("%s returned what cannot be sent: %r", call.name, error)
             self._uncaught(call)
 
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
@@ -297,7 +297,7 @@ class Router(Replies):
         if call.over:
             return
         if not call.procedure.declares(error):
-            _log.error("%s raised an error that it does not declare: %s", call.name, error)
+            _log.error("%s raised an error that it does not declare: %r", call.name, error)
             self._uncaught(call, str(error))
             return
         try:
@@ -311,7 +311,7 @@ class Router(Replies):
                     self._send_locked(live, call.stream_id, packed, 0)
             self.close_responses(call)
         except EncodeError as wrong:
-            _log.error("%s raised an error that cannot be sent: %s", call.name, wrong)
+            _log.error("%s raised an error that cannot be sent: %r", call.name, wrong)
             self._uncaught(call)
 
     def _send_last(self, call: ServerCall, packed: bytes) -> None:
@@ -391,8 +391,8 @@ class Router(Replies):
     def _finish(self, calls: list[ServerCall]) -> None:
         """Have run what calls that are over deferred; handlers may wait for it."""
         for call in calls:
-            if call.defers:
-                self._cleaners.submit(call.finish)
+            if call.defers():
+                self._cleaners.submit(call.clean_up)
 
     def _flush(self, session: Session) -> None:
         with self.mutex:
