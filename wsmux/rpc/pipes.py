@@ -149,6 +149,8 @@ class Readable(Generic[Value]):
         deadline = Deadline(timeout)
         with self._line.mutex:
             while not self._items:
+                if self._stopped:
+                    raise EOFError("this side has stopped reading")
                 if self._ended:
                     raise EOFError("the peer has ended its half of the call")
                 if deadline.expired():
@@ -185,13 +187,12 @@ class Readable(Generic[Value]):
             error = RiverError(READABLE_BROKEN, "this side has stopped reading")
             self._items.append((error, 0))
             self.unread_messages, self.unread_bytes = 1, 0
-            self._ended = True
             self._readers.collect(wakes)
         wake(wakes)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come; there may be something left to read."""
+        """Whether the peer has ended its half; there may be something left to read."""
         return self._ended
 
 
