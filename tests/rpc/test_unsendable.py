@@ -1,0 +1,139 @@
+"""Values that no codec carries: they fail the call that holds them, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+from wsmux.rpc.json_codec import JsonCodec
+from wsmux.rpc.msgpack_codec import MsgpackCodec
+
+from .offers import WAIT
+from .stage import KINDS, Part, answer, begun, staged
+
+FAILED = "UNCAUGHT_ERROR: the handler failed"
+HALF = "\ud800"  # of a pair: no UTF-8, so no msgpack
+
+SMALL = 4096
+CODECS = {"json": JsonCodec(max_size=SMALL), "msgpack": MsgpackCodec(max_size=SMALL)}
+
+
+def responds(part: Part) -> Any:
+    """Answer, or write, what the init names."""
+    values = {
+        "odd": object(),
+        "large": "x" * SMALL,
+        "nearly": "x" * (SMALL - 50),  # a payload that is small enough until it has an envelope
+        "plain": 1,
+    }
+    value = values[part.init]
+    if part.responses is not None:
+        part.responses.write(value)
+        return None
+    return value
+
+
+@pytest.fixture(params=CODECS)
+def client(request: pytest.FixtureRequest) -> Iterator[rpc.Client]:
+    codec = CODECS[request.param]
+    with (
+        rpc.serve([staged(responds)], codec=codec) as server,
+        rpc.connect(server.url, codec=codec) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize("value", ["odd", "large", "nearly"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_response_that_cannot_be_sent_fails_its_call_alone(
+    kind: rpc.Kind, value: str, client: rpc.Client
+) -> None:
+    with begun(client, rpc.Kind.STREAM, "plain") as other:
+        assert isinstance(other, rpc.StreamCall)
+        with pytest.raises(rpc.RiverError, match=FAILED):
+            answer(client, kind, value)
+        assert other.read() == 1
+        session = client._engine.connector.session
+        assert answer(client, kind, "plain") in (1, [1])
+        assert client._engine.connector.session is session
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_init_that_cannot_be_sent_fails_its_call_alone(
+    kind: rpc.Kind, client: rpc.Client
+) -> None:
+    with pytest.raises(rpc.EncodeError):
+        answer(client, kind, object())
+    assert client._engine._calls == {}
+    assert answer(client, kind, "plain") in (1, [1])
+
+
+def test_a_request_that_cannot_be_sent_leaves_its_call(client: rpc.Client) -> None:
+    with begun(client, rpc.Kind.UPLOAD, "plain") as upload:
+        assert isinstance(upload, rpc.Upload)
+        for odd in (object(), "x" * SMALL, "x" * (SMALL - 50)):
+            with pytest.raises(rpc.EncodeError):
+                upload.write(odd)
+        upload.write(1)
+        assert upload.finish() == 1
+
+
+@pytest.mark.parametrize("name", ["x" * SMALL, HALF])
+def test_a_name_that_cannot_be_sent_leaves_no_call_behind(name: str) -> None:
+    codec = CODECS["msgpack"]
+    with (
+        rpc.serve([staged(responds)], codec=codec) as server,
+        rpc.connect(server.url, codec=codec) as client,
+    ):
+        with pytest.raises(rpc.EncodeError):
+            client.rpc(name, "rpc", None, WAIT)
+        assert client._engine._calls == {}
+        assert client.rpc("test", "rpc", "plain", WAIT) == 1
+
+
+# Errors
+
+
+def raises(part: Part) -> None:
+    """Raise what the init names."""
+    errors = {
+        "extra": rpc.RiverError("BAD", "as declared", object()),
+        "message": rpc.RiverError("BAD", HALF),
+        "undeclared": rpc.RiverError("WORSE", HALF),
+        "long": LookupError("x" * SMALL),
+    }
+    raise errors[part.init]
+
+
+@pytest.mark.parametrize("exposed", [False, True])
+@pytest.mark.parametrize("error", ["extra", "message", "undeclared", "long"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_that_cannot_be_sent_is_an_uncaught_one(
+    kind: rpc.Kind, error: str, exposed: bool
+) -> None:
+    codec = CODECS["msgpack"]
+    schema = rpc.ErrorSchema("BAD")
+    with (
+        rpc.serve([staged(raises, errors=[schema])], codec=codec, expose_errors=exposed) as server,
+        rpc.connect(server.url, codec=codec) as client,
+        pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR"),
+    ):
+        answer(client, kind, error)
+
+
+def test_a_reason_to_cancel_that_cannot_be_sent_cancels_nothing() -> None:
+    def act(part: Part) -> str:
+        with pytest.raises(rpc.EncodeError):
+            part.ctx.cancel(HALF)
+        return "not cancelled"
+
+    with rpc.serve([staged(act)]) as server, rpc.connect(server.url) as client:
+        assert client.rpc("test", "rpc", None, WAIT) == "not cancelled"
+        with begun(client, rpc.Kind.UPLOAD) as upload:
+            with pytest.raises(rpc.EncodeError):
+                upload.cancel(HALF)
+            assert isinstance(upload, rpc.Upload)
+            assert upload.finish() == "not cancelled"
