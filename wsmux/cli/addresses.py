@@ -13,8 +13,10 @@ __all__ = [
     "PROTOCOLS",
     "add_connecting",
     "add_listening",
+    "address",
     "client_tls",
     "header",
+    "headers",
     "server_tls",
     "url",
 ]
@@ -22,11 +24,26 @@ __all__ = [
 PROTOCOLS = ("wsmux", "yamux", "bymux", "js-ws")
 
 
+def address(text: str, *schemes: str) -> str:
+    """Parse an argument that must be an address of one of these schemes, with a host."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if parts.scheme not in schemes or not parts.hostname:
+        *most, last = (f"{scheme}://" for scheme in schemes)
+        raise argparse.ArgumentTypeError(f"{text!r} is no {', '.join(most)} or {last} URL")
+    if parts.scheme == "tcp" and (port is None or parts.path.strip("/")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form tcp://HOST:PORT")
+    return text
+
+
 def url(text: str) -> str:
     """Parse an argument that must be an address to connect to."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("ws", "wss", "tcp") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no ws://, wss:// or tcp:// URL")
+    parts = urlsplit(address(text, "ws", "wss", "tcp"))
+    if parts.port == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: nothing can be connected to port 0")
     return text
 
 
@@ -76,6 +93,17 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument("--insecure", action="store_true", help="accept any certificate")
     trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
+
+
+def headers(args: argparse.Namespace, address: str) -> list[str] | None:
+    """Return the headers of the request to an address, if there are any.
+
+    Raises:
+        CommandError: there is no request that could have them.
+    """
+    if args.header and urlsplit(address).scheme not in ("ws", "wss"):
+        raise CommandError(f"{address} has no HTTP request, so it takes no --header", status=2)
+    return args.header or None
 
 
 def client_tls(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:

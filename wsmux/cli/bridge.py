@@ -16,7 +16,9 @@ from .addresses import (
     PROTOCOLS,
     add_connecting,
     add_listening,
+    address,
     client_tls,
+    headers,
     server_tls,
     url,
 )
@@ -57,14 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _listen_url(text: str) -> str:
-    address = url(text)
-    try:
-        port = urlsplit(address).port
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-    if port is None:
+    if urlsplit(address(text, "ws", "wss", "tcp")).port is None:
         raise argparse.ArgumentTypeError(f"{text!r} names no port; 0 takes a free one")
-    return address
+    return text
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if parts.scheme == "ws" and args.certfile:
         raise CommandError("--certfile makes it a wss:// address", status=2)
     server = wsmux.serve(
-        partial(_bridge, args),
+        partial(_bridge, args, headers(args, args.to)),
         host=parts.hostname or "127.0.0.1",
         port=parts.port or 0,
         protocols=args.protocol or ("wsmux",),
@@ -92,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bridge(args: argparse.Namespace, client: Connection) -> None:
+def _bridge(args: argparse.Namespace, further: list[str] | None, client: Connection) -> None:
     import wsmux
 
     try:
@@ -100,7 +97,7 @@ def _bridge(args: argparse.Namespace, client: Connection) -> None:
             args.to,
             protocol=args.to_protocol or "wsmux",
             timeout=args.timeout,
-            headers=args.header,
+            headers=further,
             ssl_context=client_tls(args, args.to),
         )
     except (wsmux.WsmuxError, OSError) as error:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .addresses import PROTOCOLS, add_connecting, client_tls, url
+from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         args.url,
         protocol=args.protocol,
         timeout=args.timeout,
-        headers=args.header,
+        headers=headers(args, args.url),
         ssl_context=client_tls(args, args.url),
         accept_streams=args.listen,
     )

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..deadline import LONGEST_WAIT
+
 __all__ = [
     "CommandError",
     "Table",
@@ -42,10 +44,10 @@ def positive_int(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse an argument that must be a duration above 0."""
+    """Parse an argument that must be a duration above 0; sockets take no endless one."""
     value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+    if not 0 < value <= LONGEST_WAIT:
+        raise argparse.ArgumentTypeError(f"must be above 0, and at most {LONGEST_WAIT:.0f}")
     return value
 
 
