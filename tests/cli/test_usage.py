@@ -83,7 +83,7 @@ def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["serve", "cat", "bridge", "demo", "bench"])
+@pytest.mark.parametrize("name", ["serve", "cat", "bridge", "rpc", "demo", "bench"])
 def test_help_names_every_subcommand(name: str) -> None:
     assert name in run("--help").stdout.decode()
     done = run(name, "--help")
@@ -94,7 +94,7 @@ def test_help_names_every_subcommand(name: str) -> None:
 def test_the_command_line_imports_no_optional_package() -> None:
     program = (
         "import sys; from wsmux.cli.main import main; main(['--version']); "
-        "print(sorted({'flask', 'gunicorn', 'rich', 'tqdm'} & set(sys.modules)))"
+        "print(sorted({'flask', 'gunicorn', 'msgpack', 'rich', 'tqdm'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.decode().splitlines()[-1] == "[]"

@@ -25,24 +25,25 @@ PROTOCOLS = ("wsmux", "yamux", "bymux", "js-ws")
 
 
 def address(text: str, *schemes: str) -> str:
-    """Parse an argument that must be an address of one of these schemes, with a host."""
+    """Parse an argument that must be an address of one of these schemes."""
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-    if parts.scheme not in schemes or not parts.hostname:
+    if parts.scheme not in schemes or not (parts.hostname or parts.scheme == "unix"):
         *most, last = (f"{scheme}://" for scheme in schemes)
         raise argparse.ArgumentTypeError(f"{text!r} is no {', '.join(most)} or {last} URL")
+    if parts.scheme == "unix" and (parts.netloc or not parts.path.strip("/")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form unix:///PATH")
     if parts.scheme == "tcp" and (port is None or parts.path.strip("/")):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form tcp://HOST:PORT")
     return text
 
 
-def url(text: str) -> str:
-    """Parse an argument that must be an address to connect to."""
-    parts = urlsplit(address(text, "ws", "wss", "tcp"))
-    if parts.port == 0:
+def url(text: str, *further: str) -> str:
+    """Parse an argument that must be an address to connect to; ``further`` are more schemes."""
+    if urlsplit(address(text, "ws", "wss", "tcp", *further)).port == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: nothing can be connected to port 0")
     return text
 

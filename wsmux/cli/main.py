@@ -17,7 +17,7 @@ from types import FrameType
 
 from .. import __version__
 from ..exceptions import WsmuxError
-from . import bridge, cat, demo, serve
+from . import bridge, cat, demo, rpc, serve
 from .bench import command as bench
 from .terminal import CommandError, talk
 
@@ -27,7 +27,14 @@ FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
-COMMANDS = {"serve": serve, "cat": cat, "bridge": bridge, "demo": demo, "bench": bench}
+COMMANDS = {
+    "serve": serve,
+    "cat": cat,
+    "bridge": bridge,
+    "rpc": rpc,
+    "demo": demo,
+    "bench": bench,
+}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,0 +1,95 @@
+"""Get what a WebSocket's address gives to an ordinary HTTP request, in a bounded time and size."""
+
+from __future__ import annotations
+
+import http.client
+import queue
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any
+
+from .terminal import CommandError
+
+__all__ = ["fetch"]
+
+REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+def fetch(
+    url: str,
+    headers: Iterable[str] | None,
+    *,
+    ssl_context: ssl.SSLContext | None,
+    timeout: float,
+    max_size: int,
+) -> bytes:
+    """Return the first ``max_size`` bytes that a ``ws://`` or ``wss://`` address gives.
+
+    A thread asks, and is left alone when the time is up: nothing else limits the search for the
+    host's name, or a server that sends its headers letter by letter.
+
+    Raises:
+        CommandError: the server refuses, or speaks no HTTP. TimeoutError: it is too slow.
+    """
+    request = urllib.request.Request(url.replace("ws", "http", 1))
+    for line in headers or ():
+        name, _, value = line.partition(":")
+        request.add_header(name.strip(), value.strip())
+    answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+
+    def get() -> None:
+        try:
+            answers.put(_get(request, url, ssl_context, timeout, max_size))
+        except Exception as error:
+            answers.put(error)
+
+    threading.Thread(target=get, name="wsmux-rpc-fetch", daemon=True).start()
+    try:
+        answer = answers.get(timeout=timeout)
+    except queue.Empty:
+        raise TimeoutError(f"no answer from {url} in time") from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follow no redirection: the headers may be meant for this server alone."""
+
+    def redirect_request(self, *args: Any) -> None:
+        """Leave the answer as it is."""
+
+
+def _get(
+    request: urllib.request.Request,
+    url: str,
+    context: ssl.SSLContext | None,
+    timeout: float,
+    max_size: int,
+) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Stay())
+    try:
+        with opener.open(request, timeout=timeout) as answer:
+            data: bytes = answer.read(max_size)
+            return data
+    except urllib.error.HTTPError as error:
+        with error:
+            raise CommandError(_refusal(url, error)) from error
+    except urllib.error.URLError as error:
+        raise CommandError(f"no answer from {url}: {error.reason}") from error
+    except (http.client.HTTPException, ValueError) as error:
+        raise CommandError(f"{url} cannot be asked over HTTP: {error!r}") from error
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> str:
+    """Return a sentence on an answer that is no schema."""
+    said = f"{url} answers {error.code} {error.reason}"
+    if 300 <= error.code < 400:
+        return f"{said}: look for the schema at {error.headers.get('Location')}"
+    if 400 <= error.code < 500 and error.code not in REFUSALS:
+        return f"{said}: no schema is served there; wsmux.rpc serves it with serve_schema=True"
+    return said

@@ -1,0 +1,98 @@
+"""Read and write values of River as JSON: the forms of its JSON codec, and some for dates.
+
+Bytes are ``{"$t": base64}`` and bigints ``{"$b": decimal}``, both ways. A date is written as ISO
+text; ``{"$d": ISO text}`` is read as one, since text alone is text. NaN and infinities, which
+msgpack carries, are written as null, as by ``JSON.stringify``.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from datetime import UTC, datetime
+from math import isfinite
+from typing import Any
+
+from ..rpc.envelope import Envelope, EnvelopeError
+from ..rpc.json_codec import JsonCodec
+from ..rpc.values import MAX_SAFE, MIN_SAFE, BigInt
+from .terminal import CommandError
+
+__all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]
+
+# Bytes of JSON: room for 16 MiB, the most of a message, as base64.
+MAX_TEXT = 32 * 1024 * 1024
+
+_CODEC = JsonCodec(max_size=2 * MAX_TEXT)
+_ENVELOPE = Envelope("", "", "", seq=0, ack=0, stream_id="", flags=0, payload=None)
+
+
+def parse_json(text: bytes) -> Any:
+    """Return the value that JSON in UTF-8 stands for.
+
+    Raises:
+        ValueError: it is none, or one that no message can have.
+    """
+    try:
+        json.loads(text.decode())  # so that it is one value and nothing else
+        value = _CODEC.decode(_CODEC.encode(_ENVELOPE, text)).payload
+    except (EnvelopeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    return _with_dates(value)
+
+
+def _with_dates(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"$d"} and isinstance(value["$d"], str):
+            return datetime.fromisoformat(value["$d"])
+        return {name: _with_dates(each) for name, each in value.items()}
+    return [_with_dates(each) for each in value] if isinstance(value, list) else value
+
+
+def json_argument(name: str, text: str | None) -> Any:
+    """Return the value of an argument: JSON, or ``@FILE``; ``None`` for none or ``-``.
+
+    Raises:
+        CommandError: it is no such value. OSError: the file cannot be read.
+    """
+    if text is None or text == "-":
+        return None
+    if not text.startswith("@"):
+        return _argument(name, text.encode("utf-8", "surrogateescape"), 2)
+    with open(text[1:], "rb") as file:
+        return _argument(text[1:], file.read(MAX_TEXT + 1), 1)
+
+
+def _argument(name: str, text: bytes, status: int) -> Any:
+    if len(text) > MAX_TEXT:
+        raise CommandError(f"{name} holds more than {MAX_TEXT} bytes", status)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise CommandError(f"{name} is no JSON: {error}", status) from error
+
+
+def json_text(value: Any) -> str:
+    """Return a value that a codec decoded as JSON in one line."""
+    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _plain(each) for name, each in value.items()}
+        case list():
+            return [_plain(each) for each in value]
+        case bytes():
+            return {"$t": b64encode(value).decode()}
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case float():
+            return value if isfinite(value) else None
+        case BigInt():
+            return {"$b": int.__repr__(value)}
+        case bool() | None:
+            return value
+        case int() if not MIN_SAFE <= value <= MAX_SAFE:
+            return {"$b": int.__repr__(value)}
+    return value
