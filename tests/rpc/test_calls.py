@@ -342,6 +342,47 @@ def test_a_client_without_a_server_fails_after_the_grace() -> None:
             client.wait_connected(0.01)
 
 
+def test_the_end_of_the_grace_tells_what_went_wrong() -> None:
+    options = rpc.Options(session_disconnect_grace=0.1)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        rpc.connect(f"ws://127.0.0.1:{taken.getsockname()[1]}", options=options) as client,
+    ):
+        taken.close()
+        with pytest.raises(rpc.RiverError, match="within the grace: .*refused"):
+            client.rpc("test", "same", 1, WAIT)
+
+
+def test_what_is_in_vain_is_tried_once(gate: Gate) -> None:
+    failures: list[Exception] = []
+
+    def is_fatal(error: Exception) -> bool:
+        failures.append(error)
+        return isinstance(error, wsmux.HandshakeError)
+
+    with (
+        wsmux.serve(lambda connection: None) as server,
+        rpc.connect(server.url, is_fatal=is_fatal) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match="the connection cannot be made: .*400"):
+            client.rpc("test", "same", 1, WAIT)
+        assert len(failures) == 1
+        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+            client.rpc("test", "same", 1, WAIT)
+        assert len(failures) == 2
+
+
+def test_what_was_sent_gets_out_before_a_close_returns(gate: Gate) -> None:
+    with rpc.serve([offered(gate)]) as server, rpc.connect(server.url) as client:
+        stream = client.stream("test", "echo", None, WAIT)
+        for _ in range(100):
+            stream.write(bytes(100_000))
+        channel = client._engine.channel
+        assert channel is not None
+        client.close(WAIT)
+        assert not channel.queue.has_output()
+
+
 def test_a_client_finds_a_server_that_comes_up_later(gate: Gate) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

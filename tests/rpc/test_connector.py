@@ -391,6 +391,14 @@ class TestLoss:
         assert [type(event) for event in client.events()] == [SessionClosed, StatusChanged]
         assert (client.status(), client.next_timer()) == ("NO_CONNECTION", None)
 
+    def test_what_ends_a_session_tells_why_there_was_no_connection(self) -> None:
+        client = Client()
+        client.need_session(0.0)
+        client.connect(0.0)
+        client.dial_failed(1, 0.0, "nobody listens", fatal=True)
+        (closed,) = [event for event in client.events() if isinstance(event, SessionClosed)]
+        assert closed.reason == "the connection cannot be made: nobody listens"
+
     def test_a_fatal_loss_ends_the_session_and_the_attempts(self) -> None:
         client = connected()
         client.lost(1, 60.0, fatal=True)

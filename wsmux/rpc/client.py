@@ -106,7 +106,10 @@ class Client:
         self._engine.connect(Deadline(timeout))
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """End every call and the connection; closing twice is fine."""
+        """End every call and the connection; closing twice is fine.
+
+        What was sent before has ``timeout`` seconds, and one for the socket, to get out.
+        """
         self._engine.close(timeout)
 
     def __enter__(self) -> Self:
@@ -133,6 +136,7 @@ def connect(
     # connecting
     eager: bool = False,
     connect_on_call: bool = True,
+    is_fatal: Callable[[Exception], bool] | None = None,
     headers: Mapping[str, str] | Sequence[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # errors and events
@@ -157,6 +161,8 @@ def connect(
             themselves. Calls by attribute then know their kinds, and wrong names are errors.
         eager: connect now; this does not wait for it.
         connect_on_call: connect when a call is made and there is no connection.
+        is_fatal: told what made an attempt fail, tells whether it is in vain to try again; then
+            the session ends, and the next call begins anew. By default nothing is.
         headers, ssl_context, http_options: as in ``wsmux.connect``.
         errors: ``"raise"`` raises ``RiverError`` for error results; ``"results"`` returns ``Ok``
             and ``Err`` instead of values.
@@ -192,6 +198,7 @@ def connect(
         server_id=server_id,
         metadata=metadata if callable(metadata) or metadata is None else lambda: metadata,
         connect_on_call=connect_on_call,
+        is_fatal=is_fatal,
     )
     if eager:
         engine.connect(None)

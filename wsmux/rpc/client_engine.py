@@ -76,7 +76,8 @@ class ClientEngine(Calls):
         idle: where that thread waits while there is no channel.
         alarm: when it goes on by itself.
         stopping: it is to end when there is nothing left to do.
-        dial, metadata, options: see ``rpc.connect``.
+        closing: sends what is left on the last connection, and waits for the peer's part.
+        dial, metadata, options, is_fatal: see ``rpc.connect``.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class ClientEngine(Calls):
         server_id: str,
         metadata: Callable[[], Any] | None,
         connect_on_call: bool,
+        is_fatal: Callable[[Exception], bool] | None,
     ) -> None:
         self.codec = codec
         self.options = options
@@ -106,6 +108,8 @@ class ClientEngine(Calls):
         self._notices = notices
         self.metadata = metadata
         self._connect_on_call = connect_on_call
+        self.is_fatal = is_fatal
+        self.closing: threading.Thread | None = None
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Call] = {}
         self._room = WaitList()  # writers waiting for acknowledgements
@@ -223,7 +227,7 @@ class ClientEngine(Calls):
         self.after(wakes)
 
     def close(self, timeout: float | None) -> None:
-        """End every call and the connection; wait for the thread at most ``timeout`` seconds."""
+        """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
         wakes: list[Bell] = []
         with self.mutex:
             if self._pid != os.getpid() or self.connector.state is ConnectorState.CLOSED:
@@ -234,7 +238,10 @@ class ClientEngine(Calls):
             thread = self._thread
         self.after(wakes)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+            deadline = Deadline(timeout)
+            thread.join(deadline.remaining())
+            if self.closing is not None:
+                self.closing.join(deadline.remaining())
         self._notices.close()
 
     # With the mutex held

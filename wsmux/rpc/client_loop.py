@@ -109,7 +109,10 @@ class ClientLoop:
             channel = engine.dial(Deadline(engine.options.connection_timeout))
         except (OSError, WsmuxError) as error:
             _log.info("%s: attempt %d: %s", self._connector.own_id, attempt, error)
-            self._with_connector(lambda: self._connector.dial_failed(attempt, time.monotonic()))
+            text, fatal = str(error), engine.is_fatal is not None and engine.is_fatal(error)
+            self._with_connector(
+                lambda: self._connector.dial_failed(attempt, time.monotonic(), text, fatal=fatal)
+            )
             return
         batches = channel.batches()
         wakes: list[Bell] = []
@@ -125,7 +128,7 @@ class ClientLoop:
             self._connector.lost(attempt, time.monotonic())
             engine.settle_locked(wakes)
         wake(wakes)
-        _retire(channel, batches)
+        engine.closing = _retire(channel, batches)
 
     def _converse(self, channel: Channel, batches: _Batches, attempt: int) -> None:
         engine, wakes = self._engine, list[Bell]()
@@ -198,15 +201,17 @@ class ClientLoop:
         engine.after(wakes)
 
 
-def _retire(channel: Channel, batches: _Batches) -> None:
+def _retire(channel: Channel, batches: _Batches) -> threading.Thread | None:
     """Close a connection that is left; a thread of its own waits for the peer's part."""
     if channel.cut:
         batches.close()
-        return
+        return None
     hang_up(channel)
 
     def drain() -> None:
         for _ in batches:
             pass
 
-    threading.Thread(target=drain, name=f"{channel.name}-closing", daemon=True).start()
+    thread = threading.Thread(target=drain, name=f"{channel.name}-closing", daemon=True)
+    thread.start()
+    return thread

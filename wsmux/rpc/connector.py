@@ -127,6 +127,7 @@ class Connector:
         self._attempts = 0
         self._attempt: int | None = None  # the present one
         self._failed = 0  # attempts in a row
+        self._trouble = ""  # what went wrong with the last of them
         self._due: float | None = None  # the end of the wait, of dialling or of the handshake
         self._greeted = False
 
@@ -209,11 +210,16 @@ class Connector:
             self._events.append(Hangup(attempt))
             return
         self._move(ConnectorInput.DIALLED)
+        self._trouble = "the handshake was not answered"
         self._due = now + self._options.handshake_timeout
         self._events.append(HelloWanted(attempt))
 
-    def dial_failed(self, attempt: int, now: float, *, fatal: bool = False) -> None:
+    def dial_failed(
+        self, attempt: int, now: float, reason: str = "", *, fatal: bool = False
+    ) -> None:
         """Note that a connection could not be made; a fatal reason ends the session too."""
+        if attempt == self._attempt:
+            self._trouble = reason
         self.lost(attempt, now, fatal=fatal)
 
     def lost(self, attempt: int, now: float, *, fatal: bool = False) -> None:
@@ -222,7 +228,7 @@ class Connector:
             return
         self._attempt = None  # there is nothing to hang up
         if fatal:
-            self._end_session("the connection cannot be made again")
+            self._end_session(self._with_trouble("the connection cannot be made"))
         self._drop(now, again=not fatal)
 
     def hello(self, attempt: int, metadata: Any, now: float) -> None:
@@ -302,12 +308,13 @@ class Connector:
         else:
             session.attach(now)
             self._backoff.succeeded(now)
-            self._due, self._failed = None, 0
+            self._due, self._failed, self._trouble = None, 0, ""
             self._move(ConnectorInput.WELCOMED)
 
     def _refused(self, refusal: Refusal, now: float) -> None:
         text = f"handshake failed: {refusal.reason}"
         if refusal.retriable:
+            self._trouble = text
             if self.session is not None and self.session.attachments:
                 self._end_session(text)
             self._drop(now, again=True)
@@ -336,7 +343,7 @@ class Connector:
     def _session_timer(self, session: Session, now: float) -> None:
         lapse = session.handle_timer(now)
         if lapse is Lapse.GRACE:
-            self._end_session("no connection within the grace")
+            self._end_session(self._with_trouble("no connection within the grace"))
             if self._greeted:  # for the session that is over
                 self._drop(now, again=True)
         elif lapse is Lapse.SILENCE:
@@ -388,7 +395,7 @@ class Connector:
             self._failed += 1
             if self._failed == TELL_AFTER:
                 text = f"no connection to {self.peer_id!r} after {TELL_AFTER} attempts"
-                self._events.append(Failure(FailureKind.RETRIES, text))
+                self._events.append(Failure(FailureKind.RETRIES, self._with_trouble(text)))
         if again and self.reconnect:
             self._try(now)
 
@@ -411,6 +418,9 @@ class Connector:
         )
         self._events.append(SessionCreated(self.session))
         return self.session
+
+    def _with_trouble(self, text: str) -> str:
+        return f"{text}: {self._trouble}" if self._trouble else text
 
     def _end_session(self, reason: str) -> None:
         if self.session is not None:
