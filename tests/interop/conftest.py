@@ -72,11 +72,10 @@ def node_modules() -> Path:
         give_up(f"no peer in Node: {error}")
 
 
-@pytest.fixture(scope="session")
-def python_interpreter() -> Path:
-    """Return the interpreter of the environment that has the Python packages."""
+def environment_of(requirements: str, oldest: tuple[int, int]) -> Path:
+    """Return the interpreter of the environment that has these Python packages."""
     try:
-        return install_environment()
+        return install_environment(requirements, oldest)
     except Unavailable as error:
         give_up(f"no peer in Python: {error}")
 
@@ -210,9 +209,10 @@ def node_yamux(node_modules: Path) -> Iterator[PeerProcess]:
 
 
 @pytest.fixture(scope="session")
-def python_yamux(python_interpreter: Path) -> Iterator[PeerProcess]:
+def python_yamux() -> Iterator[PeerProcess]:
     """Return the process that runs the Python package, for all tests."""
-    with PeerProcess.python("yamux_peer.py", python_interpreter) as peer:
+    interpreter = environment_of("libp2p_requirements.txt", (3, 11))
+    with PeerProcess.python("yamux_peer.py", interpreter) as peer:
         yield peer
 
 

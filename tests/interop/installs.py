@@ -1,8 +1,8 @@
 """Install the pinned packages of the real peers once, into a cache outside the repository.
 
-Node's packages are those of package.json. The Python packages get a virtual environment of their
-own: what they need would not go together with what the tests need. WSMUX_INTEROP_CACHE names
-another cache directory.
+Node's packages are those of package.json. The Python packages get virtual environments of their
+own: what they need would not go together with what the tests need, and may need another Python.
+WSMUX_INTEROP_CACHE names another cache directory.
 
 Needs npm or pip, and a POSIX system (file locks).
 """
@@ -20,12 +20,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Unavailable", "install_environment", "install_modules"]
+__all__ = ["Unavailable", "find_python", "install_environment", "install_modules"]
 
 HERE = Path(__file__).parent
 
 NPM_OPTIONS = ("--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts")
 PIP_OPTIONS = ("--quiet", "--no-input", "--disable-pip-version-check")
+
+# Interpreters to look for, as they are called on the PATH.
+PYTHONS = ("python3.12", "python3.13", "python3")
+
+# The version, and the interpreter itself where a virtual environment only points to it.
+PROBE = "import sys; print(*sys.version_info[:3], sys._base_executable)"
+PROBE_TIMEOUT = 30.0
 
 INSTALL_TIMEOUT = 300.0
 LOCK_POLL = 0.1
@@ -55,24 +62,62 @@ def install_modules() -> Path:
     return _cached(manifest, install)
 
 
-def install_environment() -> Path:
-    """Make a virtual environment with what requirements.txt names, if not yet there.
+def install_environment(name: str, oldest: tuple[int, int]) -> Path:
+    """Make a virtual environment with what a file of requirements names, if not yet there.
 
     Returns its interpreter.
 
     Raises:
-        Unavailable: the installation failed.
+        Unavailable: there is no Python as new as `oldest`, or the installation failed.
     """
-    requirements = (HERE / "requirements.txt").read_bytes()
-    interpreter = f"{sys.base_prefix} {sys.version}".encode()
+    requirements = (HERE / name).read_bytes()
+    version, python = find_python(oldest)
 
     def install(directory: Path, deadline: float) -> None:
-        (directory / "requirements.txt").write_bytes(requirements)
-        _run(deadline, directory, sys.executable, "-m", "venv", ".")
-        install = ("install", *PIP_OPTIONS, "-r", "requirements.txt")
+        (directory / name).write_bytes(requirements)
+        _run(deadline, directory, python, "-m", "venv", ".")
+        install = ("install", *PIP_OPTIONS, "-r", name)
         _run(deadline, directory, "bin/python", "-I", "-m", "pip", *install)
 
-    return _cached(requirements + interpreter, install) / "bin" / "python"
+    key = requirements + f"{python} {version}".encode()
+    return _cached(key, install) / "bin" / "python"
+
+
+def find_python(oldest: tuple[int, int]) -> tuple[tuple[int, ...], str]:
+    """Return the version and the path of this Python, or of one on the PATH that is new enough.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    candidates = [(sys.executable, "python3")]
+    for name in PYTHONS:
+        paths = (shutil.which(name, path=directory) for directory in os.get_exec_path())
+        candidates += [(path, name) for path in paths if path is not None]
+    for path, name in candidates:
+        found = _probe(path, name)
+        if found is not None and found[0] >= oldest:
+            return found
+    raise Unavailable(f"no Python from {'.'.join(map(str, oldest))} up is on the PATH")
+
+
+def _probe(path: str, name: str) -> tuple[tuple[int, ...], str] | None:
+    """Return the version and the true path of an interpreter, if it runs."""
+    # Where pyenv has put a program of its own in the place of each, this says which to run.
+    chosen = {"PYENV_VERSION": name.removeprefix("python")}
+    try:
+        done = subprocess.run(
+            [path, "-I", "-c", PROBE],
+            env=os.environ | chosen,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # not one that can be used; there may be others
+    *version, real = done.stdout.rstrip("\n").split(" ", 3)
+    return tuple(map(int, version)), real
 
 
 def _cached(key: bytes, install: Callable[[Path, float], None]) -> Path:

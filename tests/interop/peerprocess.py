@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from .jsonlines import generate
+
 __all__ = ["PeerError", "PeerProcess", "generate", "sha256"]
 
 HERE = Path(__file__).parent
@@ -49,11 +51,6 @@ class PeerError(AssertionError):
         return self.error["data"]["errorCode"], self.error["data"]["reason"]
 
 
-def generate(seed: str, size: int) -> bytes:
-    """Return `size` bytes that depend on `seed` only, the same as the peer makes of it."""
-    return hashlib.shake_256(seed.encode()).digest(size)
-
-
 def sha256(data: bytes) -> str:
     """Return the digest as the peer writes it."""
     return hashlib.sha256(data).hexdigest()
@@ -69,8 +66,11 @@ class PeerProcess:
 
     @classmethod
     def python(cls, program: str, interpreter: Path) -> Self:
-        """Run a program of this directory in another Python, apart from this environment."""
-        return cls("python", [str(interpreter), "-I", str(HERE / program)])
+        """Run a program of this directory in another Python, apart from this environment.
+
+        It may import from this directory what needs nothing but the standard library.
+        """
+        return cls("python", [str(interpreter), "-E", "-s", str(HERE / program)])
 
     def __init__(self, name: str, command: list[str], **variables: str) -> None:
         self.name = name

@@ -15,12 +15,12 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import trio
+from jsonlines import Json, answer, describe, emit, generate
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
@@ -41,26 +41,6 @@ POLL = 0.005
 
 TYPES = {"DATA": "data", "WINDOW_UPDATE": "window", "PING": "ping", "GO_AWAY": "goaway"}
 FRAME = re.compile(r"YAMUX ([RT]X): type=(\w+) flags=(\S+) stream=(\d+) length=(\d+)")
-
-Json = dict[str, Any]
-
-
-def emit(message: Json) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def describe(error: BaseException) -> Json:
-    while isinstance(error, BaseExceptionGroup):  # how a nursery reports a single error, too
-        error = error.exceptions[0]
-    described = {"name": type(error).__name__, "message": str(error)}
-    if error.__cause__ is not None:
-        described["cause"] = describe(error.__cause__)
-    return described | getattr(error, "extra", {})
-
-
-def generate(seed: str, size: int) -> bytes:
-    return hashlib.shake_256(seed.encode()).digest(size)
 
 
 def payload_of(args: Json) -> bytes:
@@ -294,22 +274,6 @@ class Peer:
         log.propagate = False
         log.addHandler(self.ledgers)
 
-    async def answer(self, request: Json) -> None:
-        number, name = request.pop("id"), request.pop("cmd")
-        timeout = request.pop("timeout") / 1000
-        try:
-            command = getattr(self, "do_" + re.sub("[A-Z]", r"_\g<0>", name).lower(), None)
-            if command is None:
-                raise LookupError(f"no command {name}")
-            try:
-                with trio.fail_after(timeout):
-                    result = await command(request)
-            except trio.TooSlowError:
-                raise TimeoutError(f"{name} took longer than {timeout * 1000:.0f} ms") from None
-            emit({"id": number, "ok": True, "result": result or {}})
-        except Exception as error:
-            emit({"id": number, "ok": False, "error": describe(error)})
-
     async def start_session(self) -> None:
         async def hold(task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED) -> None:
             async with trio.open_nursery() as nursery:
@@ -474,6 +438,14 @@ class Peer:
         }
 
 
+async def within(seconds: float, command: Awaitable[Any]) -> Any:
+    try:
+        with trio.fail_after(seconds):
+            return await command
+    except trio.TooSlowError:
+        raise TimeoutError from None
+
+
 async def lines() -> AsyncIterator[str]:
     """Yield the lines of stdin."""
     rest = b""
@@ -490,7 +462,7 @@ async def main() -> None:
         await peer.start_session()
         emit({"event": "ready", "version": importlib.metadata.version("libp2p")})
         async for line in lines():
-            nursery.start_soon(peer.answer, json.loads(line))
+            nursery.start_soon(answer, peer, json.loads(line), within)
         nursery.cancel_scope.cancel()
 
 
