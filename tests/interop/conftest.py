@@ -21,6 +21,7 @@ import wsmux
 from .installs import Unavailable, install_environment, install_modules
 from .link import HOST, WAIT, Connector, Link
 from .peerprocess import PeerProcess
+from .river_link import RiverLink
 
 if TYPE_CHECKING:
     from ..certificates import Certificates
@@ -295,3 +296,29 @@ def finish_yamux(link: Link) -> None:
     for frame in received["frames"]:
         assert len(frame["flags"]) <= 1, frame
         assert (frame["stream"] == 0) is (frame["type"] in ("ping", "goaway")), frame
+
+
+# River
+
+
+@pytest.fixture(scope="session")
+def river_peer() -> Iterator[PeerProcess]:
+    """Return the process that runs the Python package, for all tests."""
+    interpreter = environment_of("river_requirements.txt", (3, 12))
+    with PeerProcess.python("river_peer.py", interpreter) as peer:
+        yield peer
+
+
+@pytest.fixture
+def mortal_river(river_peer: PeerProcess) -> Iterator[PeerProcess]:
+    """Return a process that the test may kill or freeze."""
+    with river_peer.another() as peer:
+        yield peer
+
+
+@pytest.fixture
+def river(river_peer: PeerProcess) -> Iterator[RiverLink]:
+    """Return a server, and a client that is connected to it."""
+    with RiverLink(river_peer) as link:
+        link.connect()
+        yield link
