@@ -21,7 +21,7 @@ import wsmux
 from .installs import Unavailable, install_environment, install_modules
 from .link import HOST, WAIT, Connector, Link
 from .peerprocess import PeerProcess
-from .river_link import RiverLink
+from .river_link import MUTE, RiverLink
 
 if TYPE_CHECKING:
     from ..certificates import Certificates
@@ -320,5 +320,13 @@ def mortal_river(river_peer: PeerProcess) -> Iterator[PeerProcess]:
 def river(river_peer: PeerProcess) -> Iterator[RiverLink]:
     """Return a server, and a client that is connected to it."""
     with RiverLink(river_peer) as link:
+        link.connect()
+        yield link
+
+
+@pytest.fixture
+def cut_river(river_peer: PeerProcess) -> Iterator[RiverLink]:
+    """Return the same, over connections that can be cut."""
+    with RiverLink(river_peer, MUTE, proxied=True) as link:
         link.connect()
         yield link
