@@ -58,7 +58,8 @@ class Call(Line):
 
     def cancel(self, message: str) -> None:
         """Cancel the call."""
-        self._client.cancel(self, message)
+        if not self.in_child():
+            self._client.cancel(self, message)
 
     def result(self, deadline: Deadline) -> Any:
         """Wait for the one answer of an rpc or upload; out of time, cancel.

@@ -1,11 +1,13 @@
 """Give the two halves of a call as blocking objects: what is read, and what is written.
 
 Both are guarded by the endpoint's mutex, which ``Line`` holds. A reader and a writer may be used by
-one thread each at a time; closing and cancelling are allowed from any thread.
+one thread each at a time; closing and cancelling are allowed from any thread. In a forked child
+reads and writes raise ``ForkedError``, even where something is left to read; ends do nothing.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ..bell import Bell
 from ..deadline import Deadline
+from ..exceptions import ForkedError
 from ..waiter import WaitList, wake
 from .errors import READABLE_BROKEN, RiverError
 from .options import Options
@@ -69,6 +72,16 @@ class Line(ABC):
         self.reader: Readable[Any] = Readable(self, raises)
         self.writer: Writable[Any] = Writable(self)
         self.over = False
+        self._pid = os.getpid()
+
+    def in_child(self) -> bool:
+        """Tell whether this is a forked child's useless copy."""
+        return self._pid != os.getpid()
+
+    def check_process(self) -> None:
+        """Raise ``ForkedError`` in a forked child: nobody would wake it, nor let go of locks."""
+        if self.in_child():
+            raise ForkedError("this call belongs to the process that forked this one")
 
     def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
         """End both halves, with an error if there is one."""
@@ -146,6 +159,7 @@ class Readable(Generic[Value]):
             RiverError: an error result, the call's cancellation, the loss of the session, or
                 (once) that this side had stopped reading.
         """
+        self._line.check_process()
         deadline = Deadline(timeout)
         with self._line.mutex:
             while not self._items:
@@ -178,6 +192,8 @@ class Readable(Generic[Value]):
 
     def stop(self) -> None:
         """Read no more: drop what is unread and what will come; the peer is not told."""
+        if self._line.in_child():
+            return
         wakes: list[Bell] = []
         with self._line.mutex:
             if self._stopped or (self._ended and not self._items):
@@ -237,11 +253,13 @@ class Writable(Generic[Value]):
             ValueError: this side has closed its half; or, at a server, the schema forbids the
                 value, or the procedure does not declare the error.
         """
+        self._line.check_process()
         self._line.send(value, Deadline(timeout))
 
     def close(self) -> None:
         """Tell the peer that nothing more comes; closing twice is fine. Never blocks."""
-        self._line.close_writing()
+        if not self._line.in_child():
+            self._line.close_writing()
 
     @property
     def closed(self) -> bool:

@@ -79,7 +79,8 @@ class ServerCall(Line):
 
     def cancel(self, error: RiverError) -> None:
         """Cancel the call."""
-        self._server.cancel(self, error)
+        if not self.in_child():
+            self._server.cancel(self, error)
 
     def live_metadata(self) -> Any:
         """Return the session's metadata."""
@@ -97,6 +98,7 @@ class ServerCall(Line):
 
     def defer(self, action: Callable[[], object]) -> None:
         """Have an action run when the call is over; at once if all the others have run."""
+        self.check_process()
         with self.mutex:
             late = self._cleaned
             if not late:

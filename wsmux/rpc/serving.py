@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
+from .. import forks
 from ..acceptor import DRAIN
 from ..channel import Channel
 from ..deadline import Deadline
@@ -84,6 +85,13 @@ class RpcHandler:
         self._idle = threading.Condition(self._lock)
         self.schema_json = None if schema is None else json.dumps(schema).encode()
         """What an ordinary GET is answered with, if anything."""
+        forks.register(self)
+
+    def forked(self) -> None:
+        """See ``forks``; the parent goes on serving."""
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._served = 0
 
     def __call__(self, carrier: Stream | socket.socket) -> None:
         """Serve one stream or plain socket until it has ended, each message behind its length."""
