@@ -135,7 +135,11 @@ class Acceptor(ABC):
                 with self._lock:
                     self._stopping.set()
                 self._stop_listening()
-                self._end(Deadline(timeout))
+                try:
+                    self._end(Deadline(timeout))
+                except Exception:  # what was served has failed; it has ended all the same
+                    self._stopped.set()
+                    raise
                 self._stopped.set()
 
     @abstractmethod

@@ -67,13 +67,16 @@ class RpcServer(Acceptor):
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, end every session, and wait at most ``timeout`` seconds for the threads.
 
-        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed.
+        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed;
+        what that raises is raised at the end.
         """
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
-        self.handler.shutdown(deadline.remaining())
-        self._join_threads(deadline)
+        try:
+            self.handler.shutdown(deadline.remaining())
+        finally:
+            self._join_threads(deadline)
 
     def _serve(self, sock: socket.socket, address: Any) -> None:
         deadline = Deadline(self._config.handshake_timeout)

@@ -401,7 +401,10 @@ class ServerEngine(Router):
             self._finish(over)
 
     def close(self) -> None:
-        """End every session and its calls, and give up the services' states."""
+        """End every session and its calls, and give up the services' states.
+
+        What giving one up raises is raised when all of it is done.
+        """
         wakes: list[Bell] = []
         over: list[ServerCall] = []
         with self.mutex:
@@ -418,6 +421,17 @@ class ServerEngine(Router):
         self._finish(over)
         self._workers.close()
         self._cleaners.close()
-        for name, service in self.services.items():
-            service.dispose_state(self.states[name])
         self.notices.close()
+        self._dispose_states()
+
+    def _dispose_states(self) -> None:
+        failures: list[Exception] = []
+        for name, service in self.services.items():
+            try:
+                service.dispose_state(self.states[name])
+            except Exception as error:  # the others are to be disposed of too
+                failures.append(error)
+        if len(failures) > 1:
+            raise ExceptionGroup("states could not be disposed of", failures)
+        if failures:
+            raise failures[0]

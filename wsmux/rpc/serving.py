@@ -47,7 +47,8 @@ class Serving(TypedDict, total=False):
     server_id: str
     """What clients must call this server."""
     context: Any
-    """What handlers find as ``ctx.context``, and services' states are made from."""
+    """What handlers find as ``ctx.context``, and services' states are made from. The server does
+    not close it."""
     middleware: Iterable[Callable[..., Any]]
     """Functions ``(ctx, init, step)`` around each handler; what ``step()`` returns is its."""
     workers: int
@@ -129,13 +130,16 @@ class RpcHandler:
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """End every session, and wait at most ``timeout`` seconds for the connections to end.
 
-        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed.
+        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed;
+        what that raises is raised at the end.
         """
         deadline = Deadline(timeout)
-        self._engine.close()
-        with self._lock:
-            while self._served and not deadline.expired():
-                self._idle.wait(deadline.remaining())
+        try:
+            self._engine.close()
+        finally:
+            with self._lock:
+                while self._served and not deadline.expired():
+                    self._idle.wait(deadline.remaining())
 
     def __enter__(self) -> Self:
         return self
