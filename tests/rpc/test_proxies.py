@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -103,6 +105,32 @@ def test_a_client_has_no_private_services() -> None:
     assert not hasattr(client, "_no_such_thing")
     with pytest.raises(TypeError, match="pickle"):
         copy.deepcopy(client)
+    client.close()
+
+
+def test_a_client_is_nothing_but_a_client() -> None:
+    """Any attribute may be a service, but none makes it a future, an iterator or a container."""
+    client = rpc.connect("ws://127.0.0.1:9/")
+    for proxy in (client, client.test, client.test.same):
+        assert not inspect.isawaitable(proxy)
+        assert not asyncio.isfuture(proxy)
+        for kind in (Awaitable, Iterable, AsyncIterable):
+            assert not isinstance(proxy, kind)
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(proxy)  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match="not a container|not iterable"):
+            _ = "name" in proxy  # type: ignore[operator]
+    client.close()
+
+
+def test_a_client_is_the_result_of_a_coroutine_that_returns_it() -> None:
+    client = rpc.connect("ws://127.0.0.1:9/")
+
+    async def same(proxy: Any) -> Any:
+        return proxy
+
+    for proxy in (client, client.test, client.test.same):
+        assert asyncio.run(same(proxy)) is proxy
     client.close()
 
 

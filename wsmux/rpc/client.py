@@ -37,6 +37,10 @@ class Client:
         client_id: the id that the server knows this client by.
     """
 
+    # Any name may be a service: nothing would ever end a loop over them.
+    __iter__ = None
+    __contains__ = None
+
     def __init__(self, engine: ClientEngine, raises: bool, schema: ServedSchema | None) -> None:
         self._engine = engine
         self._raises = raises

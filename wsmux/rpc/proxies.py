@@ -45,6 +45,10 @@ class ServiceProxy:
     Items serve names that are no Python names, or those of methods.
     """
 
+    # Any name may be a procedure: nothing would ever end a loop over them.
+    __iter__ = None
+    __contains__ = None
+
     def __init__(self, client: Client, name: str, schema: ServedSchema | None) -> None:
         known = None if schema is None else schema.services.get(name)
         if schema is not None and known is None:
