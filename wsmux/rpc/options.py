@@ -62,7 +62,7 @@ class Options:
     """The same in bytes."""
 
     tombstones: int = 200
-    """Refused streams of a session that are remembered, so that each is answered once."""
+    """Streams of a session, refused or cancelled, that are remembered, to be told of once."""
 
     max_streams: int = 1024
     """Calls that one session may have open at a server; further ones are refused."""

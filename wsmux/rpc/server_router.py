@@ -160,7 +160,7 @@ class Router(Replies):
             self._send_locked(live, stream_id, packed, CANCELLED)
 
     def _bury_locked(self, live: Live, stream_id: str) -> None:
-        """Remember a stream that was refused, so that it is answered once."""
+        """Remember a stream that was refused or cancelled, so that its client is told once."""
         live.tombstones[stream_id] = None
         if len(live.tombstones) > self.options.tombstones:
             live.tombstones.popitem(last=False)
@@ -183,8 +183,6 @@ class Router(Replies):
             if extra is not None:
                 wrong = RiverError(INVALID_REQUEST, "message in request failed validation", extra)
         if wrong is not None:
-            with self.mutex:
-                self._bury_locked(live, call.stream_id)
             self.cancel(call, wrong)
             return
         wakes: list[Bell] = []
@@ -361,6 +359,7 @@ class Router(Replies):
             live = self._live.get(call.session)
             if call.over or live is None:
                 return
+            self._bury_locked(live, call.stream_id)
             self._send_locked(live, call.stream_id, packed, CANCELLED)
             live.calls.pop(call.stream_id, None)
             call.end_locked(error, wakes)
