@@ -1,0 +1,333 @@
+"""When a call is over, and what each side is told of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+
+from ..threads.waiting import wait_for
+from .offers import WAIT
+from .stage import HANDLED, KINDS, Caller, Part, answer, begun, joined, staged
+
+CODECS = ("json", "msgpack")
+
+
+class Held:
+    """Serve calls that last until they are over or the test lets go; hold the latest one."""
+
+    def __init__(self) -> None:
+        self.entered, self.go, self.left = (threading.Event() for _ in range(3))
+        self.fails = False
+        self._parts: list[Part] = []
+        self.service = staged(self._act)
+
+    def _act(self, part: Part) -> Any:
+        self._parts.append(part)
+        self.entered.set()
+        try:
+            assert self.go.wait(WAIT)
+            if self.fails:
+                raise LookupError("a secret")
+            return "done"
+        finally:
+            self.left.set()
+
+    @property
+    def part(self) -> Part:
+        """What the handler was given, once it has begun."""
+        assert self.entered.wait(WAIT)
+        return self._parts[-1]
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    held.go.set()
+
+
+@pytest.fixture(params=CODECS)
+def client(request: pytest.FixtureRequest, held: Held) -> Iterator[rpc.Client]:
+    codec = request.param
+    with (
+        rpc.serve([held.service], codec=codec) as server,
+        rpc.connect(server.url, codec=codec) as client,
+    ):
+        yield client
+        held.go.set()
+
+
+def check_reader(reader: Any, error: str) -> None:
+    """Check that a half tells of an error once and then ends."""
+    with pytest.raises(rpc.RiverError, match=error):
+        reader.read(WAIT)
+    with pytest.raises(EOFError):
+        reader.read(WAIT)
+
+
+def check_handler(part: Part, error: str) -> None:
+    """Check what a handler is told whose call has ended with an error."""
+    part.lasts()
+    if part.requests is not None:
+        check_reader(part.requests, error)
+    if part.responses is not None:
+        assert part.responses.closed
+        with pytest.raises(rpc.RiverError, match=error):
+            part.responses.write("late")
+
+
+def check_caller(call: Caller, error: str) -> None:
+    """Check what a client is told whose call has ended with an error."""
+    if isinstance(call, rpc.Upload):
+        wait_for(lambda: call._call.writer.closed)
+        with pytest.raises(rpc.RiverError, match=error):
+            call.write("late")
+        with pytest.raises(rpc.RiverError, match=error):
+            call.finish(WAIT)
+        return
+    check_reader(call, error)
+    if isinstance(call, rpc.StreamCall):
+        with pytest.raises(rpc.RiverError, match=error):
+            call.write("late")
+
+
+# A clean end
+
+
+@pytest.mark.parametrize("kind", [rpc.Kind.RPC, rpc.Kind.SUBSCRIPTION])
+def test_without_requests_a_call_is_over_with_its_handler(
+    kind: rpc.Kind, client: rpc.Client, held: Held
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer, client, kind)
+        assert not held.part.ctx.ended.is_set()
+        held.go.set()
+        held.part.lasts()
+        assert answered.result(WAIT) == ([] if kind.writes_responses else "done")
+
+
+def test_a_stream_is_over_when_both_sides_have_ended(client: rpc.Client, held: Held) -> None:
+    with begun(client, rpc.Kind.STREAM) as stream:
+        assert isinstance(stream, rpc.StreamCall)
+        held.go.set()
+        assert list(stream) == []  # the handler's half has ended
+        assert not held.part.ctx.ended.is_set()
+        stream.close_write()
+        held.part.lasts()
+
+
+def test_an_upload_is_over_when_the_client_has_ended_too(client: rpc.Client, held: Held) -> None:
+    with begun(client, rpc.Kind.UPLOAD) as upload:
+        assert isinstance(upload, rpc.Upload)
+        held.go.set()
+        wait_for(lambda: upload._call.reader.ended)  # it has been answered
+        assert not held.part.ctx.ended.is_set()
+        assert upload.finish() == "done"
+        held.part.lasts()
+
+
+# The client cancels
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_a_client_cancels(kind: rpc.Kind, client: rpc.Client, held: Held) -> None:
+    call = begun(client, kind)
+    assert not held.part.ctx.ended.is_set()
+    call.cancel("enough")
+    check_caller(call, "CANCEL: enough")
+    check_handler(held.part, "CANCEL: enough")
+
+
+def test_an_rpc_is_cancelled_by_its_timeout(client: rpc.Client, held: Held) -> None:
+    with pytest.raises(TimeoutError, match="it was cancelled"):
+        client.rpc("test", "rpc", None, timeout=0.01)
+    check_handler(held.part, "CANCEL")
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_cancelling_again_changes_nothing(kind: rpc.Kind, client: rpc.Client, held: Held) -> None:
+    call = begun(client, kind)
+    call.cancel("enough")
+    call.cancel("twice")
+    if isinstance(call, rpc.Subscription):
+        call.close()
+        call.close()
+    check_caller(call, "CANCEL: enough")
+    check_handler(held.part, "CANCEL: enough")
+    call.cancel("after the end")
+
+
+# The server cancels
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_a_server_cancels(kind: rpc.Kind, client: rpc.Client, held: Held) -> None:
+    call = begun(client, kind)
+    held.part.ctx.cancel("enough")
+    held.part.ctx.cancel("twice")
+    check_caller(call, "CANCEL: enough")
+    check_handler(held.part, "CANCEL: enough")
+
+
+def test_a_server_cancels_an_rpc(client: rpc.Client, held: Held) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(client.rpc, "test", "rpc", None, WAIT)
+        held.part.ctx.cancel("enough")
+        check_handler(held.part, "CANCEL")
+        with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+            answered.result(WAIT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_cancelled_handler_returns_is_nobodys(kind: rpc.Kind) -> None:
+    with (
+        joined(staged(lambda part: part.ctx.cancel("enough"))) as client,
+        pytest.raises(rpc.RiverError, match="CANCEL: enough"),
+    ):
+        answer(client, kind)
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_cancelling_ends_a_call_whose_handler_goes_on(
+    kind: rpc.Kind, client: rpc.Client, held: Held
+) -> None:
+    deferred = threading.Event()
+    with begun(client, kind):
+        held.part.ctx.defer(deferred.set)
+        held.part.ctx.cancel()
+        assert held.part.ctx.ended.is_set()
+        assert deferred.wait(WAIT)
+        assert not held.left.is_set()
+
+
+# The handler fails
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_a_handler_fails(kind: rpc.Kind, client: rpc.Client, held: Held) -> None:
+    held.fails = True
+    call = begun(client, kind)
+    part = held.part
+    held.go.set()
+    check_caller(call, "UNCAUGHT_ERROR: the handler failed")
+    check_handler(part, "UNCAUGHT_ERROR: the handler failed")
+
+
+def test_the_handler_of_an_rpc_fails(client: rpc.Client, held: Held) -> None:
+    held.fails = True
+    held.go.set()
+    with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
+        client.rpc("test", "rpc", None, WAIT)
+    check_handler(held.part, "UNCAUGHT_ERROR")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_client_may_be_told_why(kind: rpc.Kind) -> None:
+    def act(part: Part) -> None:
+        raise LookupError("no secret")
+
+    with (
+        joined(staged(act), expose_errors=True) as client,
+        pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: LookupError.'no secret'"),
+    ):
+        answer(client, kind)
+
+
+# What is left
+
+
+def open_calls(server: rpc.RpcServer) -> int:
+    engine = server.handler._engine
+    with engine.mutex:
+        return sum(len(live.calls) for live in engine._live.values())
+
+
+@pytest.mark.parametrize("ending", ["done", "cancelled by the client", "by the server", "failed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_side_remembers_a_call_that_is_over(kind: rpc.Kind, ending: str) -> None:
+    entered = threading.Event()
+
+    def act(part: Part) -> str:
+        entered.set()
+        if ending == "cancelled by the client":
+            part.lasts()
+        elif ending == "by the server":
+            part.ctx.cancel()
+        elif ending == "failed":
+            raise LookupError("on purpose")
+        return "done"
+
+    with rpc.serve([staged(act)]) as server, rpc.connect(server.url) as client:
+        if ending == "done":
+            answer(client, kind)
+        elif ending != "cancelled by the client":
+            with pytest.raises(rpc.RiverError):
+                answer(client, kind)
+        elif kind is rpc.Kind.RPC:
+            with pytest.raises(TimeoutError):
+                client.rpc("test", "rpc", None, 0.01)
+        else:
+            with begun(client, kind):
+                assert entered.wait(WAIT)
+        assert client._engine._calls == {}
+        wait_for(lambda: open_calls(server) == 0)
+        assert client._engine.channel is not None
+        assert server.handler.sessions == 1
+
+
+def test_a_closed_client_leaves_no_connection_at_the_server() -> None:
+    with rpc.serve([staged(lambda part: None)]) as server:
+        with rpc.connect(server.url) as client:
+            client.rpc("test", "rpc", None, WAIT)
+            assert len(server.handler._engine._channels) == 1
+        assert client._engine.channel is None
+        wait_for(lambda: not server.handler._engine._channels)
+
+
+def test_a_closed_server_leaves_no_connection_at_the_client() -> None:
+    with rpc.serve([staged(lambda part: None)]) as server:
+        client = rpc.connect(server.url)
+        client.rpc("test", "rpc", None, WAIT)
+        assert client._engine.channel is not None
+    with client:
+        wait_for(lambda: client._engine.channel is None)
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_a_call_of_a_closed_client_may_be_ended(kind: rpc.Kind, held: Held) -> None:
+    """It says nothing to anybody, and begins no session."""
+    options = rpc.Options(session_disconnect_grace=0.01)
+    with rpc.serve([held.service], options=options) as server:
+        client = rpc.connect(server.url)
+        call = begun(client, kind)
+        part = held.part
+        client.close()
+        check_handler(part, "UNEXPECTED_DISCONNECT")
+        if isinstance(call, rpc.Upload | rpc.StreamCall):
+            call.close_write()
+        call.cancel()
+        assert client._engine.connector.session is None
+        assert client._engine.channel is None
+        wait_for(lambda: server.handler.sessions == 0)
+        held.go.set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("errors", ["raise", "results"])
+def test_calls_of_a_closed_client_have_their_shape(kind: rpc.Kind, errors: str) -> None:
+    client = rpc.connect("ws://127.0.0.1:9/", errors=errors)
+    client.close()
+    if errors == "raise":
+        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT: the client is closed"):
+            answer(client, kind)
+        return
+    results = answer(client, kind)
+    (result,) = results if kind.writes_responses else [results]
+    assert isinstance(result, rpc.Err)
+    assert result.error.code == "UNEXPECTED_DISCONNECT"
