@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from wsmux import rpc
 
+from ..threads.waiting import wait_for
 from .offers import WAIT
 
 __all__ = [
@@ -17,9 +20,12 @@ __all__ = [
     "KINDS",
     "Caller",
     "Gathered",
+    "Held",
     "Part",
     "answer",
     "begun",
+    "check_caller",
+    "check_handler",
     "joined",
     "staged",
 ]
@@ -90,6 +96,67 @@ def joined(*services: rpc.Service, **serving: Any) -> Iterator[rpc.Client]:
     """Yield a client of a server over a WebSocket."""
     with rpc.serve(services, **serving) as server, rpc.connect(server.url) as client:
         yield client
+
+
+class Held:
+    """Serve calls that last until they are over or the test lets go; hold the latest one."""
+
+    def __init__(self) -> None:
+        self.entered, self.go, self.left = (threading.Event() for _ in range(3))
+        self.fails = False
+        self._parts: list[Part] = []
+        self.service = staged(self._act)
+
+    def _act(self, part: Part) -> Any:
+        self._parts.append(part)
+        self.entered.set()
+        try:
+            assert self.go.wait(WAIT)
+            if self.fails:
+                raise LookupError("a secret")
+            return "done"
+        finally:
+            self.left.set()
+
+    @property
+    def part(self) -> Part:
+        """What the handler was given, once it has begun."""
+        assert self.entered.wait(WAIT)
+        return self._parts[-1]
+
+
+def check_reader(reader: Any, error: str) -> None:
+    """Check that a half tells of an error once and then ends."""
+    with pytest.raises(rpc.RiverError, match=error):
+        reader.read(WAIT)
+    with pytest.raises(EOFError):
+        reader.read(WAIT)
+
+
+def check_handler(part: Part, error: str) -> None:
+    """Check what a handler is told whose call has ended with an error."""
+    part.lasts()
+    if part.requests is not None:
+        check_reader(part.requests, error)
+    if part.responses is not None:
+        assert part.responses.closed
+        with pytest.raises(rpc.RiverError, match=error):
+            part.responses.write("late")
+
+
+def check_caller(call: Caller, error: str) -> None:
+    """Check what a client is told whose call has ended with an error."""
+    if isinstance(call, rpc.Upload):
+        wait_for(lambda: call._call.writer.closed)
+        with pytest.raises(rpc.RiverError, match=error):
+            call.write("late")
+        with pytest.raises(rpc.RiverError, match=error):
+            call.finish(WAIT)
+        return
+    check_reader(call, error)
+    if isinstance(call, rpc.StreamCall):
+        with pytest.raises(rpc.RiverError, match=error):
+            call.write("late")
 
 
 class Gathered:

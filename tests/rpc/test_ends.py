@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
@@ -13,36 +12,20 @@ from wsmux import rpc
 
 from ..threads.waiting import wait_for
 from .offers import WAIT
-from .stage import HANDLED, KINDS, Caller, Part, answer, begun, joined, staged
+from .stage import (
+    HANDLED,
+    KINDS,
+    Held,
+    Part,
+    answer,
+    begun,
+    check_caller,
+    check_handler,
+    joined,
+    staged,
+)
 
 CODECS = ("json", "msgpack")
-
-
-class Held:
-    """Serve calls that last until they are over or the test lets go; hold the latest one."""
-
-    def __init__(self) -> None:
-        self.entered, self.go, self.left = (threading.Event() for _ in range(3))
-        self.fails = False
-        self._parts: list[Part] = []
-        self.service = staged(self._act)
-
-    def _act(self, part: Part) -> Any:
-        self._parts.append(part)
-        self.entered.set()
-        try:
-            assert self.go.wait(WAIT)
-            if self.fails:
-                raise LookupError("a secret")
-            return "done"
-        finally:
-            self.left.set()
-
-    @property
-    def part(self) -> Part:
-        """What the handler was given, once it has begun."""
-        assert self.entered.wait(WAIT)
-        return self._parts[-1]
 
 
 @pytest.fixture
@@ -61,40 +44,6 @@ def client(request: pytest.FixtureRequest, held: Held) -> Iterator[rpc.Client]:
     ):
         yield client
         held.go.set()
-
-
-def check_reader(reader: Any, error: str) -> None:
-    """Check that a half tells of an error once and then ends."""
-    with pytest.raises(rpc.RiverError, match=error):
-        reader.read(WAIT)
-    with pytest.raises(EOFError):
-        reader.read(WAIT)
-
-
-def check_handler(part: Part, error: str) -> None:
-    """Check what a handler is told whose call has ended with an error."""
-    part.lasts()
-    if part.requests is not None:
-        check_reader(part.requests, error)
-    if part.responses is not None:
-        assert part.responses.closed
-        with pytest.raises(rpc.RiverError, match=error):
-            part.responses.write("late")
-
-
-def check_caller(call: Caller, error: str) -> None:
-    """Check what a client is told whose call has ended with an error."""
-    if isinstance(call, rpc.Upload):
-        wait_for(lambda: call._call.writer.closed)
-        with pytest.raises(rpc.RiverError, match=error):
-            call.write("late")
-        with pytest.raises(rpc.RiverError, match=error):
-            call.finish(WAIT)
-        return
-    check_reader(call, error)
-    if isinstance(call, rpc.StreamCall):
-        with pytest.raises(rpc.RiverError, match=error):
-            call.write("late")
 
 
 # A clean end

@@ -1,0 +1,138 @@
+"""Calls whose session is lost for good, and what goes on without them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+
+from ..threads.waiting import wait_for
+from .offers import WAIT
+from .stage import (
+    HANDLED,
+    Gathered,
+    Held,
+    Part,
+    begun,
+    check_caller,
+    check_handler,
+    staged,
+)
+
+BRIEF = rpc.Options(session_disconnect_grace=0.05)
+LOST = "UNEXPECTED_DISCONNECT"
+
+
+@contextmanager
+def once(handler: rpc.RpcHandler) -> Iterator[rpc.Client]:
+    """Yield a client whose connection can be lost and not be made again."""
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=handler, args=(theirs,))
+    thread.start()
+    with rpc.connect(ours, options=BRIEF) as client:
+        yield client
+    thread.join(WAIT)
+
+
+def cut(client: rpc.Client) -> None:
+    channel = client._engine.channel
+    assert channel is not None
+    channel.abort()
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    held = Held()
+    yield held
+    held.go.set()
+
+
+@pytest.fixture
+def handler(held: Held) -> Iterator[rpc.RpcHandler]:
+    held.service.rpc(name="same")(lambda ctx, init: init)
+    with rpc.handler([held.service], options=BRIEF) as handler:
+        yield handler
+        held.go.set()
+
+
+def check_lost(part: Part, handler: rpc.RpcHandler, other: rpc.Client) -> None:
+    """Check what is left of a client that is lost, for the server and for another client."""
+    check_handler(part, LOST)
+    wait_for(lambda: handler.sessions == 1)
+    assert [len(live.calls) for live in handler._engine._live.values()] == [0]
+    assert other.rpc("test", "same", 1, WAIT) == 1
+
+
+@pytest.mark.parametrize("kind", HANDLED)
+def test_a_call_ends_with_its_session(kind: rpc.Kind, handler: rpc.RpcHandler, held: Held) -> None:
+    with once(handler) as client, once(handler) as other:
+        assert other.rpc("test", "same", 1, WAIT) == 1
+        call = begun(client, kind)
+        part = held.part
+        cut(client)
+        check_caller(call, LOST)
+        check_lost(part, handler, other)
+
+
+def test_an_rpc_ends_with_its_session(handler: rpc.RpcHandler, held: Held) -> None:
+    with once(handler) as client, once(handler) as other, ThreadPoolExecutor(1) as pool:
+        assert other.rpc("test", "same", 1, WAIT) == 1
+        answered = pool.submit(client.rpc, "test", "rpc", None, WAIT)
+        part = held.part
+        cut(client)
+        with pytest.raises(rpc.RiverError, match=LOST):
+            answered.result(WAIT)
+        check_lost(part, handler, other)
+
+
+def test_a_call_does_not_move_into_the_next_session() -> None:
+    """A server that was restarted has lost its sessions; what was for them is not sent to it."""
+    told = Gathered()
+
+    def act(part: Part) -> Any:
+        for request in part.requests or ():
+            told(request)
+            assert part.responses is not None
+            part.responses.write(request)
+
+    statuses: list[str] = []
+    with rpc.serve([staged(act)]) as server:
+        client = rpc.connect(server.url, on_session_status=lambda *s: statuses.append(s[0]))
+        stream = client.stream("test", "stream", None, WAIT)
+        stream.write("first")
+        assert stream.read() == "first"
+    with client, rpc.serve([staged(act)], port=server.port):
+        client.wait_connected(WAIT)
+        with pytest.raises(rpc.RiverError, match=LOST):
+            stream.read()
+        with pytest.raises(rpc.RiverError, match=LOST):
+            stream.write("late")
+        stream.close_write()
+        stream.cancel()
+        assert client.rpc("test", "rpc", None, WAIT) is None
+        wait_for(lambda: statuses == ["created", "closed", "created"])
+    assert told.said == ["first"]
+
+
+def test_a_later_call_begins_a_new_session(held: Held) -> None:
+    """The grace is over, and nobody had anything to say meanwhile."""
+    held.service.rpc(name="same")(lambda ctx, init: init)
+    statuses: list[str] = []
+    with rpc.serve([held.service]) as server:
+        client = rpc.connect(
+            server.url, options=BRIEF, on_session_status=lambda *s: statuses.append(s[0])
+        )
+        assert client.rpc("test", "same", 1, WAIT) == 1
+    with client:
+        wait_for(lambda: statuses == ["created", "closed"])
+        with rpc.serve([held.service], port=server.port) as again:
+            client.wait_connected(WAIT)
+            assert client.rpc("test", "same", 2, WAIT) == 2
+            assert again.handler.sessions == 1
