@@ -21,6 +21,10 @@ def gate() -> Iterator[Gate]:
     gate.opened.set()
 
 
+# For clients by hand, which answer no heartbeats.
+PATIENT: dict[str, Any] = {"heartbeat_interval": WAIT}
+
+
 @contextmanager
 def joined(server: rpc.RpcServer, own: str = "raw") -> Iterator[RawRiver]:
     """Yield a client by hand."""
@@ -31,7 +35,8 @@ def joined(server: rpc.RpcServer, own: str = "raw") -> Iterator[RawRiver]:
 
 @pytest.fixture
 def raw(gate: Gate) -> Iterator[RawRiver]:
-    with rpc.serve([offered(gate)]) as server, joined(server) as raw:
+    options = rpc.Options(**PATIENT)
+    with rpc.serve([offered(gate)], options=options) as server, joined(server) as raw:
         yield raw
 
 
@@ -115,7 +120,7 @@ def test_requests_must_have_their_shape() -> None:
     service = rpc.Service("test")
     service.upload(name="total", request=WITH_NUMBER)(lambda ctx, init, requests: list(requests))
     service.rpc(name="same")(lambda ctx, init: init)
-    with rpc.serve([service]) as server, joined(server) as raw:
+    with rpc.serve([service], options=rpc.Options(**PATIENT)) as server, joined(server) as raw:
         raw.open("s", "total", None)
         send(raw, {"n": "one"})
         extras = refused(raw)["extras"]
@@ -182,7 +187,7 @@ def test_a_call_that_the_server_cancelled_is_told_of_once(how: str) -> None:
 
     service.rpc(name="same")(lambda ctx, init: init)
     code = {"request": "INVALID_REQUEST", "handler": "CANCEL", "failure": "UNCAUGHT_ERROR"}[how]
-    with rpc.serve([service]) as server, joined(server) as raw:
+    with rpc.serve([service], options=rpc.Options(**PATIENT)) as server, joined(server) as raw:
         raw.open("s", "ends", None)
         send(raw, 1)
         if how == "request":
@@ -194,7 +199,7 @@ def test_a_call_that_the_server_cancelled_is_told_of_once(how: str) -> None:
 
 
 def test_a_stream_is_refused_again_once_it_was_forgotten(gate: Gate) -> None:
-    options = rpc.Options(tombstones=2)
+    options = rpc.Options(tombstones=2, **PATIENT)
     with rpc.serve([offered(gate)], options=options) as server, joined(server) as raw:
         for stream in ("a", "b", "c"):
             send(raw, 1, stream=stream)
@@ -207,7 +212,7 @@ def test_a_stream_is_refused_again_once_it_was_forgotten(gate: Gate) -> None:
 
 
 def test_sessions_remember_what_was_refused_by_themselves(gate: Gate) -> None:
-    options = rpc.Options(tombstones=1)
+    options = rpc.Options(tombstones=1, **PATIENT)
     with (
         rpc.serve([offered(gate)], options=options) as server,
         joined(server, "one") as one,
