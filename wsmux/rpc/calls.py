@@ -75,11 +75,11 @@ class Call(Line):
             raise TimeoutError(f"{self.name} did not answer in time; it was cancelled") from None
         except EOFError:
             error = RiverError(CANCEL, f"{self.name} ended without an answer")
-            raise error from None
         except BaseException:
             if not self.over:
                 self.cancel("the caller was interrupted")
             raise
+        return self.reader.outcome(error)
 
 
 class _Handle:
@@ -153,6 +153,8 @@ class StreamCall(_Reading[Response], Generic[Request, Response]):
 class Upload(_Handle, Generic[Request, Response]):
     """Write requests, then ``finish``, which returns the one response."""
 
+    _finished = False
+
     def write(self, request: Request, timeout: float | None = None) -> None:
         """Send a request; see ``Writable.write``."""
         self._call.writer.write(request, self._left(timeout))
@@ -163,7 +165,11 @@ class Upload(_Handle, Generic[Request, Response]):
         Raises:
             TimeoutError: it did not come in time; the call was cancelled.
             RiverError: it is an error.
+            ValueError: the upload was finished before.
         """
+        if self._finished:
+            raise ValueError(f"{self._call.name} was finished before")
+        self._finished = True
         self._call.writer.close()
         value: Response = self._call.result(Deadline(self._left(timeout)))
         return value

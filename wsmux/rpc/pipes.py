@@ -173,14 +173,16 @@ class Readable(Generic[Value]):
             item, size = self._items.popleft()
             self.unread_messages -= 1
             self.unread_bytes -= size
+        value: Value = self.outcome(item)  # a reader of results is made as a Readable[Result]
+        return value
+
+    def outcome(self, item: Any) -> Any:
+        """Return a value, or raise a ``RiverError``; or return either as a result."""
         if isinstance(item, RiverError):
             if self._raises:
                 raise RiverError(item.code, item.message, item.extra)
-            item = Err(item)
-        elif not self._raises:
-            item = Ok(item)
-        value: Value = item  # a reader of results is made as a Readable[Result]
-        return value
+            return Err(item)
+        return item if self._raises else Ok(item)
 
     def __iter__(self) -> Iterator[Value]:
         while True:
