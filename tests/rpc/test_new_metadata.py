@@ -28,6 +28,11 @@ def offered() -> rpc.Service:
     def name(ctx: rpc.Context, init: object) -> object:
         return ctx.metadata
 
+    @service.stream()
+    def tells(ctx: rpc.Context, init: object, requests: rpc.Readable[object]) -> Iterator[object]:
+        for _ in requests:
+            yield ctx.metadata
+
     @service.subscription()
     def names(ctx: rpc.Context, init: object, responses: rpc.Writable[object]) -> None:
         responses.write(ctx.metadata)
@@ -59,6 +64,20 @@ def test_a_client_is_asked_again_and_handlers_see_it() -> None:
         assert client.rpc("me", "name", None, WAIT) == 1
         assert server.handler.request_handshake("c")
         wait_for(lambda: client.rpc("me", "name", None, WAIT) == 2)
+
+
+def test_a_handler_that_runs_sees_it_too() -> None:
+    with joined(numbered()) as (server, client, _), client.stream("me", "tells", None, WAIT) as now:
+
+        def told() -> object:
+            now.write(None)
+            return now.read()
+
+        assert told() == 1
+        assert server.handler.request_handshake("c")
+        wait_for(lambda: told() == 2)
+        now.close_write()
+        assert list(now) == []
 
 
 def test_who_is_not_connected_is_not_asked() -> None:
