@@ -185,6 +185,22 @@ def test_a_subscription_is_one_message(script: Script) -> None:
     check_unheard(script, stream)
 
 
+def test_an_error_of_any_code_reaches_the_caller(script: Script) -> None:
+    """A client knows no list of errors; one of a newer server is an error like others."""
+    client, raw = script
+    call = client.stream("test", "echo", None, WAIT)
+    stream = opened(raw, "echo", 0)
+    error: Fields = {"code": "UNHEARD_OF", "message": "new", "extras": {"why": 5}}
+    answer(raw, stream, {"ok": False, "payload": error})
+    with pytest.raises(rpc.RiverError) as caught:
+        call.read()
+    assert (caught.value.code, caught.value.message) == ("UNHEARD_OF", "new")
+    assert caught.value.extra == {"why": 5}
+    answer(raw, stream, ok("and on"))
+    assert call.read() == "and on"
+    call.cancel()
+
+
 # Cancelling
 
 

@@ -73,6 +73,13 @@ class Point(NamedTuple):
 
 
 ARRIVES_AS: dict[str, tuple[Any, Any]] = {
+    "empty_object": ({}, {}),
+    "object": ({"abc": 123, "def": "cool"}, {"abc": 123, "def": "cool"}),
+    "text": ({"text": "🇧🇪 你好"}, {"text": "🇧🇪 你好"}),
+    "null": ({"nothing": None}, {"nothing": None}),
+    "bytes": ({"bytes": b"\0\x2ad\xff"}, {"bytes": b"\0\x2ad\xff"}),
+    "no_bytes": ({"bytes": b""}, {"bytes": b""}),
+    "nested": ({"a": [{"b": True}], "c": {"d": {}}}, {"a": [{"b": True}], "c": {"d": {}}}),
     "tuple": ((1, (2,)), [1, [2]]),
     "named_tuple": (Point(1, 2), [1, 2]),
     "ordered_dict": (OrderedDict(a=1), {"a": 1}),

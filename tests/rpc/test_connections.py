@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -56,6 +58,17 @@ def test_who_does_not_greet_is_hung_up_on(websocket: bool) -> None:
         RawRiver.dial(server.port, "msgpack", websocket=websocket) as silent,
     ):
         assert silent.recv_end() == silent.clean
+        assert server.handler.sessions == 0
+
+
+@pytest.mark.parametrize("how", ["closes", "resets"])
+def test_who_leaves_without_a_greeting_leaves_nothing(how: str) -> None:
+    with rpc.serve([offered(Gate())]) as server:
+        with RawRiver.dial(server.port, "msgpack", websocket=True) as hasty:
+            wait_for(lambda: server.handler._engine._channels)
+            if how == "resets":
+                hasty.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_for(lambda: not server.handler._engine._channels)
         assert server.handler.sessions == 0
 
 

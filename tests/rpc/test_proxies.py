@@ -48,6 +48,18 @@ def test_with_a_schema_each_call_has_the_shape_of_its_kind(
             assert stream.read() == "there"
 
 
+def test_many_services_of_many_procedures() -> None:
+    services = [rpc.Service(f"service{number}") for number in range(50)]
+    for service in services:
+        for number in range(50):
+            service.rpc(name=f"procedure{number}")(
+                lambda ctx, init, number=number: f"{ctx.service} {number} {init}"
+            )
+    with rpc.serve(services) as server, rpc.connect(server.url, schema=services) as client:
+        assert client.service0.procedure49(1, WAIT) == "service0 49 1"
+        assert client.service49.procedure0(2, WAIT) == "service49 0 2"
+
+
 def test_without_a_schema_the_kind_is_said(server: rpc.RpcServer) -> None:
     with rpc.connect(server.url) as client:
         assert client.test.same(1, WAIT) == client.test.same.rpc(1, WAIT) == 1
