@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+import wsmux
 from wsmux import rpc
+from wsmux.channel import Channel
+from wsmux.deadline import Deadline
+from wsmux.rpc.carriers import channel_over
+from wsmux.rpc.client_loop import _retire
 from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.notices import Notices
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
@@ -87,6 +95,57 @@ class TestClient:
                 )
                 with pytest.raises(rpc.RiverError, match="CANCEL: by hand"):
                     writing.result(WAIT)
+
+    def test_a_fault_in_the_io_thread_ends_the_calls_and_is_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def dial(deadline: Deadline) -> Channel:
+            raise LookupError("no carrier ever raises this")
+
+        told: list[tuple[str, str]] = []
+        client = rpc.connect(NOWHERE, on_session_status=lambda *status: told.append(status))
+        client._engine.dial = dial
+        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+            client.rpc("test", "same", 1, WAIT)
+        assert "no carrier ever raises this" in caplog.text
+        wait_for(lambda: [status for status, _ in told] == ["created", "closed"])
+        client.close()
+
+    def test_a_connection_that_is_left_before_it_was_read_is_closed(self) -> None:
+        ours, theirs = socket.socketpair()
+        channel = channel_over(ours, wsmux.Role.CLIENT, 2**20, websocket=False)
+        batches = channel.batches()
+        channel.abort()
+        _retire(channel, batches)
+        assert channel.wait_finished(0)
+        assert theirs.recv(1) == b""
+        theirs.close()
+
+    def test_notices_of_several_threads_are_told_by_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A second one would tell them out of order, and never end."""
+        made: list[threading.Thread] = []
+        told: list[int] = []
+        notices = Notices({"kind": told.append}, "test")
+        second = threading.Thread(target=notices.add, args=("kind", 2))
+
+        class Slow(threading.Thread):
+            def __init__(self, **how: Any) -> None:
+                super().__init__(**how)
+                made.append(self)
+                if len(made) == 1:
+                    second.start()
+                    second.join(0.05)  # it may have to wait for this one
+
+        monkeypatch.setattr("wsmux.rpc.notices.threading.Thread", Slow)
+        notices.add("kind", 1)
+        monkeypatch.undo()
+        second.join(WAIT)
+        notices.close()
+        made[0].join(WAIT)
+        assert len(made) == 1
+        assert told == [1, 2]
 
 
 class TestServer:

@@ -230,10 +230,10 @@ class ClientEngine(Calls):
         """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
         wakes: list[Bell] = []
         with self.mutex:
-            if self._pid != os.getpid() or self.connector.state is ConnectorState.CLOSED:
+            if self._pid != os.getpid() or self.stopping:
                 return
-            self.connector.close()
             self.stopping = True
+            self.connector.close()  # its thread has done it if that failed
             self.settle_locked(wakes)
             thread = self._thread
         self.after(wakes)

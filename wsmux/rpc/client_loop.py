@@ -205,6 +205,7 @@ def _retire(channel: Channel, batches: _Batches) -> threading.Thread | None:
     """Close a connection that is left; a thread of its own waits for the peer's part."""
     if channel.cut:
         batches.close()
+        channel.discard()  # for batches that were never begun
         return None
     hang_up(channel)
 

@@ -23,6 +23,7 @@ class Notices:
         self._handlers = {kind: handler for kind, handler in handlers.items() if handler}
         self._name = name
         self._waiting: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # notices come from several threads
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, *what: Any) -> None:
@@ -34,11 +35,11 @@ class Notices:
             _log.warning("%s: a notice was dropped: the callbacks are too slow", self._name)
             return
         self._waiting.put((kind, what))
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._tell, name=f"{self._name}-notices", daemon=True
-            )
-            self._thread.start()
+        with self._lock:
+            if self._thread is None:
+                name = f"{self._name}-notices"
+                self._thread = threading.Thread(target=self._tell, name=name, daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """End the thread behind what is still to be told; does not wait."""
