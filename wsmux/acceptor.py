@@ -15,7 +15,8 @@ import ssl
 import stat
 import threading
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -72,6 +73,12 @@ def listen_unix(path: str) -> socket.socket:
     return listener
 
 
+def _cut(sock: socket.socket) -> None:
+    """End both directions of a socket that another thread waits for, TLS or not."""
+    with suppress(OSError):  # the client was first
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
 class Acceptor(ABC):
     """Accept connections until ``shutdown``; the base of the servers.
 
@@ -98,6 +105,7 @@ class Acceptor(ABC):
         self._max_connections = max_connections
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()
+        self._opening: set[socket.socket] = set()  # whose clients have something to say first
         self._shutting_down = threading.Lock()
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -135,6 +143,9 @@ class Acceptor(ABC):
                 with self._lock:
                     self._stopping.set()
                 self._stop_listening()
+                with self._lock:
+                    for sock in self._opening:
+                        _cut(sock)
                 try:
                     self._end(Deadline(timeout))
                 except Exception:  # what was served has failed; it has ended all the same
@@ -171,6 +182,7 @@ class Acceptor(ABC):
         self._stopping.set()
         self._stopped.set()
         self._threads = set()
+        self._opening = set()
         self._listener.close()
 
     def __enter__(self) -> Self:
@@ -230,16 +242,39 @@ class Acceptor(ABC):
     def _serve(self, sock: socket.socket, address: Any) -> None:
         """Shake hands and serve one connection until it has ended."""
 
+    @contextmanager
+    def _cut_by_shutdown(self, sock: socket.socket) -> Iterator[None]:
+        """Have a shutdown end a wait for a client that is not served yet."""
+        with self._lock:
+            if self._stopping.is_set():
+                raise ConnectionAbortedError("the server shuts down")
+            self._opening.add(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._opening.discard(sock)
+
     def _secure(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
         """Do TLS, if that was asked for."""
         if self._ssl_context is None:
             return sock
         sock.settimeout(deadline.remaining())
-        return self._ssl_context.wrap_socket(sock, server_side=True)
+        secure = self._ssl_context.wrap_socket(
+            sock, server_side=True, do_handshake_on_connect=False
+        )
+        try:
+            with self._cut_by_shutdown(secure):
+                secure.do_handshake()
+        except BaseException:
+            secure.close()
+            raise
+        return secure
 
     def _request(self, sock: socket.socket, address: Any, deadline: Deadline) -> dict[str, Any]:
         """Return the environ of the HTTP request that arrives."""
-        environ = read_request(sock, deadline, self._config.max_handshake_size)
+        with self._cut_by_shutdown(sock):
+            environ = read_request(sock, deadline, self._config.max_handshake_size)
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
         return environ
 

@@ -15,7 +15,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import wsmux
+from wsmux import rpc
+from wsmux.acceptor import Acceptor
 
+from ..certificates import Certificates
 from ..wires import NAMES, WIRES
 from . import scripted
 from .conftest import Spawn
@@ -242,6 +245,27 @@ def test_shutdown_stops_listening() -> None:
     server.shutdown()
     with pytest.raises(ConnectionRefusedError):
         wsmux.connect(server.url)
+
+
+@pytest.mark.parametrize("served", ["streams", "river"])
+@pytest.mark.parametrize(
+    ("said", "tls"), [(b"", False), (b"GET / HT", False), (b"", True), (b"\x16", True)]
+)
+def test_shutdown_does_not_wait_for_clients_that_do_not_finish_their_opening(
+    said: bytes, tls: bool, served: str, certificates: Certificates
+) -> None:
+    context = certificates.server if tls else None
+    server: Acceptor
+    if served == "river":
+        server = rpc.serve([], ssl_context=context)
+    else:
+        server = wsmux.serve(idle, ssl_context=context)
+    with socket.create_connection((server.host, server.port), timeout=WAIT) as silent:
+        silent.sendall(said)
+        wait_for(lambda: server._opening)
+        server.shutdown(2 * server._config.handshake_timeout)
+        assert not server._threads
+        assert silent.recv(100) == b""
 
 
 def test_shutdown_may_be_called_from_several_threads(service: Service, spawn: Spawn) -> None:
