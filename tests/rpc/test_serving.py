@@ -212,6 +212,7 @@ def test_by_default_nobody_reads_the_schema(gate: Gate) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_route_of_flask(name: str, wsgi_servers: WsgiServers) -> None:
     url = wsgi_servers.url(name)
+    get(f"{url}river")  # it may still be starting
     with rpc.connect(f"{url}river") as client:
         assert client.rpc("test", "same", {"n": 1}, WAIT) == {"n": 1}
         with client.stream("test", "echo", None, WAIT) as echo:
