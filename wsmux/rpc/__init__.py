@@ -10,6 +10,7 @@ from .codec import Codec, EncodeError
 from .errors import RiverError
 from .greeting import Rejection
 from .options import Options
+from .pending import Completions, PendingCall
 from .pipes import Err, Ok, Readable, Writable
 from .server import RpcServer, serve
 from .server_calls import Context
@@ -19,6 +20,7 @@ from .serving import RpcHandler, Serving, handler
 __all__ = [
     "Client",
     "Codec",
+    "Completions",
     "Context",
     "EncodeError",
     "Err",
@@ -26,6 +28,7 @@ __all__ = [
     "Kind",
     "Ok",
     "Options",
+    "PendingCall",
     "Procedure",
     "Readable",
     "Rejection",

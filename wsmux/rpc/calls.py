@@ -1,4 +1,4 @@
-"""Give a client's calls their shapes: a value, an iterator, a writer, or both of the latter."""
+"""Give a client's calls their shapes: an iterator, a writer, or both; a value is in ``pending``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from ..bell import Bell
 from ..deadline import Deadline
 from .errors import CANCEL, RiverError
+from .options import Options
 from .pipes import Line
 from .session import Session
 
-__all__ = ["Call", "Calls", "StreamCall", "Subscription", "Upload"]
+__all__ = ["Call", "Calls", "Opened", "StreamCall", "Subscription", "Upload"]
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -31,17 +33,46 @@ class Calls(ABC):
         """Send the end of the requests, if that is still to be said."""
 
     @abstractmethod
-    def cancel(self, call: Call, message: str) -> None:
-        """Cancel a call at the server, and end it here with CANCEL; once."""
+    def cancel(self, call: Opened, error: RiverError) -> bool:
+        """Cancel a call at the server, and end it here with ``error``, if it is not over."""
 
 
-class Call(Line):
-    """Be one call of a client; an rpc's and a subscription's writer is closed from the start.
+class Opened(ABC):
+    """Be what a client knows of a call that it has opened.
 
     Attributes:
+        name: that of the procedure, for sentences.
         stream_id: names it on the wire.
-        session: whose call it is.
+        session: whose call it is; ``None`` if it was over before it had one.
+        over: nothing more is sent or expected.
     """
+
+    __slots__ = ()
+
+    name: str
+    stream_id: str
+    session: Session | None
+    over: bool
+
+    @abstractmethod
+    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        """Take a response, or the ``RiverError`` of an error result, of ``size`` bytes."""
+
+    @abstractmethod
+    def fell_behind(self, options: Options) -> bool:
+        """Tell whether more is unread than may be."""
+
+    @abstractmethod
+    def no_more_locked(self, wakes: list[Bell]) -> bool:
+        """Note that the server sends no more; tell whether the call is over now."""
+
+    @abstractmethod
+    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+        """End it, with an error if there is one."""
+
+
+class Call(Line, Opened):
+    """Be one call of a client; a subscription's writer is closed from the start."""
 
     def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:
         super().__init__(mutex, raises)
@@ -49,6 +80,16 @@ class Call(Line):
         self.name = name
         self.stream_id = ""
         self.session: Session | None = None
+
+    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        self.reader.push_locked(item, size, wakes)
+
+    def fell_behind(self, options: Options) -> bool:
+        return self.reader.fell_behind(options)
+
+    def no_more_locked(self, wakes: list[Bell]) -> bool:
+        self.reader.end_locked(wakes)
+        return self.completed_locked()
 
     def send(self, value: Any, deadline: Deadline) -> None:
         self._client.send_request(self, value, deadline)
@@ -59,10 +100,10 @@ class Call(Line):
     def cancel(self, message: str) -> None:
         """Cancel the call."""
         if not self.in_child():
-            self._client.cancel(self, message)
+            self._client.cancel(self, RiverError(CANCEL, message))
 
     def result(self, deadline: Deadline) -> Any:
-        """Wait for the one answer of an rpc or upload; out of time, cancel.
+        """Wait for the one answer of an upload; out of time, cancel.
 
         Raises:
             TimeoutError: the answer did not come; the server was told.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from ..deadline import Deadline
+from ..deadline import Deadline, deadline_in
 from .calls import Call, StreamCall, Subscription, Upload
 from .carriers import Target, dialler
 from .client_engine import ClientEngine
@@ -17,6 +17,7 @@ from .envelope import CLOSED
 from .ids import SERVER_ID, new_id
 from .notices import Notices
 from .options import Options
+from .pending import Completions, PendingCall
 from .proxies import Offer, ServiceProxy, offer_of
 from .served import ServedSchema
 
@@ -71,8 +72,59 @@ class Client:
             TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
             EncodeError: the codec cannot carry ``init``.
         """
-        deadline = Deadline(timeout)
-        return self._open(service, procedure, init, CLOSED).result(deadline)
+        call = self.submit(service, procedure, init, timeout)
+        try:
+            return call.result()
+        except BaseException:
+            if not call.over:
+                call.cancel("the caller was interrupted")
+            raise
+
+    def submit(
+        self, service: str, procedure: str, init: Any, timeout: float | None = None
+    ) -> PendingCall:
+        """Start an rpc and return at once; ``result()`` of what this returns waits for the answer.
+
+        The time of the call begins now; it is looked at when somebody waits for the result. Only
+        the caller bounds how many calls are under way; a server refuses those beyond its
+        ``Options.max_streams``, 1,024 by default.
+
+        Raises:
+            EncodeError: the codec cannot carry ``init``.
+        """
+        engine = self._engine
+        call = self._pending(f"{service}.{procedure}", deadline_in(timeout), None)
+        for error in engine.start([(call, init)], service, procedure):
+            raise error
+        return call
+
+    def submit_many(
+        self,
+        service: str,
+        procedure: str,
+        inits: Iterable[Any],
+        timeout: float | None = None,
+        completions: Completions | None = None,
+    ) -> list[PendingCall]:
+        """Start an rpc for each of ``inits``, in order, for the price of one lock and one send.
+
+        An init that the codec cannot carry is the failure of its own call alone, whose result
+        raises ``EncodeError``. ``completions`` tells in which order the calls end.
+        """
+        name, deadline = f"{service}.{procedure}", deadline_in(timeout)
+        calls = [(self._pending(name, deadline, completions), init) for init in inits]
+        self._engine.start(calls, service, procedure)
+        return [call for call, _ in calls]
+
+    def _pending(
+        self, name: str, deadline: Deadline, completions: Completions | None
+    ) -> PendingCall:
+        engine = self._engine
+        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions)
+
+    def completions(self) -> Completions:
+        """Return what tells in which order calls end that ``submit_many`` is given it with."""
+        return Completions(self._engine.mutex)
 
     def subscribe(
         self, service: str, procedure: str, init: Any, timeout: float | None = None

@@ -21,8 +21,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from .. import forks
 from ..bell import Bell
@@ -31,10 +31,10 @@ from ..deadline import Deadline
 from ..exceptions import ForkedError, LocalProtocolError
 from ..protocols.base import Message as SendMessage
 from ..waiter import Waiter, WaitList, wake
-from .calls import Call, Calls
+from .calls import Call, Calls, Opened
 from .carriers import Dialler
 from .client_loop import ClientLoop
-from .codec import Codec
+from .codec import Codec, EncodeError
 from .connector import Connector
 from .connector_states import (
     ConnectorEvent,
@@ -50,6 +50,7 @@ from .errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
 from .ids import new_id
 from .notices import Notices
 from .options import Options
+from .pending import PendingCall
 from .results import (
     CLOSE_PAYLOAD,
     NotAResult,
@@ -63,6 +64,8 @@ from .session import Session
 __all__ = ["ClientEngine"]
 
 _log = logging.getLogger("wsmux.rpc")
+
+OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
 class ClientEngine(Calls):
@@ -111,7 +114,7 @@ class ClientEngine(Calls):
         self.is_fatal = is_fatal
         self.closing: threading.Thread | None = None
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, Opened] = {}
         self._room = WaitList()  # writers waiting for acknowledgements
         self.idle = Waiter()
         self.alarm = math.inf
@@ -158,35 +161,62 @@ class ClientEngine(Calls):
         Raises:
             EncodeError: the codec cannot carry ``init``.
         """
-        packed = self.codec.pack(init)
-        wakes: list[Bell] = []
-        try:
+        if flags & CLOSED:
             with self.mutex:
-                self.check_locked()
-                if self.connector.state is ConnectorState.CLOSED:
-                    error = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
-                    call.end_locked(error, wakes)
-                    return
+                call.writer.close_locked()
+        failed = self._open_all([(call, self.codec.pack(init))], service, procedure, flags)
+        for _, error in failed:
+            raise error
+
+    def start(
+        self, calls: Iterable[tuple[PendingCall, Any]], service: str, procedure: str
+    ) -> list[EncodeError]:
+        """Send the only messages of rpcs in one go; return what failed those that were not sent."""
+        pack = self.codec.pack
+        packed: list[tuple[PendingCall, bytes]] = []
+        failed: list[tuple[PendingCall, EncodeError]] = []
+        for call, init in calls:
+            try:
+                packed.append((call, pack(init)))
+            except EncodeError as error:
+                failed.append((call, error))
+        failed += self._open_all(packed, service, procedure, CLOSED)
+        if failed:
+            wakes: list[Bell] = []
+            with self.mutex:
+                for call, reason in failed:
+                    call.end_locked(reason, wakes)
+            wake(wakes)
+        return [reason for _, reason in failed]
+
+    def _open_all(
+        self, calls: Sequence[tuple[OpenedT, bytes]], service: str, procedure: str, flags: int
+    ) -> list[tuple[OpenedT, EncodeError]]:
+        """Send the first messages of calls; return those that were not sent."""
+        failed: list[tuple[OpenedT, EncodeError]] = []
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            if self.connector.state is ConnectorState.CLOSED:
+                closed = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+                for call, _ in calls:
+                    call.end_locked(closed, wakes)
+            elif calls:
                 now = time.monotonic()
-                call.session = session = self.connector.need_session(now)
-                call.stream_id = new_id()
-                try:
-                    session.send(
-                        packed,
-                        stream_id=call.stream_id,
-                        flags=OPEN | flags,
-                        service=service,
-                        procedure=procedure,
-                    )
-                    self._calls[call.stream_id] = call
-                    if flags & CLOSED:
-                        call.writer.close_locked()
-                    if self._connect_on_call:
-                        self.connector.connect(now)
-                finally:  # a session was made, whether or not it carries this
-                    self.settle_locked(wakes)
-        finally:
-            self.after(wakes)
+                session = self.connector.need_session(now)
+                for call, packed in calls:
+                    call.session, call.stream_id = session, new_id()
+                    try:
+                        self._send_locked(call, packed, OPEN | flags, service, procedure)
+                    except EncodeError as error:
+                        failed.append((call, error))
+                    else:
+                        self._calls[call.stream_id] = call
+                if self._connect_on_call and len(failed) < len(calls):
+                    self.connector.connect(now)
+            self.settle_locked(wakes)
+        self.after(wakes)
+        return failed
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
         packed = self.codec.pack(value)
@@ -199,32 +229,36 @@ class ClientEngine(Calls):
                     raise TimeoutError(f"{call.name}: too much is not acknowledged")
                 self._room.wait(self.mutex, deadline)
                 call.writer.check_locked()
-            assert call.session is not None
-            call.session.send(packed, stream_id=call.stream_id, flags=0)
+            self._send_locked(call, packed, 0)
             self.settle_locked(wakes)
         self.after(wakes)
 
     def send_close(self, call: Call) -> None:
-        self._say_once(call, self._close_packed, CLOSED, cancel=None)
-
-    def cancel(self, call: Call, message: str) -> None:
-        error = RiverError(CANCEL, message)
-        self._say_once(call, self.codec.pack(error_result(error)), CANCELLED, cancel=error)
-
-    def _say_once(self, call: Call, packed: bytes, flags: int, cancel: RiverError | None) -> None:
         wakes: list[Bell] = []
         with self.mutex:
             self.check_locked()
-            closes = call.writer.close_locked() if cancel is None else not call.over
-            if closes and call.session is not None and not call.over:
-                call.session.send(packed, stream_id=call.stream_id, flags=flags)
-            if cancel is not None and not call.over:
+            if call.writer.close_locked() and not call.over:
+                self._send_locked(call, self._close_packed, CLOSED)
+            if call.completed_locked():
                 self._forget_locked(call)
-                call.end_locked(cancel, wakes)
-            self._forget_if_over_locked(call)
             self._room.collect(wakes)  # who waits to write learns of it
             self.settle_locked(wakes)
         self.after(wakes)
+
+    def cancel(self, call: Opened, error: RiverError) -> bool:
+        packed = self.codec.pack(error_result(error))
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_locked()
+            if call.over:
+                return False
+            self._send_locked(call, packed, CANCELLED)
+            self._forget_locked(call)
+            call.end_locked(error, wakes)
+            self._room.collect(wakes)
+            self.settle_locked(wakes)
+        self.after(wakes)
+        return True
 
     def close(self, timeout: float | None) -> None:
         """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
@@ -245,6 +279,23 @@ class ClientEngine(Calls):
         self._notices.close()
 
     # With the mutex held
+
+    def _send_locked(
+        self,
+        call: Opened,
+        packed: bytes,
+        flags: int,
+        service: str | None = None,
+        procedure: str | None = None,
+    ) -> None:
+        assert call.session is not None
+        call.session.send(
+            packed,
+            stream_id=call.stream_id,
+            flags=flags,
+            service=service,
+            procedure=procedure,
+        )
 
     def settle_locked(self, wakes: list[Bell]) -> None:
         """Apply what the connector reports, and queue what it sends."""
@@ -291,12 +342,8 @@ class ClientEngine(Calls):
             call.end_locked(error, wakes)
         self._room.collect(wakes)
 
-    def _forget_locked(self, call: Call) -> None:
+    def _forget_locked(self, call: Opened) -> None:
         self._calls.pop(call.stream_id, None)
-
-    def _forget_if_over_locked(self, call: Call) -> None:
-        if call.completed_locked():
-            self._forget_locked(call)
 
     def _received_locked(self, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
         call = self._calls.get(envelope.stream_id)
@@ -310,21 +357,18 @@ class ClientEngine(Calls):
             return
         if not is_close(payload):
             try:
-                call.reader.push_locked(read_result(payload), size, wakes)
+                call.take_locked(read_result(payload), size, wakes)
             except NotAResult as error:
                 _log.warning("%s: a message was dropped: %s", call.name, error)
-            if call.reader.fell_behind(self.options):
+            if call.fell_behind(self.options):
                 self._fall_behind_locked(call, wakes)
                 return
-        if flags & CLOSED:
-            call.reader.end_locked(wakes)
-            self._forget_if_over_locked(call)
+        if flags & CLOSED and call.no_more_locked(wakes):
+            self._forget_locked(call)
 
-    def _fall_behind_locked(self, call: Call, wakes: list[Bell]) -> None:
+    def _fall_behind_locked(self, call: Opened, wakes: list[Bell]) -> None:
         error = RiverError(CANCEL, "reader fell behind")
-        assert call.session is not None
-        packed = self.codec.pack(error_result(error))
-        call.session.send(packed, stream_id=call.stream_id, flags=CANCELLED)
+        self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
         self._forget_locked(call)
         call.end_locked(error, wakes)
         self._room.collect(wakes)
