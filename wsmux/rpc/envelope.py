@@ -6,8 +6,7 @@ ignored, and absent fields are left out instead of being null.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..exceptions import RemoteProtocolError
 
@@ -28,8 +27,7 @@ class EnvelopeError(RemoteProtocolError):
     """Report a message that cannot be decoded, or is no message of River."""
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """Be one message; ``seq`` and ``ack`` are those of its sender's session."""
 
     id: str

@@ -119,7 +119,7 @@ class Readable(Generic[Value]):
         self._line = line
         self._raises = raises
         self._items: deque[tuple[Any, int]] = deque()
-        self._readers = WaitList()
+        self._readers: WaitList | None = None  # made when somebody waits
         self._ended = False
         self._stopped = False  # this side reads no more
         self.unread_messages = 0
@@ -134,12 +134,14 @@ class Readable(Generic[Value]):
         self._items.append((item, size))
         self.unread_messages += 1
         self.unread_bytes += size
-        self._readers.collect(wakes, 1)
+        if self._readers is not None:
+            self._readers.collect(wakes, 1)
 
     def end_locked(self, wakes: list[Bell]) -> None:
         """Note the end; what was pushed before stays readable."""
         self._ended = True
-        self._readers.collect(wakes)
+        if self._readers is not None:
+            self._readers.collect(wakes)
 
     def fell_behind(self, options: Options) -> bool:
         """Tell whether more is unread than may be."""
@@ -169,6 +171,8 @@ class Readable(Generic[Value]):
                     raise EOFError("the peer has ended its half of the call")
                 if deadline.expired():
                     raise TimeoutError("no message came in time")
+                if self._readers is None:
+                    self._readers = WaitList()
                 self._readers.wait(self._line.mutex, deadline)
             item, size = self._items.popleft()
             self.unread_messages -= 1
@@ -205,7 +209,8 @@ class Readable(Generic[Value]):
             error = RiverError(READABLE_BROKEN, "this side has stopped reading")
             self._items.append((error, 0))
             self.unread_messages, self.unread_bytes = 1, 0
-            self._readers.collect(wakes)
+            if self._readers is not None:
+                self._readers.collect(wakes)
         wake(wakes)
 
     @property

@@ -61,8 +61,9 @@ class ServerCall(Line):
         self.session = session
         self.stream_id = stream_id
         self.procedure = procedure
-        self.ended = threading.Event()
         self.first_metadata: Any = None
+        # Few handlers ask for an event, which costs as much as the rest of a small call.
+        self._ended: threading.Event | None = None
         self._deferred: list[Callable[[], object]] = []
         self._cleaned = False  # what was deferred has run
 
@@ -70,6 +71,16 @@ class ServerCall(Line):
     def name(self) -> str:
         """Name it in a sentence."""
         return f"{self.procedure.service}.{self.procedure.name}"
+
+    @property
+    def ended(self) -> threading.Event:
+        """An event that is set when the call is over."""
+        with self.mutex:
+            if self._ended is None:
+                self._ended = threading.Event()
+                if self.over:
+                    self._ended.set()
+            return self._ended
 
     def send(self, value: Any, deadline: Deadline) -> None:
         self._server.send_response(self, value, deadline)
@@ -88,12 +99,13 @@ class ServerCall(Line):
 
     def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
         super().end_locked(error, wakes)
-        self.ended.set()
+        if self._ended is not None:
+            self._ended.set()
 
     def completed_locked(self) -> bool:
         completed = super().completed_locked()
-        if completed:
-            self.ended.set()
+        if completed and self._ended is not None:
+            self._ended.set()
         return completed
 
     def defer(self, action: Callable[[], object]) -> None:
@@ -137,7 +149,6 @@ class Context:
         context: what the server was given for all handlers.
         client_id, session_id, stream_id: who calls, and how the call is named on the wire.
         service, procedure: what is called.
-        ended: an event that is set when the call is over, whatever ended it.
     """
 
     def __init__(self, call: ServerCall, state: Any, context: Any) -> None:
@@ -149,7 +160,11 @@ class Context:
         self.stream_id = call.stream_id
         self.service = call.procedure.service
         self.procedure = call.procedure.name
-        self.ended = call.ended
+
+    @property
+    def ended(self) -> threading.Event:
+        """An event that is set when the call is over, whatever ended it."""
+        return self._call.ended
 
     @property
     def metadata(self) -> Any:

@@ -50,6 +50,9 @@ from .sessions import Accepted, Hello, Refused, Sessions
 
 __all__ = ["ServerEngine"]
 
+# Messages of one read after which workers are woken, if there are more of them to handle.
+TOGETHER = 64
+
 _log = logging.getLogger("wsmux.rpc")
 
 
@@ -129,11 +132,12 @@ class ServerEngine(Router):
         batches = channel.batches()
         live: Live | None = None
         attachment = 0
+        wakes: list[Bell] = []
         started = time.monotonic()
         channel.set_owner_timer(started + self.options.handshake_timeout)
         try:
             for messages in batches:
-                for kind, data in messages:
+                for count, (kind, data) in enumerate(messages):
                     if channel.error is not None:
                         break
                     frame = bytes(data) if kind is FrameKind.BINARY else b""
@@ -141,7 +145,11 @@ class ServerEngine(Router):
                         live = self._greet(channel, frame)
                         attachment = 0 if live is None else live.session.attachments
                     else:
-                        self._receive(live, attachment, channel, frame)
+                        self._receive(live, attachment, channel, frame, wakes)
+                    if count % TOGETHER == TOGETHER - 1:
+                        wake(wakes)
+                wake(wakes)
+                channel.flush()
                 if live is not None:
                     self._keep_time(live, attachment, channel)
                 elif channel.now >= started + self.options.handshake_timeout:
@@ -149,6 +157,7 @@ class ServerEngine(Router):
         except Exception:
             _log.exception("the thread of %s failed; the connection ends", channel.name)
         finally:
+            wake(wakes)
             batches.close()
             with self.mutex:
                 self._channels.discard(channel)
@@ -229,11 +238,14 @@ class ServerEngine(Router):
                 channel.queue.add_data_locked([(refused.response, b"")])
         hang_up(channel)
 
-    def _receive(self, live: Live, attachment: int, channel: Channel, frame: bytes) -> None:
+    def _receive(
+        self, live: Live, attachment: int, channel: Channel, frame: bytes, wakes: list[Bell]
+    ) -> None:
+        """Handle one message; the caller wakes ``wakes``, and flushes, behind the last of many."""
         session = live.session
         with live.order:
-            wakes: list[Bell] = []
             over: list[ServerCall] = []
+            leaves = False
             with self.mutex:
                 if session.attachments != attachment or not session.attached:
                     return  # what a replaced connection still brings
@@ -245,12 +257,9 @@ class ServerEngine(Router):
                 except SessionFailure as error:
                     over = self._fail_locked(session, error, wakes)
                     envelope, leaves = None, True
-                else:
-                    leaves = False
                 self._queue_locked(live)
                 if not session.full:
                     self._room.collect(wakes)
-            wake(wakes)
             self._finish(over)
             if leaves:
                 hang_up(channel)
@@ -259,8 +268,7 @@ class ServerEngine(Router):
             elif envelope.stream_id == REHANDSHAKE_STREAM:
                 self._renew(live, attachment, channel, envelope)
             else:
-                self._dispatch(live, envelope, len(frame))
-        channel.flush()
+                self._dispatch(live, envelope, len(frame), wakes)
 
     def _keep_time(self, live: Live, attachment: int, channel: Channel) -> None:
         session, now = live.session, channel.now

@@ -98,19 +98,19 @@ class Router(Replies):
 
     # Messages
 
-    def _dispatch(self, live: Live, envelope: Envelope, size: int) -> None:
+    def _dispatch(self, live: Live, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
         """Handle one message of a session, in order; see the text, "On the server"."""
         with self.mutex:
             call = live.calls.get(envelope.stream_id)
         if call is not None:
-            self._continue(live, call, envelope, size)
+            self._continue(live, call, envelope, size, wakes)
         elif envelope.flags & OPEN:
-            self._open(live, envelope)
+            self._open(live, envelope, wakes)
         else:
             text = f"no call is open on stream {envelope.stream_id}, and the message opens none"
             self._refuse_stream(live, envelope.stream_id, text)
 
-    def _open(self, live: Live, envelope: Envelope) -> None:
+    def _open(self, live: Live, envelope: Envelope, wakes: list[Bell]) -> None:
         stream_id = envelope.stream_id
         found = self._find(envelope)
         if isinstance(found, str):
@@ -120,7 +120,6 @@ class Router(Replies):
             self._refuse_stream(live, stream_id, "procedure init failed validation")
             return
         call = ServerCall(self, self.mutex, live.session, stream_id, found)
-        wakes: list[Bell] = []
         with self.mutex:
             if live.session not in self._live:
                 return  # it has ended meanwhile
@@ -134,7 +133,7 @@ class Router(Replies):
             text = f"more than {self.options.max_streams} calls are open"
             self._refuse_stream(live, stream_id, text)
         else:
-            self._workers.submit(lambda: self._handle(call, envelope.payload))
+            self._workers.add(lambda: self._handle(call, envelope.payload), wakes)
 
     def _find(self, envelope: Envelope) -> Procedure | str:
         """Return the procedure that a message opens, or what is wrong with it."""
@@ -165,7 +164,9 @@ class Router(Replies):
         if len(live.tombstones) > self.options.tombstones:
             live.tombstones.popitem(last=False)
 
-    def _continue(self, live: Live, call: ServerCall, envelope: Envelope, size: int) -> None:
+    def _continue(
+        self, live: Live, call: ServerCall, envelope: Envelope, size: int, wakes: list[Bell]
+    ) -> None:
         flags, payload = envelope.flags, envelope.payload
         if flags & CANCELLED:
             self._cancelled(live, call, payload)
@@ -185,7 +186,6 @@ class Router(Replies):
         if wrong is not None:
             self.cancel(call, wrong)
             return
-        wakes: list[Bell] = []
         behind = False
         with self.mutex:
             if request:
@@ -194,7 +194,6 @@ class Router(Replies):
             if flags & CLOSED:
                 call.reader.end_locked(wakes)
             over = self._over_locked(live, call)
-        wake(wakes)
         if behind:
             self.cancel(call, RiverError(CANCEL, "reader fell behind"))
         elif over:
