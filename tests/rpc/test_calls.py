@@ -374,6 +374,7 @@ def test_what_is_in_vain_is_tried_once(gate: Gate) -> None:
 
 def test_what_was_sent_gets_out_before_a_close_returns(gate: Gate) -> None:
     with rpc.serve([offered(gate)]) as server, rpc.connect(server.url) as client:
+        client.wait_connected(WAIT)
         stream = client.stream("test", "echo", None, WAIT)
         for _ in range(100):
             stream.write(bytes(100_000))
