@@ -19,7 +19,7 @@ from ..channel import Channel
 from ..config import KIB, Config
 from ..connection import Connection
 from ..deadline import Deadline
-from ..exceptions import WsmuxError
+from ..exceptions import HandshakeError, WsmuxError
 from ..protocols.base import Role
 from ..stream import Stream
 from ..transports.tcp import connect_tcp, is_tcp
@@ -27,9 +27,11 @@ from ..transports.websocket_client import shake_hands
 from ..websocket.framing import WebSocketFraming
 from .framing import LengthFraming
 
-__all__ = ["Dialler", "Target", "channel_over", "dialler", "hang_up", "socket_over"]
+__all__ = ["Dialler", "Headers", "Target", "channel_over", "dialler", "hang_up", "socket_over"]
 
 Target = str | Connection | Stream | socket.socket
+
+Headers = Mapping[str, str] | Sequence[str]
 
 # Makes a channel within a time, each time it is called; raises OSError or WsmuxError.
 Dialler = Callable[[Deadline], Channel]
@@ -71,7 +73,7 @@ def dialler(
     target: Target,
     max_size: int,
     *,
-    headers: Mapping[str, str] | Sequence[str] | None,
+    headers: Headers | Callable[[], Headers] | None,
     ssl_context: ssl.SSLContext | None,
     options: dict[str, Any],
 ) -> Dialler:
@@ -103,7 +105,7 @@ def dialler(
         sock, _ = shake_hands(
             target,
             subprotocols=(),
-            headers=headers,
+            headers=_made(headers) if callable(headers) else headers,
             deadline=deadline,
             max_size=Config().max_handshake_size,
             options=options,
@@ -111,6 +113,14 @@ def dialler(
         return channel_over(sock, Role.CLIENT, max_size, websocket=True)
 
     return websocket
+
+
+def _made(headers: Callable[[], Headers]) -> Headers:
+    try:
+        return headers()
+    except Exception as error:  # its text may hold a secret
+        text = f"the headers could not be made: {type(error).__name__}"
+        raise HandshakeError(text) from error
 
 
 class _Once:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from ..deadline import Deadline, deadline_in
 from .calls import Call, StreamCall, Subscription, Upload
-from .carriers import Target, dialler
+from .carriers import Headers, Target, dialler
 from .client_engine import ClientEngine
 from .codec import Codec
 from .codecs import codec_of
@@ -193,7 +193,7 @@ def connect(
     eager: bool = False,
     connect_on_call: bool = True,
     is_fatal: Callable[[Exception], bool] | None = None,
-    headers: Mapping[str, str] | Sequence[str] | None = None,
+    headers: Headers | Callable[[], Headers] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # errors and events
     errors: str = "raise",
@@ -219,7 +219,9 @@ def connect(
         connect_on_call: connect when a call is made and there is no connection.
         is_fatal: told what made an attempt fail, tells whether it is in vain to try again; then
             the session ends, and the next call begins anew. By default nothing is.
-        headers, ssl_context, http_options: as in ``wsmux.connect``.
+        headers: further headers, as a mapping or as lines, or a quick function that makes them
+            for each attempt, such as one with a token that is renewed.
+        ssl_context, http_options: as in ``wsmux.connect``.
         errors: ``"raise"`` raises ``RiverError`` for error results; ``"results"`` returns ``Ok``
             and ``Err`` instead of values.
         on_session_status: called with ``"created"`` or ``"closed"``, and the session's id.
