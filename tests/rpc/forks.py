@@ -64,6 +64,7 @@ def of_client() -> None:
         ended = client.stream("test", "echo", "ended")
         ended.close_write()
         wait_for(lambda: watched._call.reader.unread_messages and ended._call.over)
+        pending = client.submit("test", "waits", "waits")
         blocked = threading.Thread(target=stream.read)
         blocked.start()
         calls = {
@@ -79,6 +80,9 @@ def of_client() -> None:
             "write": lambda: stream.write(1),
             "write of an upload": lambda: upload.write(1),
             "finish": upload.finish,
+            "result": pending.result,
+            "cancel of a pending call": pending.cancel,
+            "take": client.completions().take,
         }
         ends = {
             "cancel": upload.cancel,

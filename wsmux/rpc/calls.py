@@ -25,6 +25,10 @@ class Calls(ABC):
     """Be what calls need of their client."""
 
     @abstractmethod
+    def check_process(self) -> None:
+        """Raise ``ForkedError`` in a forked child."""
+
+    @abstractmethod
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
         """Send a message of a call, waiting while too much is not acknowledged."""
 

@@ -124,7 +124,7 @@ class Client:
 
     def completions(self) -> Completions:
         """Return what tells in which order calls end that ``submit_many`` is given it with."""
-        return Completions(self._engine.mutex)
+        return Completions(self._engine, self._engine.mutex)
 
     def subscribe(
         self, service: str, procedure: str, init: Any, timeout: float | None = None

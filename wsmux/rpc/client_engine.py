@@ -128,7 +128,7 @@ class ClientEngine(Calls):
 
     # Any thread
 
-    def check_locked(self) -> None:
+    def check_process(self) -> None:
         """Raise ``ForkedError`` in a forked child."""
         if self._pid != os.getpid():
             raise ForkedError("this client belongs to the process that forked this one")
@@ -141,7 +141,7 @@ class ClientEngine(Calls):
         """
         wakes: list[Bell] = []
         with self.mutex:
-            self.check_locked()
+            self.check_process()
             self.connector.connect(time.monotonic())
             self.settle_locked(wakes)
         self.after(wakes)
@@ -196,7 +196,7 @@ class ClientEngine(Calls):
         failed: list[tuple[OpenedT, EncodeError]] = []
         wakes: list[Bell] = []
         with self.mutex:
-            self.check_locked()
+            self.check_process()
             if self.connector.state is ConnectorState.CLOSED:
                 closed = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
                 for call, _ in calls:
@@ -222,7 +222,7 @@ class ClientEngine(Calls):
         packed = self.codec.pack(value)
         wakes: list[Bell] = []
         with self.mutex:
-            self.check_locked()
+            self.check_process()
             call.writer.check_locked()
             while call.session is not None and call.session.full:
                 if deadline.expired():
@@ -236,7 +236,7 @@ class ClientEngine(Calls):
     def send_close(self, call: Call) -> None:
         wakes: list[Bell] = []
         with self.mutex:
-            self.check_locked()
+            self.check_process()
             if call.writer.close_locked() and not call.over:
                 self._send_locked(call, self._close_packed, CLOSED)
             if call.completed_locked():
@@ -246,10 +246,10 @@ class ClientEngine(Calls):
         self.after(wakes)
 
     def cancel(self, call: Opened, error: RiverError) -> bool:
+        self.check_process()
         packed = self.codec.pack(error_result(error))
         wakes: list[Bell] = []
         with self.mutex:
-            self.check_locked()
             if call.over:
                 return False
             self._send_locked(call, packed, CANCELLED)

@@ -126,6 +126,7 @@ class PendingCall(Opened):
         return outcome if self._raises else Ok(outcome)
 
     def _wait(self, patience: Deadline) -> None:
+        self._client.check_process()
         with self._mutex:
             if self._waiting is None:
                 self._waiting = WaitList()
@@ -154,7 +155,8 @@ class Completions:
     One thread takes them.
     """
 
-    def __init__(self, mutex: threading.Lock) -> None:
+    def __init__(self, client: Calls, mutex: threading.Lock) -> None:
+        self._client = client
         self._mutex = mutex
         self._ended: deque[PendingCall] = deque()
         self._waiter = Waiter()
@@ -168,8 +170,9 @@ class Completions:
         """Return those that have ended since the last time, at least one.
 
         Raises:
-            TimeoutError: none did in ``timeout`` seconds.
+            TimeoutError: none did in ``timeout`` seconds. ForkedError: in a forked child.
         """
+        self._client.check_process()
         deadline = deadline_in(timeout)
         with self._mutex:
             while not self._ended:
