@@ -372,6 +372,32 @@ def test_what_is_in_vain_is_tried_once(gate: Gate) -> None:
         assert len(failures) == 2
 
 
+def test_waiting_for_a_connection_ends_when_it_is_in_vain() -> None:
+    tokens = iter(["bad", "good"])
+
+    def validate(metadata: str, before: object, client_id: str) -> None:
+        if metadata == "bad":
+            raise rpc.Rejection("wrong token")
+
+    with (
+        rpc.serve([], validate=validate) as server,
+        rpc.connect(server.url, metadata=lambda: next(tokens)) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match="handshake failed: wrong token") as caught:
+            client.wait_connected()
+        assert caught.value.code == "UNEXPECTED_DISCONNECT"
+        client.wait_connected(WAIT)
+
+
+def test_waiting_for_a_connection_ends_when_the_client_thinks_it_in_vain() -> None:
+    with (
+        wsmux.serve(lambda connection: None) as server,
+        rpc.connect(server.url, is_fatal=lambda error: True) as client,
+        pytest.raises(rpc.RiverError, match="the connection cannot be made: .*400"),
+    ):
+        client.wait_connected()
+
+
 def test_what_was_sent_gets_out_before_a_close_returns(gate: Gate) -> None:
     with rpc.serve([offered(gate)]) as server, rpc.connect(server.url) as client:
         client.wait_connected(WAIT)

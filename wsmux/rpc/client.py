@@ -158,6 +158,8 @@ class Client:
 
         Raises:
             TimeoutError: there is no connection in time; attempts go on.
+            RiverError: there is none, and no further attempt: the server has refused for good, or
+                ``is_fatal`` says so.
         """
         self._engine.connect(Deadline(timeout))
 

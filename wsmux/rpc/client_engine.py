@@ -138,6 +138,7 @@ class ClientEngine(Calls):
 
         Raises:
             TimeoutError: there is no connection in time; attempts go on.
+            RiverError: there is none, and it is in vain to try again.
         """
         wakes: list[Bell] = []
         with self.mutex:
@@ -151,6 +152,8 @@ class ClientEngine(Calls):
             while self.connector.state is not ConnectorState.CONNECTED:
                 if self.connector.state is ConnectorState.CLOSED:
                     raise LocalProtocolError("the client is closed")
+                if self.connector.state is ConnectorState.NO_CONNECTION:
+                    raise RiverError(UNEXPECTED_DISCONNECT, self.connector.given_up)
                 if deadline.expired():
                     raise TimeoutError("no connection in time; attempts go on")
                 self._changed.wait(self.mutex, deadline)

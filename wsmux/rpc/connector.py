@@ -100,6 +100,7 @@ class Connector:
     Attributes:
         state: how far the connection is.
         session: the present one, or ``None``.
+        given_up: why there is no further attempt, when ``state`` has become ``NO_CONNECTION``.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Connector:
         self.reconnect = reconnect
         self.state = ConnectorState.NO_CONNECTION
         self.session: Session | None = None
+        self.given_up = ""
         self._codec = codec
         self._options = options
         self._new_id = new_id
@@ -183,7 +185,8 @@ class Connector:
     def hard_disconnect(self, now: float) -> None:
         """End the session and the connection at once; ``connect`` begins anew."""
         if self.state is not ConnectorState.CLOSED:
-            self._end_session("disconnected by this side")
+            self.given_up = "disconnected by this side"
+            self._end_session(self.given_up)
             self._drop(now, again=False)
 
     def close(self) -> None:
@@ -228,7 +231,8 @@ class Connector:
             return
         self._attempt = None  # there is nothing to hang up
         if fatal:
-            self._end_session(self._with_trouble("the connection cannot be made"))
+            self.given_up = self._with_trouble("the connection cannot be made")
+            self._end_session(self.given_up)
         self._drop(now, again=not fatal)
 
     def hello(self, attempt: int, metadata: Any, now: float) -> None:
@@ -401,6 +405,7 @@ class Connector:
 
     def _fail(self, now: float, failure: Failure) -> None:
         """End session and connection; the next ``connect`` begins anew."""
+        self.given_up = failure.text
         self._events.append(failure)
         self._end_session(failure.text)
         self._drop(now, again=False)
