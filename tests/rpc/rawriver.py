@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
@@ -249,10 +250,12 @@ class RawServer:
     def __exit__(self, *_: object) -> None:
         self._listener.close()
 
-    def accept(self) -> RawRiver:
-        """Return the next connection, as far as its carrier goes."""
+    def accept(self, before: Callable[[], object] | None = None) -> RawRiver:
+        """Return the next connection, as far as its carrier goes; ``before`` comes before that."""
         sock, _ = self._listener.accept()
         sock.settimeout(WAIT)
+        if before is not None:
+            before()
         if self.websocket:
             key = read_head(sock)[1]["sec-websocket-key"]
             sock.sendall(response(key, NO_SUBPROTOCOL))
