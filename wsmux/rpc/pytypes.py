@@ -18,7 +18,7 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
-from .schema import find, resource_of
+from .references import find, resource_of
 
 __all__ = ["Alias", "Expr", "Field", "Names", "Record", "Types", "literal_source", "pascal"]
 
