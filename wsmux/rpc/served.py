@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +94,7 @@ def _procedure(procedure: Procedure, v1: bool) -> Json:
     schema: Json = {
         init: procedure.init.json,
         "output": procedure.response.json,
-        "errors": Schema({"anyOf": [*procedure.errors, *PROTOCOL_ERRORS]}).json,
+        "errors": {"anyOf": deepcopy([*procedure.errors, *PROTOCOL_ERRORS])},
         "type": str(procedure.kind),
     }
     if procedure.request is not None:
