@@ -12,12 +12,17 @@ import wsmux.rpc
 ROOM = Path(wsmux.rpc.__file__).parent
 PURE = [
     "backoff",
+    "checker",
+    "complaints",
     "connector",
     "connector_states",
+    "dialect",
     "failures",
     "handshake",
     "ledger",
+    "references",
     "refresh",
+    "schema",
     "session",
     "sessions",
 ]

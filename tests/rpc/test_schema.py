@@ -1,11 +1,14 @@
-"""Schemas of JSON and of River, checked against values."""
+"""Schemas of JSON and of River: what is added to the library, and what it is kept from."""
 
 from __future__ import annotations
 
 import copy
 import math
 import pickle
+import subprocess
+import sys
 import time
+import tracemalloc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.rpc import schema as schema_module
-from wsmux.rpc.keywords import MAX_ERRORS, MAX_NAME
-from wsmux.rpc.schema import FIRST_ERRORS, TOO_DEEP, TOO_MANY, Schema
+from wsmux.rpc import checker
+from wsmux.rpc.checker import FIRST_ERRORS, MAX_ERRORS
+from wsmux.rpc.complaints import MAX_NAME, MAX_TEXT, TOO_DEEP, TOO_LONG
+from wsmux.rpc.schema import Schema
+from wsmux.rpc.values import BigInt
 
-BIG = 2**61 - 1  # whole numbers apart by so much have one hash
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
-TREE = {"$defs": {"T": {"properties": {"c": {"items": {"$ref": "#/$defs/T"}}}}}}
+LEAF = {"type": "null"}
 
 
 def messages(schema: Any, value: Any) -> list[tuple[str, str]]:
@@ -64,455 +68,180 @@ def test_at_most_five_errors_are_told_of_those_counted() -> None:
     ]
 
 
+MANY = {str(number): number for number in range(1000)}
+
+
 @pytest.mark.parametrize(
-    "schema",
+    ("schema", "value"),
     [
-        {"items": {"type": "string"}},
-        {"items": {"type": "string", "minimum": 0}},
-        {"anyOf": [{"items": {"type": "string"}}, {"items": {"type": "null"}}]},
-        {"oneOf": [{"items": {"type": "string"}}, {"items": {"type": "null"}}]},
-        {"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+        ({"items": {"type": "string"}}, [1] * 50_000),
+        ({"items": {"type": "string", "minimum": 0}}, [1] * 50_000),
+        ({"items": {"anyOf": [{"type": "string"}, LEAF]}}, [1] * 50_000),
+        ({"additionalProperties": False}, MANY),
+        ({"properties": dict.fromkeys(MANY, LEAF)}, MANY),
+        ({"required": list(MANY)}, {}),
+        ({"allOf": [{"items": LEAF}, {"items": {"type": "string"}}]}, [1] * 100),
     ],
 )
-def test_counting_stops_early(schema: Any) -> None:
-    extras = Schema(schema).check([1] * 300_000)
+def test_counting_stops_early(schema: Any, value: Any) -> None:
+    extras = Schema(schema).check(value)
     assert extras is not None
     assert extras["totalErrors"] == MAX_ERRORS
 
 
-def test_counting_stops_early_in_objects() -> None:
-    value = {str(number): number for number in range(1000)}
-    required = {"required": [f"x{number}" for number in range(1000)]}
-    for schema in (
-        {"additionalProperties": False},
-        {"additionalProperties": {"type": "string"}},
-        {"propertyNames": {"maxLength": 0}},
-        {"properties": dict.fromkeys(value, {"type": "string"})},
-        required,
-    ):
-        extras = Schema(schema).check(value)
-        assert extras is not None
-        assert extras["totalErrors"] == MAX_ERRORS
-
-
 def test_paths_are_json_pointers() -> None:
-    schema = {"properties": {"a/b": {"items": {"properties": {"c~": {"type": "null"}}}}}}
+    schema = {"properties": {"a/b": {"items": {"properties": {"c~": LEAF}}}}}
     assert messages(schema, {"a/b": [{}, {"c~": 1}]}) == [("/a~1b/1/c~0", "must be null")]
 
 
-def test_a_long_name_of_the_peer_is_cut() -> None:
+def test_long_names_and_sentences_are_cut() -> None:
     [(path, _)] = messages({"additionalProperties": False}, {"x" * 5000: 1})
     assert path == "/" + "x" * MAX_NAME + "…"
+    [(_, message)] = messages({"pattern": "x" * 5000}, "")
+    assert message == f'must match pattern "{"x" * 5000}'[:MAX_TEXT] + "…"
 
 
-def test_a_name_that_is_no_string_is_additional() -> None:
-    schema = {"patternProperties": {".": True}, "additionalProperties": False}
-    assert messages(schema, {1: 1}) == [("/(int)", "must not have additional properties")]
-    assert not fits({"propertyNames": {"type": "string"}}, {1: 1})
+def test_the_errors_of_a_schema_in_its_order() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {}},
+        "additionalProperties": False,
+        "required": ["a", "b"],
+    }
+    assert messages(schema, {"a": 1, "c": 1}) == [
+        ("/b", "must have required properties b"),
+        ("/a", "must be string"),
+        ("/c", "must not have additional properties"),
+    ]
+    assert messages(schema, []) == [("", "must be object")]
 
 
-@pytest.mark.parametrize("schema", [None, True, {}, {"description": "anything"}, {"items": True}])
-def test_a_schema_that_accepts_anything_is_trivial(schema: Any) -> None:
-    compiled = Schema(schema)
-    assert compiled.trivial
-    assert compiled.check(object()) is None
+def test_alternatives_are_told_by_the_first_error_of_each() -> None:
+    branches = [{"type": "string"}, {"required": ["a", "b"]}]
+    first = [("", "must be string"), ("/a", "must have required properties a, b")]
+    assert messages({"anyOf": branches}, {}) == [*first, ("", "must match a schema in anyOf")]
+    one = ("", "must match exactly one schema in oneOf")
+    assert messages({"oneOf": branches}, {}) == [*first, one]
+    assert messages({"oneOf": branches}, "a") == [one]
+    assert fits({"oneOf": branches}, {"a": 1, "b": 1}) == fits({"anyOf": branches}, "a") == True  # noqa: E712
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"properties": {"a": {}}},
-        {"additionalProperties": True},
-        {"patternProperties": {"a": True}},
-        {"propertyNames": True},
-        {"prefixItems": [True, {}]},
-        {"allOf": [True]},
-        {"anyOf": [{"type": "null"}, True]},
-        {"dependentSchemas": {"a": True}},
-        {"uniqueItems": False},
-    ],
-)
-def test_keywords_that_say_nothing_cost_nothing(schema: Any) -> None:
-    assert fits(schema, {"a": 1})
-    assert fits(schema, [1])
-
-
-def test_a_schema_that_accepts_nothing() -> None:
-    assert messages(False, 1) == [("", "schema is false")]
-    assert not Schema(False).trivial
+def test_what_nothing_fits_is_told_with_its_place() -> None:
+    assert messages(False, 1) == [("", "must not be valid")]
+    assert messages({"properties": {"a": {"not": {}}}}, {"a": 1}) == [("/a", "must not be valid")]
+    assert messages({"prefixItems": [{}], "items": False}, [1, 2]) == [("/1", "must not be valid")]
 
 
 def test_the_schema_is_a_copy() -> None:
-    original: dict[str, Any] = {"type": "string", "enum": ["a"]}
+    original: dict[str, Any] = {"type": "string", "enum": ["a"], "title": "A"}
     schema = Schema(original)
     original["enum"].append("b")
     given = schema.json
     assert isinstance(given, dict)
     given["enum"].append("c")
-    assert schema.json == {"type": "string", "enum": ["a"]}
-    assert repr(schema) == "Schema({'type': 'string', 'enum': ['a']})"
+    assert schema.json == {"type": "string", "enum": ["a"], "title": "A"}
+    assert schema.check("b") is not None
+    assert repr(schema) == "Schema({'type': 'string', 'enum': ['a'], 'title': 'A'})"
     assert pickle.loads(pickle.dumps(schema)).json == schema.json
-    assert Schema().json == {}
+
+
+@pytest.mark.parametrize("schema", [None, True, {}, {"description": "anything", "format": "date"}])
+def test_a_schema_that_forbids_nothing_does_not_look(schema: Any) -> None:
+    assert Schema(schema).check({1: object()}) is None
+    assert Schema(schema).json == ({} if schema is None else schema)
 
 
 # -- keywords ------------------------------------------------------------------------------------
+
+BYTES = "Uint8Array byteLength must be"
 
 ONE_MESSAGE: list[tuple[Any, Any, Any, str]] = [
     ({"type": "string"}, "a", 1, "must be string"),
     ({"type": ["string", "null"]}, None, 1, "must be either string or null"),
     ({"type": "number"}, 1.5, True, "must be number"),
-    ({"type": "number"}, 1, math.inf, "must be number"),
+    ({"type": "number"}, BigInt(1), math.inf, "must be number"),
     ({"type": "integer"}, 2.0, 2.5, "must be integer"),
-    ({"type": "bigint"}, 2**70, 2.0, "must be bigint"),
+    ({"type": "integer"}, 2, math.nan, "must be integer"),
+    ({"type": "bigint"}, BigInt(5), 2.0, "must be bigint"),
+    ({"type": "bigint"}, 2**70, True, "must be bigint"),
     ({"type": "boolean"}, True, 1, "must be boolean"),
     ({"type": "null"}, None, 0, "must be null"),
     ({"type": "undefined"}, None, 0, "must be undefined"),
     ({"type": "void"}, None, 0, "must be void"),
     ({"type": "array"}, (1,), "a", "must be array"),
+    ({"type": "array"}, [], b"a", "must be array"),
     ({"type": "object"}, {}, [], "must be object"),
+    ({"type": "object"}, {"a": object()}, {1: 1}, "must be object"),
     ({"type": "Uint8Array"}, b"", "", "must be Uint8Array"),
     ({"type": "Date"}, MOMENT, "2026-01-01", "must be Date"),
-    ({"maxByteLength": 2}, b"ab", memoryview(b"abc"), "Uint8Array byteLength must be <= 2"),
-    ({"minByteLength": 2}, bytearray(2), b"a", "Uint8Array byteLength must be >= 2"),
+    ({"maxByteLength": 2}, b"ab", memoryview(b"abc"), f"{BYTES} <= 2"),
+    ({"maxByteLength": 2}, "abc", memoryview(b"abcd").cast("H"), f"{BYTES} <= 2"),
+    ({"minByteLength": 2}, bytearray(2), b"a", f"{BYTES} >= 2"),
     ({"maximumTimestamp": 0}, datetime(1970, 1, 1), MOMENT, "Date timestamp must be <= 0"),
     ({"minimumTimestamp": 1}, MOMENT, datetime(1970, 1, 1), "Date timestamp must be >= 1"),
-    ({"const": "a"}, "a", "b", "must be equal to constant"),
     ({"const": 1}, 1.0, True, "must be equal to constant"),
-    ({"const": False}, False, 0, "must be equal to constant"),
-    ({"const": None}, None, False, "must be equal to constant"),
-    ({"const": {"a": [1]}}, {"a": [1.0]}, {"a": [True]}, "must be equal to constant"),
-    ({"const": 10**30}, 10**30, 10**30 + 1, "must be equal to constant"),
-    ({"const": 1.5}, 1.5, MOMENT, "must be equal to constant"),
+    ({"const": [97]}, [97.0], b"a", "must be equal to constant"),
     ({"enum": ["a", "b"]}, "b", [], "must be equal to one of the allowed values"),
-    ({"enum": ["a", 1]}, 1, object(), "must be equal to one of the allowed values"),
-    ({"enum": ["a", 1]}, "a", b"a", "must be equal to one of the allowed values"),
+    ({"enum": [1, None]}, None, "1", "must be equal to one of the allowed values"),
     ({"maxLength": 1}, "a", "ab", "must not have more than 1 characters"),
-    ({"minLength": 1}, "a", "", "must not have fewer than 1 characters"),
-    ({"maxItems": 1}, [1], [1, 2], "must not have more than 1 items"),
-    ({"minItems": 1}, [1], [], "must not have fewer than 1 items"),
-    ({"maxProperties": 0}, {}, {"a": 1}, "must not have more than 0 properties"),
-    ({"minProperties": 1.0}, {"a": 1}, {}, "must not have fewer than 1 properties"),
+    ({"minItems": 1}, [1], (), "must not have fewer than 1 items"),
     ({"maximum": 1}, 1, 2, "must be <= 1"),
-    ({"minimum": 1}, 1, 0, "must be >= 1"),
-    ({"exclusiveMaximum": 1}, 0, 1, "must be < 1"),
     ({"exclusiveMinimum": 1}, 2, 1.0, "must be > 1"),
-    ({"multipleOf": 0.1}, 1.1, 1.15, "must be multiple of 0.1"),
-    ({"multipleOf": 3}, 9, 10, "must be multiple of 3"),
+    ({"minimum": 1}, math.nan, -(10**4000), "must be >= 1"),
+    ({"multipleOf": 0.1}, 0.3, 0.35, "must be multiple of 0.1"),
     ({"multipleOf": 0.5}, 10**400, 0.3, "must be multiple of 0.5"),
-    ({"pattern": "^a$"}, "a", "a\n", 'must match pattern "^a$"'),
-    ({"uniqueItems": True}, [1, True, "1"], [1, 1.0], "must not have duplicate items"),
-    ({"contains": {"type": "null"}}, [1, None], [1], "must contain at least 1 valid item"),
-    ({"contains": True, "minContains": 0}, [], None, ""),
-    (
-        {"contains": {"type": "null"}, "maxContains": 1},
-        [None],
-        [None, None],
-        "must contain 1 to 1 valid items",
-    ),
-    ({"not": {"type": "null"}}, 1, None, "must not be valid"),
-    ({"not": {}}, ..., 1, "must not be valid"),
-    (
-        {"dependentRequired": {"a": ["b"]}},
-        {"a": 1, "b": 1},
-        {"a": 1},
-        "must have properties b when property a is present",
-    ),
-]
+    ({"contains": LEAF}, [1, None], [1], "must contain valid items"),
+    ({"contains": LEAF, "maxContains": 0, "minContains": 0}, [1], [None],
+     "must contain at most 0 valid items"),
+    ({"not": LEAF}, 1, None, "must not be valid"),
+    ({"dependentRequired": {"a": ["b"]}}, {"b": 1}, {"a": 1},
+     "must have properties that others require"),
+    ({"uniqueItems": True}, [1, True, "1", [1], [True]], [1, 1.0], "must not have duplicate items"),
+    ({"uniqueItems": True}, [b"a", "61", MOMENT, str(MOMENT)], [b"a", bytearray(b"a")],
+     "must not have duplicate items"),
+    ({"uniqueItems": True}, [{"a": 1, "b": 1}, {"a": 1}], [{"a": 1, "b": 1}, {"b": 1, "a": 1}],
+     "must not have duplicate items"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("schema", "good", "bad", "message"), ONE_MESSAGE)
 def test_a_keyword_accepts_and_refuses(schema: Any, good: Any, bad: Any, message: str) -> None:
-    assert good is ... or fits(schema, good)
-    assert messages(schema, bad) == ([("", message)] if message else [])
+    assert fits(schema, good)
+    assert messages(schema, bad) == [("", message)]
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [case[0] for case in ONE_MESSAGE if not case[0].keys() & {"type", "const", "enum", "not"}],
-)
-def test_a_bound_says_nothing_about_other_kinds(schema: Any) -> None:
-    assert fits(schema, None)
+def test_the_clock_of_a_time_without_a_zone_is_that_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "EST5")
+        time.tzset()
+        found = fits({"maximumTimestamp": 0}, datetime(1970, 1, 1))
+    time.tzset()
+    assert found
 
 
-def test_properties() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"type": "string"}, "any": {}},
-        "required": ["a", "b"],
-    }
-    assert fits(schema, {"a": "", "b": 1, "c": 1})
-    assert fits({"properties": {"a": False}}, 1)
-    assert messages(schema, {"a": 1}) == [
-        ("/b", "must have required properties b"),
-        ("/a", "must be string"),
-    ]
-    assert messages(schema, []) == [("", "must be object")]
-    assert messages(schema, {}) == [
-        ("/a", "must have required properties a, b"),
-        ("/b", "must have required properties a, b"),
-    ]
+def test_what_another_draft_would_say_is_no_matter() -> None:
+    schema = {"items": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "Date"}}
+    assert fits(schema, [MOMENT])
+    assert fits({"contentSchema": {"items": [{"type": "?"}]}, "title": 5, "type": "string"}, "a")
 
 
-def test_other_properties() -> None:
-    schema = {
-        "properties": {"a": {}},
-        "patternProperties": {"^n": {"type": "number"}, "^x": True, "1$": {"minimum": 0}},
-        "additionalProperties": {"type": "null"},
-    }
-    assert fits(schema, {"a": 1, "n1": 1, "x": "", "other": None})
-    assert fits(schema, [])
-    assert messages(schema, {"n1": -1, "b": 1}) == [
-        ("/n1", "must be >= 0"),
-        ("/b", "must be null"),
-    ]
-    closed = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
-    assert messages(closed, {"a": 1, "b": 1}) == [("/b", "must not have additional properties")]
-    assert messages(closed, 1) == [("", "must be object")]
-
-
-def test_property_names() -> None:
-    schema = {"type": "object", "propertyNames": {"maxLength": 1}}
-    assert fits(schema, {"a": 1})
-    assert messages(schema, {"ab": 1}) == [("/ab", "property name is invalid")]
-    assert messages(schema, 1) == [("", "must be object")]
-
-
-def test_dependent_schemas() -> None:
-    schema = {"dependentSchemas": {"a": {"required": ["b"]}, "z": False}}
-    assert fits(schema, {"b": 1})
-    assert fits(schema, [])
-    assert messages(schema, {"a": 1}) == [("/b", "must have required properties b")]
-
-
-def test_items() -> None:
-    schema = {"type": "array", "items": {"type": "string"}}
-    assert fits(schema, ["a", "b"])
-    assert messages(schema, ["a", 1]) == [("/1", "must be string")]
-    assert messages(schema, "ab") == [("", "must be array")]
+def test_a_number_that_has_no_decimal_text_is_none() -> None:
+    assert fits({"type": "number", "uniqueItems": True, "multipleOf": 2}, 10**4300 - 2)
+    assert messages({"type": "number", "minimum": 0}, 10**5000) == [("", "must be number")]
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        {"prefixItems": [{"type": "string"}, {}], "items": {"type": "null"}},
-        {"items": [{"type": "string"}, True], "additionalItems": {"type": "null"}},
+        {"prefixItems": [{"type": "string"}, {}], "items": LEAF},
+        {"items": [{"type": "string"}, True], "additionalItems": LEAF},
     ],
 )
 def test_tuples_of_both_drafts(schema: Any) -> None:
     assert fits(schema, ["a", 1, None])
-    assert fits(schema, ["a"])
+    assert fits(schema, ("a",))
     assert fits(schema, "a")
     assert messages(schema, [1, 1, 1]) == [("/0", "must be string"), ("/2", "must be null")]
-
-
-def test_prefix_items_alone() -> None:
-    assert fits({"prefixItems": [{"type": "null"}]}, [None, 1])
-    assert not fits({"prefixItems": [{"type": "null"}]}, [1])
-    assert fits({"prefixItems": [True], "items": False}, [1])
-
-
-def test_any_of_tells_what_each_branch_misses() -> None:
-    schema = {"anyOf": [{"type": "string"}, {"required": ["a"]}]}
-    assert fits(schema, "a")
-    assert fits(schema, {"a": 1})
-    assert messages(schema, {}) == [
-        ("", "must be string"),
-        ("/a", "must have required properties a"),
-        ("", "must match a schema in anyOf"),
-    ]
-
-
-def test_an_any_of_that_holds_is_not_explained() -> None:
-    schema = {"anyOf": [{"type": "object"}, {"type": "string"}], "required": ["a"]}
-    assert messages(schema, {}) == [("/a", "must have required properties a")]
-
-
-def test_one_of() -> None:
-    schema = {"oneOf": [{"type": "string"}, {"maxLength": 1}], "minLength": 1}
-    assert fits(schema, "ab")
-    assert messages(schema, "a") == [("", "must match exactly one schema in oneOf")]
-    assert messages(schema, "") == [
-        ("", "must not have fewer than 1 characters"),
-        ("", "must match exactly one schema in oneOf"),
-    ]
-    assert messages({"oneOf": [{"type": "string"}, False]}, 1) == [
-        ("", "must be string"),
-        ("", "schema is false"),
-        ("", "must match exactly one schema in oneOf"),
-    ]
-    assert fits({"oneOf": [True, False]}, 1)
-    assert messages({"oneOf": [True, False], "type": "null"}, 1) == [("", "must be null")]
-
-
-def test_all_of() -> None:
-    schema = {"allOf": [{"type": "string"}, {"maxLength": 1}, {"minLength": 1}, True]}
-    assert fits(schema, "a")
-    assert messages(schema, "ab") == [("", "must not have more than 1 characters")]
-
-
-def test_if() -> None:
-    schema = {"if": {"type": "string"}, "then": {"maxLength": 1}, "else": {"type": "null"}}
-    assert fits(schema, "a")
-    assert fits(schema, None)
-    assert messages(schema, "ab") == [
-        ("", "must not have more than 1 characters"),
-        ("", 'must match "then" schema'),
-    ]
-    assert messages(schema, 1) == [("", "must be null"), ("", 'must match "else" schema')]
-    assert fits({"if": {"type": "string"}}, "a")
-    assert fits({"if": True, "then": {"type": "null"}}, None)
-    assert messages({"if": True, "type": "null"}, 1) == [("", "must be null")]
-
-
-def test_a_not_that_holds_is_not_explained() -> None:
-    assert messages({"not": {"type": "null"}, "type": "string"}, 1) == [("", "must be string")]
-
-
-def test_contains_that_holds_is_not_explained() -> None:
-    schema = {"contains": {"type": "null"}, "maxItems": 1}
-    assert messages(schema, [None, 1]) == [("", "must not have more than 1 items")]
-    assert fits(schema, "no array")
-
-
-def test_unknown_keywords_and_formats_are_notes() -> None:
-    assert fits({"format": "email", "title": 1, "$comment": [], "x-mine": {}}, "no address")
-
-
-# -- references ----------------------------------------------------------------------------------
-
-LIST = {"properties": {"next": {"$ref": "N"}, "n": {"type": "number"}}, "required": ["n"]}
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"$defs": {"N": LIST}, "$ref": "N"},  # TypeBox's Cyclic
-        {"$id": "N", **LIST},  # TypeBox's Recursive
-        {"$id": "N", **LIST, "$defs": []},
-        {"properties": {"next": {"$ref": "#"}, "n": {"type": "number"}}, "required": ["n"]},
-        {"definitions": {"x": {**LIST, "$id": "N"}}, "$ref": "#/definitions/x"},
-        {"$defs": {"b": [{**LIST, "$id": "N"}]}, "$ref": "#/$defs/b/0"},
-        {"$defs": {"b": {**LIST, "$id": "N", "$anchor": "a"}}, "$ref": "#a"},
-        {"$defs": {"b": {**LIST, "$id": "N"}}, "$ref": "N#"},
-        {"$defs": {"a/b~ c": {**LIST, "$id": "N"}}, "$ref": "#/$defs/a~1b~0%20c"},
-    ],
-)
-def test_a_schema_may_refer_to_itself(schema: Any) -> None:
-    # e2e, "works with non-object schemas"
-    assert fits(schema, {"n": 1, "next": {"n": 2, "next": {"n": 3}}})
-    assert messages(schema, {"n": 1, "next": {"n": 2, "next": {}}}) == [
-        ("/next/next/n", "must have required properties n")
-    ]
-
-
-def test_a_fragment_belongs_to_the_nearest_id() -> None:
-    inner = {"$id": "inner", "$defs": {"x": {"type": "string"}}, "items": {"$ref": "#/$defs/x"}}
-    schema = {"$defs": {"x": {"type": "null"}, "inner": inner}, "$ref": "inner"}
-    assert fits(schema, ["a"])
-    assert not fits(schema, [None])
-
-
-def test_a_reference_to_what_accepts_anything_or_nothing() -> None:
-    assert fits({"$defs": {"a": True}, "$ref": "#/$defs/a"}, 1)
-    assert fits({"$defs": {"a": {}}, "items": {"$ref": "#/$defs/a"}}, [1])
-    assert messages({"$defs": {"a": {}}, "$ref": "#/$defs/a", "type": "null"}, 1) == [
-        ("", "must be null")
-    ]
-    assert messages({"$defs": {"a": False}, "$ref": "#/$defs/a"}, 1) == [("", "schema is false")]
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "https://example.com/schema.json",
-        "https://example.com/schema.json#/x",
-        "other.json",
-        "#/$defs/missing",
-        "#/$defs/a/type",
-        "#/$defs/a/type/b",
-        "#/required/x",
-        "#/required/5",
-        "#anchor",
-    ],
-)
-def test_a_reference_to_elsewhere_is_refused(reference: str) -> None:
-    schema = {"$defs": {"a": {"type": "string"}}, "required": ["x"], "$ref": reference}
-    with pytest.raises(ValueError, match="nothing is fetched"):
-        Schema(schema)
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"$ref": "#"},
-        {"anyOf": [{"type": "null"}, {"$ref": "#"}]},
-        {"$defs": {"a": {"$ref": "b"}, "b": {"allOf": [{"$ref": "a"}]}}, "$ref": "a"},
-        {
-            "$defs": {
-                "a": {"items": {"$ref": "b"}, "not": {"$ref": "b"}},
-                "b": {"if": {"$ref": "a"}},
-            },
-            "$ref": "a",
-        },
-    ],
-)
-def test_a_circle_that_never_goes_deeper_is_refused(schema: Any) -> None:
-    with pytest.raises(ValueError, match="refers to itself without going deeper"):
-        Schema(schema)
-
-
-# -- definitions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("schema", "sentence"),
-    [
-        ("string", "must be a dict or a bool"),
-        ({"const": b"bytes"}, "must be JSON"),
-        ({"const": math.nan}, "must be JSON"),
-        ({"type": "strng"}, "type of the schema at # names 'strng'"),
-        ({"type": []}, "or an array of them"),
-        ({"type": {}}, "or an array of them"),
-        ({"properties": {"a": {"type": [1]}}}, "at #/properties/a names 1"),
-        ({"items": 5}, "the schema at #/items must be an object or a bool"),
-        ({"properties": []}, "must be an object of schemas"),
-        ({"required": "a"}, "must be an array of strings"),
-        ({"required": [1]}, "must be an array of strings"),
-        ({"dependentRequired": 1}, "must be an object of arrays of strings"),
-        ({"enum": "a"}, "enum of the schema at # must be an array"),
-        ({"minimum": "1"}, "minimum of the schema at # must be a number"),
-        ({"maximum": True}, "must be a number"),
-        ({"minLength": -1}, "must be a whole number from 0 up"),
-        ({"maxLength": 1.5}, "must be a whole number from 0 up"),
-        ({"contains": {}, "minContains": -1}, "must be a whole number from 0 up"),
-        ({"multipleOf": 0}, "must be above 0"),
-        ({"pattern": 1}, "pattern of the schema at # must be a string"),
-        ({"pattern": "("}, "has a pattern that Python cannot compile"),
-        ({"pattern": r"\p{L}"}, "has a pattern that Python cannot compile"),
-        ({"patternProperties": {"(": {}}}, "has a pattern that Python cannot compile"),
-        ({"prefixItems": {}}, "must be an array of schemas"),
-        ({"anyOf": []}, "must be an array of schemas, not empty"),
-        ({"oneOf": {}}, "must be an array of schemas, not empty"),
-        ({"$ref": 1}, r"\$ref of the schema at # must be a string"),
-        ({"unevaluatedProperties": False}, "is not supported"),
-        ({"items": {"$dynamicRef": "#a"}}, "at #/items is not supported"),
-    ],
-)
-def test_a_wrong_definition_is_refused(schema: Any, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        Schema(schema)
-
-
-def test_a_schema_of_any_depth_is_refused_in_a_sentence() -> None:
-    for depth in (500, 100_000):
-        schema: dict[str, Any] = {}
-        for _ in range(depth):
-            schema = {"items": schema, "type": "array"}
-        with pytest.raises(ValueError, match="nested too deeply|must be JSON"):
-            Schema(schema)
-
-
-# -- patterns ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -529,8 +258,11 @@ def test_a_schema_of_any_depth_is_refused_in_a_sentence() -> None:
     ],
 )
 def test_patterns_mean_what_they_do_in_javascript(pattern: str, good: str, bad: str) -> None:
+    named = {"patternProperties": {pattern: True}, "additionalProperties": False}
     assert fits({"pattern": pattern}, good)
-    assert not fits({"pattern": pattern}, bad)
+    assert fits(named, {good: 1})
+    assert messages({"pattern": pattern}, bad) == [("", f'must match pattern "{pattern}"')]
+    assert not fits(named, {bad: 1})
 
 
 def test_a_string_that_is_too_long_is_not_searched() -> None:
@@ -540,11 +272,160 @@ def test_a_string_that_is_too_long_is_not_searched() -> None:
     assert messages(schema, "aab") == [("", 'must match pattern "^(a+)+$"')]
 
 
+# -- references ----------------------------------------------------------------------------------
+
+LIST = {"properties": {"next": {"$ref": "N"}, "n": {"type": "number"}}, "required": ["n"]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"N": {**LIST, "$id": "N"}}, "$ref": "N"},  # TypeBox's Cyclic
+        {"$id": "N", **LIST},  # TypeBox's Recursive
+        {"$defs": {"N": LIST, "": {}}, "$ref": "N"},
+        {"$defs": {"N": LIST, "M": {"$id": "M", "$ref": "N"}}, "$ref": "M"},
+        {"properties": {"next": {"$ref": "#"}, "n": {"type": "number"}}, "required": ["n"]},
+        {"definitions": {"x": {**LIST, "$id": "N"}}, "$ref": "#/definitions/x"},
+        {"$defs": {"b": {**LIST, "$id": "N", "$anchor": "a"}}, "$ref": "N#a"},
+        {"$defs": {"a/b~ c": {**LIST, "$id": "N"}}, "$ref": "#/$defs/a~1b~0%20c"},
+        {"items": [{**LIST, "$id": "N"}], "$ref": "#/prefixItems/0"},
+    ],
+)
+def test_a_schema_may_refer_to_itself(schema: Any) -> None:
+    # e2e, "works with non-object schemas"
+    assert fits(schema, {"n": 1, "next": {"n": 2, "next": {"n": 3}}})
+    assert messages(schema, {"n": 1, "next": {"n": 2, "next": {}}}) == [
+        ("/next/next/n", "must have required properties n")
+    ]
+
+
+def test_a_fragment_belongs_to_the_nearest_id() -> None:
+    inner = {"$id": "inner", "$defs": {"x": {"type": "string"}}, "items": {"$ref": "#/$defs/x"}}
+    schema = {"$defs": {"x": LEAF, "inner": inner}, "$ref": "inner"}
+    assert fits(schema, ["a"])
+    assert not fits(schema, [None])
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "https://example.com/schema.json",
+        "https://json-schema.org/draft/2020-12/schema",
+        "file:///etc/hostname",
+        "other.json",
+        "#/$defs/missing",
+        "#/$defs/a/type/b",
+        "#/required/5",
+        "#/required/x",
+        "#/x-notes/a",
+        "#anchor",
+        "http://[",
+    ],
+)
+def test_a_reference_to_elsewhere_is_refused(reference: str) -> None:
+    schema = {"$defs": {"a": LEAF}, "required": ["x"], "x-notes": {"a": {"type": "?"}}}
+    for whole in ({**schema, "$ref": reference}, {**schema, "not": {"items": {"$ref": reference}}}):
+        with pytest.raises(ValueError, match="leads to no schema here") as caught:
+            Schema(whole)
+        assert repr(reference) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"anyOf": [LEAF, {"$ref": "#"}]},
+        {"$defs": {"a": {"$ref": "b"}, "b": {"allOf": [{"$ref": "a"}]}}, "$ref": "a"},
+        {"dependentSchemas": {"a": {"if": {"not": {"$ref": "#"}}}}},
+    ],
+)
+def test_a_circle_that_never_goes_deeper_is_refused(schema: Any) -> None:
+    with pytest.raises(ValueError, match="refers to itself without going deeper"):
+        Schema(schema)
+
+
+# -- definitions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        ("string", "a schema must be a dict or a bool"),
+        ({"const": b"bytes"}, "must be JSON"),
+        ({"const": math.nan}, "must be JSON"),
+        ({"type": "strng"}, "wrong at #/type: 'strng' is not one of"),
+        ({"properties": {"a": {"type": [1]}}}, "at #/properties/a/type/0: 1 is not one of"),
+        ({"items": 5}, "at #/items: 5 is not of type"),
+        ({"items": [{}, "a"]}, "at #/prefixItems/1: 'a' is not of type"),
+        ({"required": "a"}, "at #/required: 'a' is not of type 'array'"),
+        ({"anyOf": []}, "at #/anyOf: "),
+        ({"minByteLength": -1}, "at #/minByteLength: -1 is less than"),
+        ({"maximumTimestamp": "1"}, "at #/maximumTimestamp: '1' is not of type 'number'"),
+        ({"$ref": 1}, r"at #/\$ref: 1 is not of type 'string'"),
+        ({"pattern": "("}, r"Python cannot compile the pattern '\('"),
+        ({"pattern": r"\p{L}"}, "Python cannot compile the pattern"),
+        ({"pattern": "(" * 5000}, "Python cannot compile the pattern"),
+        ({"patternProperties": {"(": {}}}, "Python cannot compile the pattern"),
+        ({"dependencies": {}}, "dependencies is not supported"),
+        ({"unevaluatedProperties": False}, "unevaluatedProperties is not supported"),
+        ({"items": {"$dynamicRef": "#a"}}, r"\$dynamicRef is not supported"),
+    ],
+)
+def test_a_wrong_definition_is_refused(schema: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        Schema(schema)
+    assert len(str(caught.value)) < 2 * MAX_TEXT
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_schema_of_any_depth_is_refused_in_a_sentence(depth: int) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema, "type": "array"}
+    with pytest.raises(ValueError, match="nested too deeply|must be JSON"):
+        Schema(schema)
+
+
+def test_names_that_look_like_keywords_are_names() -> None:
+    schema = {"properties": {"$ref": LEAF, "items": LEAF, "description": LEAF, "pattern": LEAF}}
+    value = {"$ref": 1, "items": 1, "description": 1, "pattern": 1}
+    assert [path for path, _ in messages(schema, value)] == [f"/{name}" for name in value]
+    quoted = {"const": {"items": [False], "title": "a", "$ref": "#/nowhere"}}
+    assert fits(quoted, quoted["const"])
+
+
+# -- the package ---------------------------------------------------------------------------------
+
+WITHOUT = """
+import sys
+sys.modules["jsonschema"] = sys.modules["msgpack"] = None
+import wsmux.rpc
+from wsmux.rpc.codecs import codec_of
+from wsmux.rpc.served import read_schema, serialize
+service = wsmux.rpc.Service("s")
+service.rpc(name="p")(lambda ctx, init: init)
+codec_of("json"), read_schema(serialize([service]))
+try:
+    service.rpc(name="q", init={"type": "null"})(lambda ctx, init: init)
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_only_a_schema_that_forbids_something_needs_the_library() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "checking values needs jsonschema: pip install 'wsmux-streams[rpc]'\n"
+
+
 # -- values that attack --------------------------------------------------------------------------
 
+TREE = {"$defs": {"T": {"properties": {"c": {"items": {"$ref": "#/$defs/T"}}}}}}
 
-def chain(depth: int, inside: Any = None) -> Any:
-    value = inside
+
+def chain(depth: int) -> Any:
+    value: Any = None
     for _ in range(depth):
         value = {"c": [value]}
     return value
@@ -558,10 +439,27 @@ def test_a_value_too_deep_is_an_ordinary_error(depth: int) -> None:
     assert Schema({"uniqueItems": True}).check([chain(depth), 1]) == deep
 
 
+def test_wherever_the_stack_ends_the_error_is_ordinary() -> None:
+    schema = Schema({**TREE, "$ref": "#/$defs/T"})
+    value = chain(400)
+    seen = set()
+
+    def check(room: int) -> None:
+        if room:
+            check(room - 1)
+        else:
+            seen.add(repr(schema.check(value)))
+
+    for room in range(60):  # more than the frames that one level of the value takes
+        check(room)
+    assert len(seen) == 1
+    assert TOO_DEEP in seen.pop()
+
+
 def test_a_value_as_deep_as_codecs_allow_is_checked() -> None:
     alternatives = [
-        {"properties": {"c": {"items": {"anyOf": [{"type": "null"}, {"$ref": "T"}]}}}},
-        {"type": "null"},
+        {"properties": {"c": {"items": {"anyOf": [LEAF, {"$ref": "T"}]}}}},
+        LEAF,
     ]
     schema = {"$defs": {"T": {"anyOf": alternatives}}, "$ref": "T"}
     assert fits(schema, chain(50))
@@ -570,53 +468,108 @@ def test_a_value_as_deep_as_codecs_allow_is_checked() -> None:
 def test_a_value_that_holds_itself_is_an_ordinary_error() -> None:
     value: dict[str, Any] = {}
     value["c"] = [value]
-    assert not fits({**TREE, "$ref": "#/$defs/T"}, value)
+    assert messages({**TREE, "$ref": "#/$defs/T"}, value) == [("", TOO_DEEP)]
 
 
-@pytest.mark.parametrize("last", [1, "wrong"])
-def test_alternatives_that_refer_to_themselves_take_linear_time(last: Any) -> None:
-    branches = [
-        {"properties": {"left": {"$ref": "T"}, "op": {"const": op}}, "type": "object"}
-        for op in "+-*/"
-    ]
-    schema = Schema({"$defs": {"T": {"anyOf": [*branches, {"type": "number"}]}}, "$ref": "T"})
-    value = last
-    for _ in range(60):
-        value = {"left": value, "op": "/"}
-    start = time.monotonic()
-    assert (schema.check(value) is None) == (last == 1)
-    assert time.monotonic() - start < 5
+def branch(op: str) -> dict[str, Any]:
+    return {"properties": {"left": {"$ref": "T"}, "op": {"const": op}}, "type": "object"}
 
 
-def test_siblings_of_a_reference_take_linear_time() -> None:
-    node = {"$ref": "#/$defs/B", "properties": {"next": {"$ref": "#/$defs/N"}}}
-    base = {"properties": {"next": {"$ref": "#/$defs/N"}}}
-    schema = Schema({"$defs": {"N": node, "B": base}, "$ref": "#/$defs/N"})
-    value: dict[str, Any] = {}
-    for _ in range(60):
-        value = {"next": value}
-    assert schema.check(value) is None
+LEFT = {"properties": {"left": {"$ref": "T"}}}
+RECURSIVE: dict[str, Any] = {
+    "any of": {"anyOf": [*map(branch, "+-*/"), {"type": "number"}]},
+    "one of": {"oneOf": [*map(branch, "+-*/"), {"type": "number"}]},
+    "all of": {"allOf": [LEFT, LEFT], "type": ["object", "number"]},
+    "if": {"if": LEFT, "then": LEFT, "else": LEFT, "type": ["object", "number"]},
+    "not": {"not": {"not": {**LEFT, "not": {"not": LEFT}}}, "type": ["object", "number"]},
+}
 
 
-def test_more_results_than_can_be_kept_are_an_ordinary_error(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("kind", RECURSIVE)
+@pytest.mark.parametrize(("last", "valid"), [(1, True), ("wrong", False)])
+def test_schemas_that_refer_to_themselves_twice_take_linear_time(
+    kind: str, last: Any, valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_module, "MAX_KEPT", 10)
-    branches = [{"type": "null"}, {"type": "array", "items": {"$ref": "T"}}]
-    schema = Schema({"$defs": {"T": {"anyOf": branches}}, "$ref": "T"})
-    assert schema.check([[]] * 100) is None  # one array, a hundred times
-    assert schema.check([[] for _ in range(100)]) == {
-        "totalErrors": 1,
-        "firstValidationErrors": [{"path": "", "message": TOO_MANY}],
-    }
+    monkeypatch.setattr(checker, "MAX_STEPS", 5000)
+    schema = {"$defs": {"T": RECURSIVE[kind]}, "$ref": "T"}
+    value = last
+    for _ in range(30):
+        value = {"left": value, "op": "/"}
+    found = messages(schema, value)
+    assert bool(found) != valid
+    assert ("", TOO_LONG) not in found
 
 
-def test_numbers_of_one_hash_do_not_slow_down_unique_items() -> None:
-    numbers = [BIG * number for number in range(100_000)]
+TOO_WIDE: list[tuple[Any, Any]] = [
+    ({"items": {"type": "number"}}, [1] * 200),
+    ({"items": {"const": 1}}, [1] * 200),
+    ({"additionalProperties": {"const": 1}}, dict.fromkeys(map(str, range(200)), 1)),
+    ({"contains": {"const": 2}}, [1] * 200),
+    ({"propertyNames": {"maxLength": 5}}, dict.fromkeys(map(str, range(200)), 1)),
+    ({"items": {"anyOf": [{"const": 1}, {"const": 2}]}}, [2] * 100),
+    ({"$defs": {"T": {"items": {"$ref": "T"}}}, "$ref": "T"}, [[]] * 200),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), TOO_WIDE)
+def test_more_steps_than_are_allowed_are_an_ordinary_error(
+    schema: Any, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checker, "MAX_STEPS", 100)
+    wrong = {"totalErrors": 1, "firstValidationErrors": [{"path": "", "message": TOO_LONG}]}
+    assert Schema(schema).check(value) == wrong
+    assert Schema(schema).check(value[:2] if isinstance(value, list) else {}) != wrong
+
+
+def test_what_was_found_before_the_steps_ran_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checker, "MAX_STEPS", 100)
+    assert messages({"items": LEAF}, [1, *[None] * 200]) == [("/0", "must be null")]
+
+
+LARGE = {
+    "text": "a" * 1_000_000,
+    "array": ["a" * 60] * 20_000,
+    "object": {str(number): "a" * 60 for number in range(15_000)},
+    "bytes": bytes(1_000_000),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": ["null", "number"]},
+        {"const": 1},
+        {"enum": [1]},
+        {"not": {"minimum": 0}},
+        {"anyOf": [{"type": ["null"]}, {"const": 1}]},
+        {"minItems": 10**6, "minProperties": 10**6, "maxLength": 9, "maxByteLength": 9},
+        {"contains": LEAF, "minProperties": 10**6, "pattern": "^b", "minByteLength": 10**7},
+    ],
+)
+def test_no_value_is_written_into_a_message(schema: Any, kind: str) -> None:
+    compiled = Schema(schema)
+    tracemalloc.start()
+    try:
+        assert compiled.check(LARGE[kind]) is not None
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_500_000  # a copy; each message that holds the value takes twice a million
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [(2**61 - 1) * number for number in range(20_000)],  # of one hash
+        [{"n": number} for number in range(20_000)],  # not sortable
+    ],
+)
+def test_unique_items_are_not_compared_each_with_each(items: list[Any]) -> None:
     start = time.monotonic()
-    assert fits({"uniqueItems": True}, numbers)
-    assert not fits({"uniqueItems": True}, [*numbers, float(2**80), 2**80])
-    assert time.monotonic() - start < 10
+    assert fits({"uniqueItems": True}, items)
+    assert not fits({"uniqueItems": True}, [*items, items[-1]])
+    assert time.monotonic() - start < 30
 
 
 # -- against the plain library -------------------------------------------------------------------
@@ -643,10 +596,7 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "type": KINDS | st.lists(KINDS, min_size=1, max_size=2, unique=True),
         "const": VALUES,
         "enum": st.lists(VALUES, min_size=1, max_size=3),
-        "minimum": COUNTS,
-        "exclusiveMaximum": COUNTS,
         "multipleOf": st.sampled_from([1, 2, 0.5]),
-        "minLength": COUNTS,
         "maxLength": COUNTS,
         "pattern": st.sampled_from(["a", "^a", "b|^$"]),
         "minItems": COUNTS,
@@ -661,10 +611,6 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "required": names,
         "additionalProperties": inner,
         "patternProperties": st.dictionaries(st.sampled_from(["a", "[bc]"]), inner, max_size=2),
-        "propertyNames": inner,
-        "minProperties": COUNTS,
-        "maxProperties": COUNTS,
-        "dependentRequired": st.dictionaries(NAMES, names, max_size=2),
         "dependentSchemas": table,
         "allOf": several,
         "anyOf": several,
@@ -683,7 +629,7 @@ ANY_SCHEMA = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(ANY_SCHEMA, ANY_SCHEMA, ANY_SCHEMA, st.lists(VALUES, min_size=1, max_size=5))
 def test_schemas_mean_what_the_plain_library_says(
     root: Any, first: Any, second: Any, values: list[Any]
@@ -704,7 +650,7 @@ def test_schemas_mean_what_the_plain_library_says(
             assert extras["firstValidationErrors"]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(ANY_SCHEMA, st.from_type(object) | st.binary() | st.floats() | st.datetimes())
 def test_no_value_raises(schema: Any, value: Any) -> None:
     whole = {"$defs": {"x": True, "y": {"type": "string"}}, "items": schema, "not": schema}

@@ -222,7 +222,7 @@ def test_what_is_written_is_nobody_elses() -> None:
 def test_services_of_one_name_and_wrong_handshakes_are_refused() -> None:
     with pytest.raises(ValueError, match="two services"):
         serialize([Service("a"), Service("a")])
-    with pytest.raises(ValueError, match="names 'strng'"):
+    with pytest.raises(ValueError, match="'strng' is not one of"):
         serialize([], {"type": "strng"})
 
 

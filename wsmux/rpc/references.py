@@ -1,4 +1,4 @@
-"""Find what a ``$ref`` means, in a schema that may come from elsewhere."""
+"""Find what a ``$ref`` means, for the code generator; checking values leaves that to a library."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class Service:
                 handler=handler,
                 generator=generator,
                 description=description,
-                _error=Schema({"anyOf": list(declared)} if declared else False),
+                _error=Schema({"anyOf": list(declared)} if declared else None),
             )
             return handler
 
