@@ -93,6 +93,16 @@ def test_a_client_cancels(kind: rpc.Kind, client: rpc.Client, held: Held) -> Non
     check_handler(held.part, "CANCEL: enough")
 
 
+def test_a_client_cancels_an_rpc(client: rpc.Client, held: Held) -> None:
+    call = client.submit("test", "rpc", None, WAIT)
+    assert not held.part.ctx.ended.is_set()
+    assert call.cancel("enough")
+    assert not call.cancel("twice")
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        call.result(WAIT)
+    check_handler(held.part, "CANCEL: enough")
+
+
 def test_an_rpc_is_cancelled_by_its_timeout(client: rpc.Client, held: Held) -> None:
     with pytest.raises(TimeoutError, match="it was cancelled"):
         client.rpc("test", "rpc", None, timeout=0.01)
@@ -125,12 +135,11 @@ def test_a_server_cancels(kind: rpc.Kind, client: rpc.Client, held: Held) -> Non
 
 
 def test_a_server_cancels_an_rpc(client: rpc.Client, held: Held) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(client.rpc, "test", "rpc", None, WAIT)
-        held.part.ctx.cancel("enough")
-        check_handler(held.part, "CANCEL")
-        with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
-            answered.result(WAIT)
+    call = client.submit("test", "rpc", None, WAIT)
+    held.part.ctx.cancel("enough")
+    check_handler(held.part, "CANCEL: enough")
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        call.result(WAIT)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,9 +41,11 @@ def once(handler: rpc.RpcHandler) -> Iterator[rpc.Client]:
 
 
 def cut(client: rpc.Client) -> None:
+    """Lose the connection; return when the client knows."""
     channel = client._engine.channel
     assert channel is not None
     channel.abort()
+    wait_for(lambda: client._engine.channel is not channel)
 
 
 @pytest.fixture
@@ -82,13 +83,13 @@ def test_a_call_ends_with_its_session(kind: rpc.Kind, handler: rpc.RpcHandler, h
 
 
 def test_an_rpc_ends_with_its_session(handler: rpc.RpcHandler, held: Held) -> None:
-    with once(handler) as client, once(handler) as other, ThreadPoolExecutor(1) as pool:
+    with once(handler) as client, once(handler) as other:
         assert other.rpc("test", "same", 1, WAIT) == 1
-        answered = pool.submit(client.rpc, "test", "rpc", None, WAIT)
+        call = client.submit("test", "rpc", None, WAIT)
         part = held.part
         cut(client)
         with pytest.raises(rpc.RiverError, match=LOST):
-            answered.result(WAIT)
+            call.result(WAIT)
         check_lost(part, handler, other)
 
 
@@ -119,6 +120,29 @@ def test_a_call_does_not_move_into_the_next_session() -> None:
         assert client.rpc("test", "rpc", None, WAIT) is None
         wait_for(lambda: statuses == ["created", "closed", "created"])
     assert told.said == ["first"]
+
+
+def test_calls_keep_their_order_over_connections_that_are_cut() -> None:
+    """One worker handles them, so that their handlers run as they arrive."""
+    arrived: list[int] = []
+    service = staged(lambda part: arrived.append(part.init))
+    options = rpc.Options(backoff_base=0.01, backoff_jitter=0)
+    with (
+        rpc.serve([service], workers=1) as server,
+        rpc.connect(server.url, options=options) as client,
+    ):
+        client.wait_connected(WAIT)
+        calls = []
+        for number in range(50):
+            calls.append(client.submit("test", "rpc", number, WAIT))
+            if number in (10, 20, 30):
+                cut(client)
+                client.wait_connected(WAIT)
+            elif number == 40:
+                cut(client)
+        for call in calls:
+            assert call.result() is None
+    assert arrived == list(range(50))
 
 
 def test_a_later_call_begins_a_new_session(held: Held) -> None:
