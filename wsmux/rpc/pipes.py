@@ -1,8 +1,11 @@
 """Give the two halves of a call as blocking objects: what is read, and what is written.
 
-Both are guarded by the endpoint's mutex, which ``Line`` holds. A reader and a writer may be used by
-one thread each at a time; closing and cancelling are allowed from any thread. In a forked child
-reads and writes raise ``ForkedError``, even where something is left to read; ends do nothing.
+Both are guarded by the endpoint's mutex, which ``Line`` holds, and any thread may use them; of
+threads that read at once each value goes to one. In a forked child reads and writes raise
+``ForkedError``, even where something is left to read; ends do nothing.
+
+Other than in shipped code, no loop locks a reader for life: one that was left may be taken up
+again. A writer waits while too much is not acknowledged, where shipped code only says so.
 """
 
 from __future__ import annotations

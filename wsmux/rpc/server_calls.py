@@ -1,8 +1,9 @@
 """Be a server's side of calls: what a handler is given, and when a call is over.
 
-A call has two halves. The client ends the requests, the handler the responses; the call is over
-when both have ended, or when either side cancels. Then ``ctx.ended`` is set at once, and what was
-deferred runs, last in first out, in a thread that waits for no handler: handlers wait for it.
+A call has two halves. The client ends the requests; the handler ends the responses, at the latest
+by returning, which in shipped servers ends nothing. The call is over when both have ended, or when
+either side cancels. Then ``ctx.ended`` is set at once, and what was deferred runs, last in first
+out, in a thread that waits for no handler: handlers wait for it.
 """
 
 from __future__ import annotations

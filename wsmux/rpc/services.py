@@ -199,8 +199,8 @@ class Service:
     ) -> Callable[[H], H]:
         """Add one that sends many responses: ``handler(ctx, init, responses)``.
 
-        Or a generator function of ``(ctx, init)``: what it yields is written. Arguments and
-        errors are those of ``rpc()``.
+        Or a generator function of ``(ctx, init)``: what it yields is written. The responses end
+        when it returns. Arguments and errors are those of ``rpc()``.
         """
         return self._add(Kind.SUBSCRIPTION, name, (init, None, response), errors, description)
 
@@ -216,8 +216,8 @@ class Service:
     ) -> Callable[[H], H]:
         """Add one with both: ``handler(ctx, init, requests, responses)``.
 
-        Or a generator function of ``(ctx, init, requests)``. Arguments and errors are those of
-        ``rpc()``.
+        Or a generator function of ``(ctx, init, requests)``. The responses end when it returns.
+        Arguments and errors are those of ``rpc()``.
         """
         return self._add(Kind.STREAM, name, (init, request, response), errors, description)
 
