@@ -13,35 +13,40 @@ in ``wsmux.exceptions``, every limit in ``wsmux.Config``.
 
 from __future__ import annotations
 
-from .bridging import bridge
-from .client import connect, from_socket, pair
-from .config import Config
-from .connection import Connection
-from .exceptions import (
-    ConcurrencyError,
-    ConnectionClosed,
-    ConnectionClosedError,
-    ConnectionClosedOK,
-    FlowControlError,
-    ForkedError,
-    FrameError,
-    HandshakeError,
-    LocalProtocolError,
-    ProtocolError,
-    RemoteProtocolError,
-    StreamError,
-    StreamIdError,
-    StreamRefused,
-    StreamReset,
-    StreamWriteClosed,
-    WriteTimeout,
-    WsmuxError,
-)
-from .protocols.base import Role
-from .protocols.bymux_state import BymuxState, HalfState, StreamState
-from .server import Server, serve
-from .snapshots import ConnectionStats, Request
-from .stream import Stream
+from typing import TYPE_CHECKING
+
+from .naming import lazy_names
+
+if TYPE_CHECKING:
+    from .bridging import bridge
+    from .client import connect, from_socket, pair
+    from .config import Config
+    from .connection import Connection
+    from .exceptions import (
+        ConcurrencyError,
+        ConnectionClosed,
+        ConnectionClosedError,
+        ConnectionClosedOK,
+        FlowControlError,
+        ForkedError,
+        FrameError,
+        HandshakeError,
+        LocalProtocolError,
+        ProtocolError,
+        RemoteProtocolError,
+        StreamError,
+        StreamIdError,
+        StreamRefused,
+        StreamReset,
+        StreamWriteClosed,
+        WriteTimeout,
+        WsmuxError,
+    )
+    from .protocols.base import Role
+    from .protocols.bymux_state import BymuxState, HalfState, StreamState
+    from .server import Server, serve
+    from .snapshots import ConnectionStats, Request
+    from .stream import Stream
 
 __all__ = [
     "BymuxState",
@@ -80,3 +85,39 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# A client must not pay for servers, nor a Spark worker for either before its first task.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "bridging": ("bridge",),
+        "client": ("connect", "from_socket", "pair"),
+        "config": ("Config",),
+        "connection": ("Connection",),
+        "exceptions": (
+            "ConcurrencyError",
+            "ConnectionClosed",
+            "ConnectionClosedError",
+            "ConnectionClosedOK",
+            "FlowControlError",
+            "ForkedError",
+            "FrameError",
+            "HandshakeError",
+            "LocalProtocolError",
+            "ProtocolError",
+            "RemoteProtocolError",
+            "StreamError",
+            "StreamIdError",
+            "StreamRefused",
+            "StreamReset",
+            "StreamWriteClosed",
+            "WriteTimeout",
+            "WsmuxError",
+        ),
+        "protocols.base": ("Role",),
+        "protocols.bymux_state": ("BymuxState", "HalfState", "StreamState"),
+        "server": ("Server", "serve"),
+        "snapshots": ("ConnectionStats", "Request"),
+        "stream": ("Stream",),
+    },
+)

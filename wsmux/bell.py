@@ -18,6 +18,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 
 from .deadline import Deadline
 
@@ -91,11 +92,12 @@ class _EventBell(Bell):
                 return
         os.read(self._fd, 8)
 
-    def close(self) -> None:
+    # The function is bound here: bells die with the interpreter too, when the names are gone.
+    def close(self, close: Callable[[int], None] = os.close) -> None:
         """Close the descriptor, which makes the bell a mute one."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            close(fd)
 
     __del__ = close
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .calls import StreamCall, Subscription, Upload
-from .client import Client, connect
-from .codec import Codec, EncodeError
-from .errors import RiverError
-from .greeting import Rejection
-from .options import Options
-from .pending import Completions, PendingCall
-from .pipes import Err, Ok, Readable, Writable
-from .server import RpcServer, serve
-from .server_calls import Context
-from .services import ErrorSchema, Kind, Procedure, Service
-from .serving import RpcHandler, Serving, handler
+from ..naming import lazy_names
+
+if TYPE_CHECKING:
+    from .calls import StreamCall, Subscription, Upload
+    from .client import Client, connect
+    from .codec import Codec, EncodeError
+    from .errors import RiverError
+    from .flask_route import flask
+    from .greeting import Rejection
+    from .options import Options
+    from .pending import Completions, PendingCall
+    from .pipes import Err, Ok, Readable, Writable
+    from .server import RpcServer, serve
+    from .server_calls import Context
+    from .services import ErrorSchema, Kind, Procedure, Service
+    from .serving import RpcHandler, Serving, handler
 
 __all__ = [
     "Client",
@@ -47,14 +51,22 @@ __all__ = [
     "serve",
 ]
 
-if TYPE_CHECKING:
-    from .flask_route import flask
-
-
-def __getattr__(name: str) -> Any:
-    """Import what needs Flask when it is asked for."""
-    if name == "flask":
-        from .flask_route import flask
-
-        return flask
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# A client must not pay for servers, and nobody for Flask who does not use it.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "calls": ("StreamCall", "Subscription", "Upload"),
+        "client": ("Client", "connect"),
+        "codec": ("Codec", "EncodeError"),
+        "errors": ("RiverError",),
+        "greeting": ("Rejection",),
+        "options": ("Options",),
+        "pending": ("Completions", "PendingCall"),
+        "pipes": ("Err", "Ok", "Readable", "Writable"),
+        "server": ("RpcServer", "serve"),
+        "server_calls": ("Context",),
+        "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
+        "serving": ("RpcHandler", "Serving", "handler"),
+        "flask_route": ("flask",),
+    },
+)
