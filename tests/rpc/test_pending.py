@@ -152,7 +152,9 @@ def test_none_at_all_may_be_submitted(client: rpc.Client) -> None:
 def test_closing_the_client_ends_what_is_pending(client: rpc.Client, gate: Gate) -> None:
     call = client.submit("test", "hangs", None)
     assert gate.entered.wait(WAIT)
+    assert not client.closed
     client.close()
+    assert client.closed
     with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
         call.result(WAIT)
     late = client.submit("test", "same", 1)

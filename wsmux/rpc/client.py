@@ -13,6 +13,7 @@ from .carriers import Headers, Target, dialler
 from .client_engine import ClientEngine
 from .codec import Codec
 from .codecs import codec_of
+from .connector_states import ConnectorState
 from .envelope import CLOSED
 from .ids import SERVER_ID, new_id
 from .notices import Notices
@@ -162,6 +163,11 @@ class Client:
                 ``is_fatal`` says so.
         """
         self._engine.connect(Deadline(timeout))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client was closed, or its thread has failed: no call will be answered."""
+        return self._engine.connector.state is ConnectorState.CLOSED
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End every call and the connection; closing twice is fine.
