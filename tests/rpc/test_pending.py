@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux import rpc
+from wsmux.deadline import Deadline
 from wsmux.rpc.msgpack_codec import MsgpackCodec
 
 from ..threads.waiting import wait_for
@@ -95,8 +96,34 @@ def test_the_time_of_a_call_cancels_it(client: rpc.Client, gate: Gate) -> None:
     with pytest.raises(TimeoutError, match="was cancelled"):
         call.result()
     assert gate.over.wait(WAIT), "the server was not told"
-    with pytest.raises(rpc.RiverError, match="CANCEL"):
+    with pytest.raises(TimeoutError, match="was cancelled"):
         call.result()
+
+
+def test_a_call_expires_when_its_time_is_over_and_not_before(client: rpc.Client) -> None:
+    endless, long = client.submit("test", "hangs", None), client.submit("test", "hangs", None, WAIT)
+    assert (endless.remaining(), endless.expire()) == (None, False)
+    assert 0 < (long.remaining() or 0) <= WAIT
+    assert not long.expire()
+    short = client.submit("test", "hangs", None, 0.001)
+    wait_for(short.expire)
+    assert short.done()
+    assert short.remaining() == 0
+
+
+def test_an_answer_that_came_stays_although_time_is_over(client: rpc.Client) -> None:
+    call = client.submit("test", "same", "kept", timeout=WAIT)
+    wait_for(call.done)
+    call._deadline = Deadline(0)
+    assert call.expire()
+    assert call.result() == "kept"
+
+
+def test_a_call_tells_what_it_has_sent_and_got(client: rpc.Client) -> None:
+    call = client.submit("test", "same", "x" * 1000)
+    call.result(WAIT)
+    assert 1000 < call.sent < 1100
+    assert call.sent < call.size < 1400
 
 
 def test_cancelling_tells_the_server_and_ends_the_call_once(client: rpc.Client, gate: Gate) -> None:

@@ -37,8 +37,14 @@ class Calls(ABC):
         """Send the end of the requests, if that is still to be said."""
 
     @abstractmethod
-    def cancel(self, call: Opened, error: RiverError) -> bool:
-        """Cancel a call at the server, and end it here with ``error``, if it is not over."""
+    def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
+        """Cancel a call at the server, if it is not over, and end it here.
+
+        Args:
+            call: which.
+            error: what the server is told.
+            outcome: what the caller is told, the same by default.
+        """
 
 
 class Opened(ABC):
@@ -71,7 +77,7 @@ class Opened(ABC):
         """Note that the server sends no more; tell whether the call is over now."""
 
     @abstractmethod
-    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+    def end_locked(self, error: Any, wakes: list[Bell]) -> None:
         """End it, with an error if there is one."""
 
 

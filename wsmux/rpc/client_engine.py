@@ -181,6 +181,7 @@ class ClientEngine(Calls):
         for call, init in calls:
             try:
                 packed.append((call, pack(init)))
+                call.sent = len(packed[-1][1])
             except EncodeError as error:
                 failed.append((call, error))
         failed += self._open_all(packed, service, procedure, CLOSED)
@@ -248,7 +249,7 @@ class ClientEngine(Calls):
             self.settle_locked(wakes)
         self.after(wakes)
 
-    def cancel(self, call: Opened, error: RiverError) -> bool:
+    def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
         self.check_process()
         packed = self.codec.pack(error_result(error))
         wakes: list[Bell] = []
@@ -257,7 +258,7 @@ class ClientEngine(Calls):
                 return False
             self._send_locked(call, packed, CANCELLED)
             self._forget_locked(call)
-            call.end_locked(error, wakes)
+            call.end_locked(outcome or error, wakes)
             self._room.collect(wakes)
             self.settle_locked(wakes)
         self.after(wakes)

@@ -14,7 +14,6 @@ from ..bell import Bell
 from ..deadline import Deadline, deadline_in
 from ..waiter import Waiter, WaitList
 from .calls import Calls, Opened
-from .codec import EncodeError
 from .errors import CANCEL, RiverError
 from .options import Options
 from .pipes import Err, Ok
@@ -42,6 +41,7 @@ class PendingCall(Opened):
         "_waiting",
         "name",
         "over",
+        "sent",
         "session",
         "size",
         "stream_id",
@@ -67,6 +67,8 @@ class PendingCall(Opened):
         self.stream_id = ""
         self.session: Session | None = None
         self.over = False
+        self.sent = 0
+        """Bytes of the request, before it gets its head."""
         self.size = 0
         """Bytes of the response, once it is there."""
 
@@ -86,7 +88,7 @@ class PendingCall(Opened):
         self.end_locked(RiverError(CANCEL, f"{self.name} ended without an answer"), wakes)
         return True
 
-    def end_locked(self, error: RiverError | EncodeError | None, wakes: list[Bell]) -> None:
+    def end_locked(self, error: Exception | None, wakes: list[Bell]) -> None:
         self.over = True
         self._settle_locked(error, wakes)
 
@@ -117,13 +119,13 @@ class PendingCall(Opened):
         if self._outcome is _PENDING:
             self._wait(deadline_in(timeout))
         outcome = self._outcome
-        if isinstance(outcome, RiverError):
-            if self._raises:
-                raise RiverError(outcome.code, outcome.message, outcome.extra)
-            return Err(outcome)
-        if isinstance(outcome, EncodeError):
-            raise EncodeError(*outcome.args) from outcome.__cause__
-        return outcome if self._raises else Ok(outcome)
+        if not isinstance(outcome, Exception):
+            return outcome if self._raises else Ok(outcome)
+        if not isinstance(outcome, RiverError):  # each raise has a traceback of its own
+            raise type(outcome)(*outcome.args) from outcome.__cause__
+        if self._raises:
+            raise RiverError(outcome.code, outcome.message, outcome.extra)
+        return Err(outcome)
 
     def _wait(self, patience: Deadline) -> None:
         self._client.check_process()
@@ -134,12 +136,24 @@ class PendingCall(Opened):
                 if self._deadline.expired() or patience.expired():
                     break
                 self._waiting.wait(self._mutex, sooner(self._deadline, patience))
-        if self._outcome is not _PENDING:
-            return
-        if not self._deadline.expired():
+        if not self.expire() and self._outcome is _PENDING:
             raise TimeoutError(f"{self.name} did not answer yet; it goes on")
-        if self.cancel("the caller waits no longer"):
-            raise TimeoutError(f"{self.name} did not answer in time; it was cancelled")
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left of the call's own time, ``None`` if it has no end."""
+        return self._deadline.remaining()
+
+    def expire(self) -> bool:
+        """Cancel the call if its own time is over; tell whether it is.
+
+        Its result raises ``TimeoutError`` then, unless it was there before.
+        """
+        if not self._deadline.expired():
+            return False
+        if self._outcome is _PENDING:
+            late = TimeoutError(f"{self.name} did not answer in time; it was cancelled")
+            self._client.cancel(self, RiverError(CANCEL, "the caller waits no longer"), late)
+        return True
 
     def cancel(self, message: str = "cancelled by client") -> bool:
         """End the call at both sides; false if it had ended. Its result raises CANCEL then.
