@@ -21,7 +21,9 @@ MODULES = {
 # The second name of a module to its layer; any other is L2. ``ALL`` may import everything.
 ALL = 9
 LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
-LAYERS |= dict.fromkeys(("exceptions", "config", "deadline", "buffer", "memory", "naming", "snapshots"), 0)
+LAYERS |= dict.fromkeys(
+    ("exceptions", "config", "deadline", "buffer", "memory", "naming", "snapshots"), 0
+)
 LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
 LAYERS |= {"transports": 3} | dict.fromkeys(
     ("acceptor", "behaviour", "bridging", "client", "server", "workers"), 4
