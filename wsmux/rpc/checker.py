@@ -158,8 +158,13 @@ def _shy(value: Any) -> Any:
         return value if len(value) <= MAX_SHOWN else _Text(str.__str__(value))
     if isinstance(value, int):
         return value if -_BEYOND < value < _BEYOND else _Shy()
-    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        return _Object({name: _shy(item) for name, item in value.items()})
+    if isinstance(value, dict):
+        copy = _Object()
+        for name, item in value.items():
+            if not isinstance(name, str):
+                return _Shy()
+            copy[name] = item if type(item) in _AS_IS else _shy(item)
+        return copy
     if isinstance(value, list | tuple):
         return _Array([item if type(item) in _AS_IS else _shy(item) for item in value])
     if isinstance(value, bytes | bytearray | memoryview):
