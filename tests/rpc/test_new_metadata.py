@@ -146,6 +146,37 @@ def test_no_answer_in_time_ends_the_session() -> None:
         assert client.rpc("me", "name", None, WAIT) == "late"
 
 
+def test_a_validation_that_fails_refuses_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def validate(*_: object) -> None:
+        raise LookupError("a secret")
+
+    told: Told = []
+    with (
+        rpc.serve([offered()], validate=validate) as server,
+        rpc.connect(server.url, on_protocol_error=lambda *t: told.append(t)) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match="the validation of the handshake failed"):
+            client.rpc("me", "name", None, WAIT)
+        wait_for(lambda: told)
+    assert told[0][2] == "REJECTED_BY_CUSTOM_HANDLER"
+    assert "a secret" in caplog.text
+
+
+def test_a_client_may_be_one_that_is_not_served_any_more() -> None:
+    def validate(*_: object) -> None:
+        raise rpc.Rejection("come with version 2", unsupported=True)
+
+    told: Told = []
+    with (
+        rpc.serve([offered()], validate=validate) as server,
+        rpc.connect(server.url, on_protocol_error=lambda *t: told.append(t)) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match="come with version 2"):
+            client.rpc("me", "name", None, WAIT)
+        wait_for(lambda: told)
+    assert told[0][2] == "REJECTED_UNSUPPORTED_CLIENT"
+
+
 def reject_second(metadata: Any, previous: Any, client_id: str) -> Any:
     if previous is not None:
         raise rpc.Rejection("no longer welcome")

@@ -9,27 +9,13 @@ import pytest
 
 import wsmux.rpc
 
+from ..pure import PURE_RPC
+
 ROOM = Path(wsmux.rpc.__file__).parent
-PURE = [
-    "backoff",
-    "checker",
-    "complaints",
-    "connector",
-    "connector_states",
-    "dialect",
-    "failures",
-    "handshake",
-    "ledger",
-    "references",
-    "refresh",
-    "schema",
-    "session",
-    "sessions",
-]
 IMPURE = {"_thread", "logging", "queue", "random", "secrets", "socket", "threading", "time", "uuid"}
 
 
-@pytest.mark.parametrize("module", PURE)
+@pytest.mark.parametrize("module", PURE_RPC)
 def test_a_pure_module_imports_nothing_impure(module: str) -> None:
     found = set()
     for node in ast.walk(ast.parse((ROOM / f"{module}.py").read_text())):
