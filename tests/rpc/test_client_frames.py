@@ -68,6 +68,12 @@ def check_cancelled(raw: RawRiver, stream: str, seq: int) -> None:
     assert payload["payload"]["code"] == "CANCEL"
 
 
+def check_end(raw: RawRiver) -> None:
+    """Check that the client hangs up, and let it go."""
+    assert raw.recv_end() == raw.clean
+    raw.sock.close()
+
+
 def answer(raw: RawRiver, stream: str, payload: Any, flags: int = 0) -> None:
     raw.send({"streamId": stream, "payload": payload, "controlFlags": flags})
 
@@ -98,8 +104,10 @@ def test_a_client_greets_first() -> None:
             assert greeting["protocolVersion"] == "v2.0"
             state = {"nextExpectedSeq": 0, "nextSentSeq": 0}
             assert greeting["expectedSessionState"] == state
-            client.close()  # in the middle of it
-            assert peer.recv_end() == peer.clean
+            with ThreadPoolExecutor(1) as pool:
+                closing = pool.submit(client.close)  # in the middle of it
+                check_end(peer)
+                closing.result(WAIT)
 
 
 def test_closing_from_many_threads_closes_once() -> None:
@@ -113,7 +121,9 @@ def test_closing_from_many_threads_closes_once() -> None:
             script.client.close()
 
         with ThreadPoolExecutor(4) as pool:
-            for closing in [pool.submit(close) for _ in range(4)]:
+            closings = [pool.submit(close) for _ in range(4)]
+            check_end(script.raw)
+            for closing in closings:
                 closing.result(WAIT)
         wait_for(lambda: statuses == ["created", "closed"])
 

@@ -323,13 +323,13 @@ def test_other_clients_connect_with_their_first_call() -> None:
 
 def test_a_client_may_be_told_to_connect_no_sooner_than_asked() -> None:
     options = rpc.Options(session_disconnect_grace=0.05)
-    with (
-        rpc.serve([offered()]) as server,
-        rpc.connect(server.url, connect_on_call=False, options=options) as client,
-    ):
-        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
-            client.rpc("test", "number", 1, WAIT)
-        assert client._engine.channel is None
-        assert server.handler.sessions == 0
-        client.wait_connected(WAIT)
-        assert client.rpc("test", "number", 1, WAIT) == 1
+    with rpc.serve([offered()]) as server:
+        with rpc.connect(server.url, connect_on_call=False, options=options) as client:
+            with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+                client.rpc("test", "number", 1, WAIT)
+            assert client._engine.channel is None
+        with rpc.connect(server.url, connect_on_call=False) as client:
+            call = client.submit("test", "number", 1, WAIT)
+            assert server.handler.sessions == 0
+            client.wait_connected(WAIT)
+            assert call.result() == 1

@@ -25,7 +25,7 @@ from .stage import (
     staged,
 )
 
-BRIEF = rpc.Options(session_disconnect_grace=0.05)
+BRIEF = rpc.Options(session_disconnect_grace=0.05)  # for servers: it runs when a client is lost
 LOST = "UNEXPECTED_DISCONNECT"
 
 
@@ -35,7 +35,7 @@ def once(handler: rpc.RpcHandler) -> Iterator[rpc.Client]:
     ours, theirs = socket.socketpair()
     thread = threading.Thread(target=handler, args=(theirs,))
     thread.start()
-    with rpc.connect(ours, options=BRIEF) as client:
+    with rpc.connect(ours, is_fatal=lambda error: True) as client:
         yield client
     thread.join(WAIT)
 
@@ -146,17 +146,19 @@ def test_calls_keep_their_order_over_connections_that_are_cut() -> None:
 
 
 def test_a_later_call_begins_a_new_session(held: Held) -> None:
-    """The grace is over, and nobody had anything to say meanwhile."""
+    """The last one is over, and nobody had anything to say meanwhile."""
     held.service.rpc(name="same")(lambda ctx, init: init)
     statuses: list[str] = []
     with rpc.serve([held.service]) as server:
         client = rpc.connect(
-            server.url, options=BRIEF, on_session_status=lambda *s: statuses.append(s[0])
+            server.url,
+            is_fatal=lambda error: True,
+            on_session_status=lambda *s: statuses.append(s[0]),
         )
         assert client.rpc("test", "same", 1, WAIT) == 1
     with client:
         wait_for(lambda: statuses == ["created", "closed"])
         with rpc.serve([held.service], port=server.port) as again:
-            client.wait_connected(WAIT)
             assert client.rpc("test", "same", 2, WAIT) == 2
             assert again.handler.sessions == 1
+    assert statuses[:3] == ["created", "closed", "created"]

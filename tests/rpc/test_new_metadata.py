@@ -241,18 +241,20 @@ def test_new_metadata_come_one_at_a_time() -> None:
 
 def test_metadata_outlive_the_session_in_its_handlers() -> None:
     seen: list[Any] = []
+    entered = threading.Event()
     service = rpc.Service("me")
 
     @service.rpc()
     def waits(ctx: rpc.Context, init: object) -> None:
+        entered.set()
         ctx.ended.wait(WAIT)
         seen.append(ctx.metadata)
 
-    with rpc.serve([service]) as server:
-        with (
-            rpc.connect(server.url, metadata=lambda: "mine") as client,
-            pytest.raises(TimeoutError),
-        ):
-            client.rpc("me", "waits", None, 0.05)
+    options = rpc.Options(session_disconnect_grace=0.01)
+    with rpc.serve([service], options=options) as server:
+        with rpc.connect(server.url, metadata=lambda: "mine") as client:
+            client.submit("me", "waits", None)
+            assert entered.wait(WAIT)
         wait_for(lambda: seen)
+        assert server.handler.sessions == 0
     assert seen == ["mine"]
