@@ -58,6 +58,7 @@ def offered(gate: Gate) -> rpc.Service:
 
     @service.rpc()
     def hangs(ctx: rpc.Context, init: Any) -> None:
+        ctx.defer(gate.opened.set)
         ctx.defer(gate.over.set)
         gate.entered.set()
         gate.opened.wait(WAIT)

@@ -38,6 +38,7 @@ def raw(gate: Gate) -> Iterator[RawRiver]:
     options = rpc.Options(**PATIENT)
     with rpc.serve([offered(gate)], options=options) as server, joined(server) as raw:
         yield raw
+        gate.opened.set()
 
 
 def received(raw: RawRiver) -> tuple[str, int, Any]:
@@ -224,3 +225,16 @@ def test_sessions_remember_what_was_refused_by_themselves(gate: Gate) -> None:
         for raw in (one, other):
             send(raw, 2)
             check_alive(raw)
+
+
+def test_long_names_are_not_sent_back_whole(raw: RawRiver) -> None:
+    raw.send(
+        {
+            "streamId": "s",
+            "controlFlags": OPEN,
+            "serviceName": "x" * 10**6,
+            "procedureName": "y",
+            "payload": None,
+        }
+    )
+    assert refused(raw)["message"] == f"couldn't find service {'x' * 100}..."

@@ -159,6 +159,67 @@ def test_a_unix_socket_may_be_gone_at_the_end(gate: Gate, tmp_path: Path) -> Non
         os.unlink(tmp_path / "river")
 
 
+# Shutting down
+
+
+def test_states_are_kept_until_handlers_have_ended(gate: Gate) -> None:
+    """So that what a handler does last, and what it deferred, still finds its state."""
+    seen: list[str] = []
+    service = rpc.Service("test", state=seen, dispose=lambda state: state.append("disposed"))
+
+    @service.rpc()
+    def waits(ctx: rpc.Context, init: object) -> None:
+        ctx.defer(lambda: ctx.state.append("deferred"))
+        gate.entered.set()
+        ctx.ended.wait(WAIT)
+        gate.opened.wait(WAIT)
+        ctx.state.append("ended")
+
+    brief = rpc.Options(session_disconnect_grace=0.1)
+    with rpc.connect((server := rpc.serve([service])).url, options=brief) as client:
+        call = client.submit("test", "waits", None)
+        assert gate.entered.wait(WAIT)
+        closing = threading.Thread(target=server.shutdown, args=(WAIT,))
+        closing.start()
+        with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+            call.result(WAIT)
+        assert "disposed" not in seen
+        gate.opened.set()
+        closing.join(WAIT)
+    assert sorted(seen[:2]) == ["deferred", "ended"]
+    assert seen[2:] == ["disposed"]
+
+
+def test_a_shutdown_waits_for_handlers_no_longer_than_told(gate: Gate) -> None:
+    service = rpc.Service("test")
+
+    @service.rpc()
+    def waits(ctx: rpc.Context, init: object) -> None:
+        gate.entered.set()
+        gate.opened.wait(WAIT)
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        client.submit("test", "waits", None)
+        assert gate.entered.wait(WAIT)
+        server.shutdown(0.05)
+        assert not gate.opened.is_set()
+        gate.opened.set()
+
+
+def test_a_handler_may_shut_its_server_down() -> None:
+    service = rpc.Service("test")
+    done = threading.Event()
+
+    @service.rpc()
+    def stop(ctx: rpc.Context, init: object) -> None:
+        server.shutdown(WAIT)
+        done.set()
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        client.submit("test", "stop", None)
+        assert done.wait(WAIT / 2)
+
+
 # Options
 
 
@@ -175,7 +236,7 @@ def test_further_sessions_are_refused(gate: Gate) -> None:
             [offered(gate)], options=options, on_protocol_error=lambda *t: failures.append(t)
         ) as server,
         rpc.connect(server.url) as client,
-        rpc.connect(server.url) as late,
+        rpc.connect(server.url, options=rpc.Options(session_disconnect_grace=0.2)) as late,
     ):
         assert client.rpc("test", "same", 5, WAIT) == 5
         with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):

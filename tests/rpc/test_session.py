@@ -10,6 +10,7 @@ import pytest
 from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.rpc.codec import EncodeError
+from wsmux.rpc.envelope import MAX_ID
 from wsmux.rpc.failures import FailureKind, GapError, SessionFailure
 from wsmux.rpc.handshake import ExpectedState
 from wsmux.rpc.options import Options
@@ -160,6 +161,12 @@ class TestBrokenRules:
     def test_a_wrong_sender_ends_the_session(self) -> None:
         with pytest.raises(SessionFailure, match="'thief'"):
             session().receive(frame(**{"from": "thief"}), 0.0)
+
+    def test_a_stream_id_beyond_any_reason_ends_the_session(self) -> None:
+        end = session()
+        assert end.receive(frame(streamId="x" * MAX_ID), 0.0) is not None
+        with pytest.raises(SessionFailure, match="a stream id of more than 1024 characters"):
+            end.receive(frame(seq=1, streamId="x" * (MAX_ID + 1)), 0.0)
 
     def test_an_ack_from_the_future_ends_the_session(self) -> None:
         with pytest.raises(SessionFailure, match="acknowledges"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.envelope import Envelope
+from wsmux.rpc.envelope import MAX_ID, Envelope
 from wsmux.rpc.handshake import (
     ExpectedState,
     Refusal,
@@ -16,7 +16,7 @@ from wsmux.rpc.handshake import (
 )
 from wsmux.rpc.options import Options
 from wsmux.rpc.session import Lapse, Session
-from wsmux.rpc.sessions import MAX_ID, MAX_REASON, Accepted, Hello, Refused, Sessions
+from wsmux.rpc.sessions import MAX_REASON, Accepted, Hello, Refused, Sessions
 
 from .net import new_id
 from .tinycodec import TinyCodec, frame

@@ -10,9 +10,21 @@ from typing import Any, NamedTuple
 
 from ..exceptions import RemoteProtocolError
 
-__all__ = ["ACK", "CANCELLED", "CLOSED", "HEARTBEAT_STREAM", "OPEN", "Envelope", "EnvelopeError"]
+__all__ = [
+    "ACK",
+    "CANCELLED",
+    "CLOSED",
+    "HEARTBEAT_STREAM",
+    "MAX_ID",
+    "OPEN",
+    "Envelope",
+    "EnvelopeError",
+]
 
 ACK, OPEN, CANCELLED, CLOSED = 1, 2, 4, 8
+
+# Characters of an id; shipped ones have 12 to 21. Every message of a session carries them.
+MAX_ID = 1024
 
 HEARTBEAT_STREAM = "heartbeat"
 

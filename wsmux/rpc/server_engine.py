@@ -408,10 +408,11 @@ class ServerEngine(Router):
             wake(wakes)
             self._finish(over)
 
-    def close(self) -> None:
+    def close(self, deadline: Deadline) -> None:
         """End every session and its calls, and give up the services' states.
 
-        What giving one up raises is raised when all of it is done.
+        Handlers, and what they deferred, have until the deadline to end before that. What giving
+        one up raises is raised when all of it is done.
         """
         wakes: list[Bell] = []
         over: list[ServerCall] = []
@@ -430,6 +431,8 @@ class ServerEngine(Router):
         self._workers.close()
         self._cleaners.close()
         self.notices.close()
+        self._workers.join(deadline)
+        self._cleaners.join(deadline)
         self._dispose_states()
 
     def _dispose_states(self) -> None:

@@ -40,6 +40,9 @@ __all__ = ["Live", "Router"]
 # What a client is told of an error that no procedure declares.
 FAILED = "the handler failed"
 
+# Characters of a client's names in the sentences that refuse them.
+MAX_SHOWN = 100
+
 _log = logging.getLogger("wsmux.rpc")
 
 
@@ -107,7 +110,8 @@ class Router(Replies):
         elif envelope.flags & OPEN:
             self._open(live, envelope, wakes)
         else:
-            text = f"no call is open on stream {envelope.stream_id}, and the message opens none"
+            name = _shown(envelope.stream_id)
+            text = f"no call is open on stream {name}, and the message opens none"
             self._refuse_stream(live, envelope.stream_id, text)
 
     def _open(self, live: Live, envelope: Envelope, wakes: list[Bell]) -> None:
@@ -143,10 +147,11 @@ class Router(Replies):
             return "missing procedure name in stream open message"
         service = self.services.get(envelope.service)
         if service is None:
-            return f"couldn't find service {envelope.service}"
+            return f"couldn't find service {_shown(envelope.service)}"
         procedure = service.procedures.get(envelope.procedure)
         if procedure is None:
-            return f"couldn't find a procedure {envelope.procedure} in {envelope.service}"
+            name = _shown(envelope.procedure)
+            return f"couldn't find a procedure {name} in {envelope.service}"
         return procedure
 
     def _refuse_stream(self, live: Live, stream_id: str, text: str) -> None:
@@ -400,6 +405,11 @@ class Router(Replies):
                 self._queue_locked(live)
         if channel is not None:
             channel.flush()
+
+
+def _shown(name: str) -> str:
+    """Return a name that a client has sent, short enough to be sent back."""
+    return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
 
 
 def _wrapped(

@@ -135,7 +135,7 @@ class RpcHandler:
         """
         deadline = Deadline(timeout)
         try:
-            self._engine.close()
+            self._engine.close(deadline)
         finally:
             with self._lock:
                 while self._served and not deadline.expired():

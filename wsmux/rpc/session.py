@@ -27,6 +27,7 @@ Where this differs from shipped code:
   waits for room would have to wait for the next heartbeat.
 - An acknowledgement of what was never sent ends the session, and so does a second gap in a row:
   upstream can reconnect for ever over the same gap.
+- A stream id is not longer than any other id may be, for each end remembers those of others.
 - A message that cannot be encoded leaves the session as it was; shipped code destroys it.
 
 There are no threads, clocks or sockets here. The owner holds one lock around all calls, and says
@@ -42,7 +43,7 @@ from enum import Enum, auto
 from ..exceptions import LocalProtocolError
 from ..protocols.base import Buffer, Role
 from .codec import Codec, EncodeError
-from .envelope import ACK, HEARTBEAT_STREAM, Envelope, EnvelopeError
+from .envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError
 from .failures import FailureKind, GapError, SessionFailure
 from .handshake import ExpectedState
 from .ledger import Ledger, Verdict
@@ -240,6 +241,8 @@ class Session:
             raise SessionFailure(
                 f"a message from {envelope.sender!r} on a connection of {self.peer_id!r}"
             )
+        if len(envelope.stream_id) > MAX_ID:
+            raise SessionFailure(f"a stream id of more than {MAX_ID} characters")
         is_ack = bool(envelope.flags & ACK)
         verdict = self._ledger.accept(envelope.seq, envelope.ack, len(data), owed=not is_ack)
         if verdict is not Verdict.ACCEPTED:

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from ..protocols.base import Buffer, Role
 from .codec import Codec, EncodeError
-from .envelope import EnvelopeError
+from .envelope import MAX_ID, EnvelopeError
 from .failures import SessionFailure
 from .handshake import (
     HandshakeRequest,
@@ -47,9 +47,6 @@ from .options import Options
 from .session import Session
 
 __all__ = ["Accepted", "Hello", "Refused", "Sessions"]
-
-# Characters of an id; shipped ones have 12 to 21. Every message of a session carries them.
-MAX_ID = 1024
 
 # Characters of a reason; it may hold what the client sent.
 MAX_REASON = 256

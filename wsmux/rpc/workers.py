@@ -55,6 +55,8 @@ class Workers:
         self._watched = False  # there is a watcher
         self._resting = False  # it has nothing to watch
         self._closed = False
+        self._gone = threading.Condition(self._lock)  # a worker has ended
+        self._here = threading.local()  # tells workers from other threads
 
     def submit(self, action: Callable[[], None]) -> None:
         """Have an action run; never blocks."""
@@ -87,6 +89,15 @@ class Workers:
             self._watcher.collect(wakes)
         wake(wakes)
 
+    def join(self, deadline: Deadline) -> None:
+        """Wait, once it is closed, until every worker but the calling one has ended."""
+        with self._lock:
+            while self._count > self._is_own() and not deadline.expired():
+                self._gone.wait(deadline.remaining())
+
+    def _is_own(self) -> bool:
+        return getattr(self._here, "works", False)
+
     def _call_locked(self, count: int, wakes: list[Bell]) -> int:
         """Call workers, those first who worked last; return how many threads are to be started."""
         woken = min(count, len(self._parked))
@@ -115,6 +126,7 @@ class Workers:
                 self._watched = self._watched and not watchers
 
     def _work(self) -> None:
+        self._here.works = True
         waiter = Waiter()
         with self._lock:
             self._coming -= 1
@@ -127,6 +139,7 @@ class Workers:
                 wakes: list[Bell] = []
                 with self._lock:
                     self._count -= 1
+                    self._gone.notify_all()
                     workers = self._call_locked(1, wakes) if self._left else 0
                 wake(wakes)
                 self._start(workers)
@@ -140,6 +153,7 @@ class Workers:
                 deadline = deadline or Deadline(IDLE)
                 if self._closed or deadline.expired():
                     self._count -= 1
+                    self._gone.notify_all()
                     return None
                 self._parked.append(waiter)
                 waiter.wait(self._lock, deadline)
