@@ -13,6 +13,7 @@ import pytest
 
 from wsmux.cli.bench import processes, schedule
 from wsmux.cli.bench.blocking import Blocking
+from wsmux.cli.bench.calls import SMALL, LineCalls, time_pipelined
 from wsmux.cli.bench.interpreters import described, missing_module
 from wsmux.cli.bench.peer import HEAD, UPLOAD, Line, Peer
 from wsmux.cli.bench.peers import find_peers
@@ -25,10 +26,11 @@ from .commands import PATIENCE, command, run
 TINY = ("bench", "--repetitions", "1", "--seconds", "0.02")
 
 LIBP2P = "WSMUX_LIBP2P_PYTHON"
+RIVER = "WSMUX_RIVER_PYTHON"
 
 
-def environment(python: str = "") -> dict[str, str]:
-    return os.environ | {LIBP2P: python}
+def environment(python: str = "", variable: str = LIBP2P) -> dict[str, str]:
+    return os.environ | {variable: python}
 
 
 def test_every_figure_of_every_variant_is_taken() -> None:
@@ -117,6 +119,69 @@ def test_every_figure_is_taken_of_libp2p() -> None:
     assert "libp2p-yamux" in {target["kind"].split()[-1] for target in result["targets"]}
 
 
+def test_every_figure_of_calls_is_taken() -> None:
+    done = run(*TINY, "--rpc", "--pin", "no", "--json", env=environment(variable=RIVER))
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"replit-river is left out: WSMUX_RIVER_PYTHON names no Python" in done.stderr
+    result = json.loads(done.stdout)
+    (each,) = result["passes"]
+    assert each["failures"] == []
+    rates = {"rpc-1", "rpc-32", "stream", "subscription", "echo-64k"}
+    idle = {"idle-server", "idle-client"}
+    assert set(each["measures"]) == rates | idle
+    for name, measure in each["measures"].items():
+        variants = measure["variants"]
+        assert set(variants) == ({"river", "raw-calls"} if name in rates else {"river"})
+        for figures in variants.values():
+            assert figures["min"] > 0
+    targets = {(target["measure"], target["kind"]): target for target in result["targets"]}
+    assert set(targets) == {
+        ("rpc-1", "ratio to raw-calls"),
+        ("idle-server", "KiB"),
+        ("idle-client", "KiB"),
+    }
+    assert targets["idle-server", "KiB"]["upper"]
+
+
+def test_a_table_of_calls_is_for_people() -> None:
+    done = run(*TINY, "--rpc", "--pin", "no", "--measures", "rpc-1,idle-client", "--peers", "river")
+    text = done.stdout.decode()
+    assert done.returncode == 0, done.stderr.decode()
+    assert "rpc, one at a time, /s" in text
+    assert "idle session, client, KiB" in text
+    assert "wanted at most 64" in text
+
+
+@pytest.mark.interop
+@pytest.mark.skipif(not os.environ.get(RIVER), reason=f"{RIVER} names no Python with replit-river")
+def test_every_figure_is_taken_of_replit_river() -> None:
+    done = run(*TINY, "--rpc", "--pin", "no", "--json", "--peers", "river,replit-river")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr == b""
+    result = json.loads(done.stdout)
+    assert result["environment"]["others"]["replit-river"]["packages"]["replit_river"] == "0.17.20"
+    assert result["passes"][0]["failures"] == []
+    for measure in result["passes"][0]["measures"].values():
+        assert measure["variants"]["replit-river"]["min"] > 0
+    assert "replit-river" in {target["kind"].split()[-1] for target in result["targets"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--rpc", "--protocol", "yamux"), b"calls, which have no wire to choose"),
+        (("--rpc", "--peers", "raw"), b"no variant 'raw'; there are raw-calls"),
+        (("--rpc", "--measures", "opens"), b"no measure 'opens'; there are rpc-1"),
+        (("--peers", "river"), b"no variant 'river'"),
+        (("--measures", "rpc-1"), b"no measure 'rpc-1'"),
+    ],
+)
+def test_streams_and_calls_are_not_measured_together(options: tuple[str], reason: bytes) -> None:
+    done = run(*TINY, *options)
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
 def test_a_protocol_that_does_not_exist_is_a_wrong_call() -> None:
     done = run(*TINY, "--protocol", "spdy")
     assert done.returncode == 2
@@ -126,19 +191,28 @@ def test_a_protocol_that_does_not_exist_is_a_wrong_call() -> None:
 @pytest.mark.parametrize(
     ("python", "reason"),
     [
-        ("", b"names no Python that has libp2p"),
-        (sys.executable, b"libp2p is not installed for"),
-        ("/nonexistent/python", b"No such file"),
-        ("/bin/false", b"does not answer as a Python does"),
+        ("", "names no Python that has {}"),
+        (sys.executable, "{} is not installed for"),
+        ("/nonexistent/python", "No such file"),
+        ("/bin/false", "does not answer as a Python does"),
     ],
 )
-def test_a_variant_that_was_named_must_be_there(python: str, reason: bytes) -> None:
-    if python == sys.executable and missing_module(python, ["libp2p"]) is None:
-        pytest.skip("libp2p is installed here")
-    done = run(*TINY, "--peers", "libp2p-yamux", env=environment(python))
+@pytest.mark.parametrize(
+    ("options", "module", "variable"),
+    [
+        (("--peers", "libp2p-yamux"), "libp2p", LIBP2P),
+        (("--rpc", "--peers", "replit-river"), "replit_river", RIVER),
+    ],
+)
+def test_a_variant_that_was_named_must_be_there(
+    options: tuple[str], module: str, variable: str, python: str, reason: str
+) -> None:
+    if python == sys.executable and missing_module(python, [module]) is None:
+        pytest.skip(f"{module} is installed here")
+    done = run(*TINY, *options, env=environment(python, variable))
     assert done.returncode == 1
-    assert b"libp2p-yamux cannot be measured" in done.stderr
-    assert reason in done.stderr
+    assert f"{options[-1]} cannot be measured" in done.stderr.decode()
+    assert reason.format(module) in done.stderr.decode()
 
 
 def test_another_python_tells_what_it_has() -> None:
@@ -153,6 +227,7 @@ def test_a_base_comes_before_what_is_measured_against_it() -> None:
     order = list(find_peers())
     assert order[0] == "raw"
     assert order.index("wsmux") < order.index("wsmux-yamux") < order.index("libp2p-yamux")
+    assert order.index("raw-calls") < order.index("river")
 
 
 def test_new_processes_measure_after_a_failure() -> None:
@@ -205,6 +280,44 @@ def test_a_line_that_ends_among_pings_fails() -> None:
         line(bytes(10)).pings(10, lines=2, seconds=0.01)
 
 
+def calls(*answers: bytes) -> LineCalls:
+    """Return a client of calls whose lines answer so."""
+    left = iter(answers)
+    return LineCalls(lambda: Line(len, lambda size: next(left, b""), lambda: None))
+
+
+def test_a_call_that_is_answered_wrongly_fails() -> None:
+    with pytest.raises(RuntimeError, match="not what was sent"):
+        calls(bytes(SMALL), bytes(SMALL), bytes(1)).rpcs(1, seconds=60)
+
+
+def test_a_message_that_does_not_come_back_fails() -> None:
+    with pytest.raises(RuntimeError, match="message 3 of 5"):
+        calls(bytes(SMALL), bytes(SMALL)).streamed(5)
+    with pytest.raises(RuntimeError, match="message 2 of 5"):
+        calls(bytes(SMALL)).subscribed(5)
+
+
+def test_a_message_that_cannot_be_sent_fails() -> None:
+    def refuse() -> None:
+        raise ConnectionError("it is gone")
+
+    with pytest.raises(ConnectionError, match="it is gone"):
+        time_pipelined(refuse, lambda: True, 3)
+
+
+def test_a_client_without_sessions_has_none_that_are_idle() -> None:
+    with pytest.raises(NotImplementedError, match="LineCalls has no sessions"):
+        calls().idle(1)
+
+
+def test_an_upper_limit_is_missed_from_above() -> None:
+    figures: dict[str, list[float | None]] = {"river": [60.0, 65.0, 66.0]}
+    (verdict,) = judge([Pass(pinned=True, figures={"idle-server": figures})])
+    assert not verdict.met
+    assert "65 KiB, wanted at most 64" in str(verdict)
+
+
 class Flawed(Peer):
     name = "flawed"
     about = "fails half of the time"
@@ -222,7 +335,7 @@ class Scripted:
     answers: ClassVar[dict[str, list[float | None]]]
 
     def __init__(self, peer: Peer, pinned: bool) -> None:
-        self.peer = peer
+        self.peer, self.pinned = peer, pinned
 
     def measure(self, name: str, seconds: float) -> float:
         value = self.answers[self.peer.name].pop(0)

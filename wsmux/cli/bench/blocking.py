@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from .peer import CHUNK, DOWNLOAD, ECHO, HEAD, UPLOAD, Client, Line, Open, send_bytes
 
-__all__ = ["Blocking"]
+__all__ = ["Blocking", "count_at_once"]
 
 
 class Blocking(Client):
@@ -39,37 +40,10 @@ class Blocking(Client):
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
         message = ECHO + bytes(size - 1)
         opened = [self._open() for _ in range(lines)]
-        for line in opened:
-            _exchange(line, message)
-        ready = threading.Barrier(lines + 1)
-        counts: list[int] = []
-        failures: list[BaseException] = []
-
-        def work(line: Line) -> None:
-            count = 0
-            ready.wait()
-            end = time.perf_counter() + seconds
-            try:
-                while time.perf_counter() < end:
-                    _exchange(line, message)
-                    count += 1
-            except Exception as error:
-                failures.append(error)
-            counts.append(count)
-
-        threads = [threading.Thread(target=work, args=(line,)) for line in opened]
-        for thread in threads:
-            thread.start()
-        ready.wait()
-        start = time.perf_counter()
-        for thread in threads:
-            thread.join()
-        elapsed = time.perf_counter() - start
+        counted = count_at_once([partial(_exchange, line, message) for line in opened], seconds)
         for line in opened:
             line.close()
-        if failures:
-            raise failures[0]
-        return sum(counts), elapsed
+        return counted
 
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
         message = ECHO + bytes(size - 1)
@@ -81,6 +55,42 @@ class Blocking(Client):
             line.close()
             count += 1
         return count, elapsed
+
+
+def count_at_once(actions: Sequence[Callable[[], object]], seconds: float) -> tuple[int, float]:
+    """Repeat each action in a thread of its own, after once that is not counted.
+
+    Return how often all of them were done, and the seconds that took.
+    """
+    for action in actions:
+        action()
+    ready = threading.Barrier(len(actions) + 1)
+    counts: list[int] = []
+    failures: list[BaseException] = []
+
+    def work(action: Callable[[], object]) -> None:
+        count = 0
+        ready.wait()
+        end = time.perf_counter() + seconds
+        try:
+            while time.perf_counter() < end:
+                action()
+                count += 1
+        except Exception as error:
+            failures.append(error)
+        counts.append(count)
+
+    threads = [threading.Thread(target=work, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    start = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    elapsed = time.perf_counter() - start
+    if failures:
+        raise failures[0]
+    return sum(counts), elapsed
 
 
 def _upload(line: Line, size: int) -> None:

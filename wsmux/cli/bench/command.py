@@ -1,4 +1,4 @@
-"""Measure the wires against plain WebSocket libraries, in one run on this machine."""
+"""Measure wires, or calls, against plain WebSocket libraries, in one run on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
     "Exit status 0 whatever the figures, but with --check. libp2p-yamux, which --protocol yamux "
     "adds, runs in the Python that the variable WSMUX_LIBP2P_PYTHON names: one that has libp2p, "
-    "trio, wsproto, websocket-client and simple-websocket installed."
+    "trio, wsproto, websocket-client and simple-websocket installed. replit-river, which --rpc "
+    "measures against the server of this one, runs in that of WSMUX_RIVER_PYTHON: one that has "
+    "replit-river, websocket-client and simple-websocket installed."
 )
 
 REPETITIONS, SECONDS = 7, 0.4
@@ -42,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROTOCOLS",
         help="further wires to measure: js-ws, yamux, bymux, comma-separated",
     )
+    parser.add_argument(
+        "--rpc",
+        action="store_true",
+        help="measure remote calls over River instead of streams, and the memory of a session",
+    )
     parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
     parser.add_argument(
         "--pin",
@@ -62,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
     from . import environment
     from .results import judge, pass_as_json, pass_table
 
-    measures = _chosen_measures(args.measures)  # first: what is misspelt there is the answer
-    peers = _chosen_peers(args.peers, args.protocol)
+    if args.rpc and args.protocol:
+        raise CommandError("--rpc measures calls, which have no wire to choose", status=2)
+    measures = _chosen_measures(args)  # first: what is misspelt there is the answer
+    peers = _chosen_peers(args.peers, args.protocol, args.rpc)
     described = environment.describe(peers)
     passes = _measure(args, peers, measures)
     verdicts = judge(passes)
@@ -84,11 +93,13 @@ def run(args: argparse.Namespace) -> int:
     return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
 
 
-def _chosen_peers(names: Sequence[str] | None, protocols: Sequence[str] | None) -> list[Peer]:
+def _chosen_peers(
+    names: Sequence[str] | None, protocols: Sequence[str] | None, rpc: bool
+) -> list[Peer]:
     """Return the named variants, or the usual ones, and those of further wires."""
     from .peers import find_peers
 
-    known = find_peers()
+    known = {name: peer for name, peer in find_peers().items() if peer.rpc is rpc}
     unknown = [name for name in names or () if name not in known]
     if unknown:
         raise CommandError(f"no variant {unknown[0]!r}; there are {', '.join(known)}", status=2)
@@ -111,14 +122,16 @@ def _chosen_peers(names: Sequence[str] | None, protocols: Sequence[str] | None) 
     return chosen
 
 
-def _chosen_measures(names: Sequence[str] | None) -> list[str]:
+def _chosen_measures(args: argparse.Namespace) -> list[str]:
     from .measures import MEASURES
+    from .rpc_measures import RPC_MEASURES
 
-    unknown = [name for name in names or () if name not in MEASURES]
+    names, known = args.measures, RPC_MEASURES if args.rpc else MEASURES
+    unknown = [name for name in names or () if name not in known]
     if unknown:
-        text = f"no measure {unknown[0]!r}; there are {', '.join(MEASURES)}"
+        text = f"no measure {unknown[0]!r}; there are {', '.join(known)}"
         raise CommandError(text, status=2)
-    return [name for name in MEASURES if not names or name in names]
+    return [name for name in known if not names or name in names]
 
 
 def _measure(

@@ -16,7 +16,7 @@ from .processes import cores
 
 __all__ = ["describe", "lines"]
 
-PACKAGES = ("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel")
+PACKAGES = ("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel", "msgpack")
 
 
 def describe(peers: Sequence[Peer]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from .peer import CHUNK, Client
 
@@ -19,16 +20,21 @@ PROBE = 4 * 1024 * 1024
 # Bytes of the exchange on a freshly opened line.
 EXCHANGE = 1024
 
-Rate = Callable[[Client, float, dict[str, float]], float]
+# Of a ``Client``, or of ``Calls`` with ``--rpc``.
+Rate = Callable[[Any, float, dict[str, float]], float]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Name one figure; ``run(client, seconds, known)`` returns it, ``known`` keeps rates."""
+    """Name one figure; ``run(client, seconds, known)`` returns it, ``known`` keeps rates.
+
+    A ``fresh`` one is taken of processes that have done nothing else, and do nothing more.
+    """
 
     title: str
     unit: str
     run: Rate
+    fresh: bool = False
 
 
 def _bulk(name: str, move: Callable[[Client, int], float]) -> Rate:

@@ -16,9 +16,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from .interpreters import missing_module
+
+if TYPE_CHECKING:
+    from .calls import Calls
 
 __all__ = [
     "CHUNK",
@@ -100,6 +103,8 @@ class Peer(ABC):
         environment: variables to set in both processes; ``None`` removes one.
         python_variable: the environment variable that names the Python to run it, where it needs
             another one than this.
+        rpc: it makes calls, and is measured with ``--rpc`` only; ``connect`` returns ``Calls``.
+        leaves_out: figures that cannot be taken of it.
     """
 
     name: ClassVar[str]
@@ -110,12 +115,18 @@ class Peer(ABC):
     hides: ClassVar[tuple[str, ...]] = ()
     environment: ClassVar[dict[str, str | None]] = {}
     python_variable: ClassVar[str | None] = None
+    rpc: ClassVar[bool] = False
+    leaves_out: ClassVar[tuple[str, ...]] = ()
 
     @property
     def python(self) -> str | None:
         """The Python that runs it; ``None`` when nobody has named the one it needs."""
         variable = self.python_variable
         return sys.executable if variable is None else os.environ.get(variable) or None
+
+    def python_of(self, role: str) -> str | None:
+        """Return the Python of the server's or the client's process."""
+        return self.python
 
     def lacks(self) -> str | None:
         """Return why it cannot be measured here; ``None`` when it can."""
@@ -136,13 +147,14 @@ class Peer(ABC):
         """Run ``serve_line`` for every line of every client; return the address."""
 
     @abstractmethod
-    def connect(self, address: str) -> AbstractContextManager[Client]:
+    def connect(self, address: str) -> AbstractContextManager[Client | Calls]:
         """Return what measures a server."""
 
 
-def serve_line(line: Line) -> None:
-    """Do what the client asks for, as the server."""
-    first = line.receive(CHUNK)
+def serve_line(line: Line, first: bytes | None = None) -> None:
+    """Do what the client asks for, as the server; ``first`` has been received already."""
+    if first is None:
+        first = line.receive(CHUNK)
     if first[:1] == ECHO:
         while first:
             line.send(first)

@@ -42,6 +42,7 @@ class Processes:
 
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer = peer
+        self.pinned = pinned
         self._places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
         self._running: list[subprocess.Popen[str]] = []
         self._begin()
@@ -93,7 +94,7 @@ class Processes:
                 environment[variable] = value
         with undisturbed():
             process = subprocess.Popen(
-                [self.peer.python or sys.executable, "-c", program],
+                [self.peer.python_of(role) or sys.executable, "-c", program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=environment,

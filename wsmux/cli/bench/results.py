@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from ..terminal import Table
-from .measures import MEASURES
 from .peer import Peer
+from .rpc_measures import EVERY_MEASURE
 
 __all__ = ["Figures", "Pass", "Target", "Verdict", "judge", "pass_as_json", "pass_table"]
 
@@ -50,12 +50,13 @@ class Pass:
 
 @dataclass(frozen=True)
 class Target:
-    """Name a lower limit, of a rate, or of a ratio to the variant ``base``."""
+    """Name a lower limit, of a rate, or of a ratio to the variant ``base``; or an upper one."""
 
     measure: str
     variant: str
     limit: float
     base: str | None = "raw"
+    upper: bool = False
 
 
 TARGETS = (
@@ -73,6 +74,15 @@ TARGETS = (
         Target(measure, "wsmux-yamux", 3.0, base="libp2p-yamux")
         for measure in ("upload", "download", "ping-1k")
     ),
+    Target("rpc-1", "river", 0.4, base="raw-calls"),
+    *(
+        Target(measure, "river", 1.0, base="replit-river")
+        for measure in ("rpc-1", "rpc-32", "stream", "subscription", "echo-64k")
+    ),
+    *(
+        Target(measure, "river", 64.0, base=None, upper=True)
+        for measure in ("idle-server", "idle-client")
+    ),
 )
 
 
@@ -86,11 +96,14 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """Whether the median reaches the limit."""
-        return self.figure is not None and self.figure >= self.target.limit
+        """Whether the median is on the right side of the limit."""
+        if self.figure is None:
+            return False
+        limit = self.target.limit
+        return self.figure <= limit if self.target.upper else self.figure >= limit
 
     def __str__(self) -> str:
-        target, what = self.target, MEASURES[self.target.measure]
+        target, what = self.target, EVERY_MEASURE[self.target.measure]
         unit = f" x {target.base}" if target.base else f" {what.unit}"
         figure = "failed"
         if self.figure is not None:
@@ -99,18 +112,19 @@ class Verdict:
         pinned = "pinned" if self.pinned else "not pinned"
         return (
             f"{verdict}  {target.variant}, {what.title}, {pinned}: "
-            f"{figure}{unit}, wanted {target.limit:g}"
+            f"{figure}{unit}, wanted {'at most ' if target.upper else ''}{target.limit:g}"
         )
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for machines."""
-        target = self.target
+        target, unit = self.target, EVERY_MEASURE[self.target.measure].unit
         return {
             "measure": target.measure,
             "variant": target.variant,
             "pinned": self.pinned,
-            "kind": f"ratio to {target.base}" if target.base else MEASURES[target.measure].unit,
+            "kind": f"ratio to {target.base}" if target.base else unit,
             "limit": target.limit,
+            "upper": target.upper,
             "figure": self.figure,
             "met": self.met,
         }
@@ -142,7 +156,7 @@ def pass_table(run: Pass, peers: Sequence[Peer]) -> Table:
     """Return a row for each measure: median, (lowest-highest), and the ratio to the base."""
     rows = []
     for measure in run.figures:
-        cells = [f"{MEASURES[measure].title}, {MEASURES[measure].unit}"]
+        cells = [f"{EVERY_MEASURE[measure].title}, {EVERY_MEASURE[measure].unit}"]
         for peer in peers:
             cells.append(_cell(run, measure, peer.name))
             if peer.name != peer.base:
@@ -157,6 +171,8 @@ def pass_table(run: Pass, peers: Sequence[Peer]) -> Table:
 
 
 def _cell(run: Pass, measure: str, variant: str) -> str:
+    if variant not in run.figures[measure]:
+        return "-"
     values = run.taken(measure, variant)
     failed = len(run.figures[measure][variant]) - len(values)
     if not values:
@@ -175,6 +191,8 @@ def pass_as_json(run: Pass, peers: Sequence[Peer]) -> dict[str, Any]:
     for measure, row in run.figures.items():
         variants: dict[str, Any] = {}
         for peer in peers:
+            if peer.name not in row:
+                continue
             values = run.taken(measure, peer.name)
             ratios = run.ratios(measure, peer.name, peer.base)
             variants[peer.name] = {
@@ -186,5 +204,5 @@ def pass_as_json(run: Pass, peers: Sequence[Peer]) -> dict[str, Any]:
                 "ratios": ratios,
                 "ratio": median(ratios) if ratios else None,
             }
-        measures[measure] = {"unit": MEASURES[measure].unit, "variants": variants}
+        measures[measure] = {"unit": EVERY_MEASURE[measure].unit, "variants": variants}
     return {"pinned": run.pinned, "measures": measures, "failures": list(run.failures)}

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from .peer import Peer
 from .processes import MeasurementFailed, Processes
 from .results import Figures, Pass
+from .rpc_measures import EVERY_MEASURE
 
 __all__ = ["run_pass"]
 
@@ -27,7 +28,10 @@ def run_pass(
     does meets them alike; who goes first rotates. The others' processes wait meanwhile. What fails
     has no figure, and says why.
     """
-    figures: Figures = {measure: {peer.name: [] for peer in peers} for measure in measures}
+    figures: Figures = {
+        measure: {peer.name: [] for peer in peers if measure not in peer.leaves_out}
+        for measure in measures
+    }
     failures: list[str] = []
     with ExitStack() as stack:
         running = [stack.enter_context(Processes(peer, pinned)) for peer in peers]
@@ -36,10 +40,20 @@ def run_pass(
             for measure in measures:
                 for processes in (*running[first:], *running[:first]):
                     name, value = processes.peer.name, None
+                    if name not in figures[measure]:
+                        progress(1)
+                        continue
                     try:
-                        value = processes.measure(measure, seconds)
+                        value = _measured(processes, measure, seconds)
                     except MeasurementFailed as error:
                         failures.append(f"{name}, {measure}, repetition {repetition + 1}: {error}")
                     figures[measure][name].append(value)
                     progress(1)
     return Pass(pinned, figures, tuple(failures))
+
+
+def _measured(processes: Processes, measure: str, seconds: float) -> float:
+    if not EVERY_MEASURE[measure].fresh:
+        return processes.measure(measure, seconds)
+    with Processes(processes.peer, processes.pinned) as fresh:
+        return fresh.measure(measure, seconds)

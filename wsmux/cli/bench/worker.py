@@ -12,9 +12,9 @@ import signal
 import sys
 from typing import Any
 
-from .measures import MEASURES
 from .peer import Peer
 from .peers import find_peers
+from .rpc_measures import EVERY_MEASURE
 
 __all__ = ["main"]
 
@@ -45,7 +45,7 @@ def _measure(peer: Peer, address: str) -> None:
         for line in sys.stdin:
             order = json.loads(line)
             try:
-                value = MEASURES[order["measure"]].run(client, order["seconds"], known)
+                value = EVERY_MEASURE[order["measure"]].run(client, order["seconds"], known)
             except Exception as error:
                 _say({"error": f"{type(error).__name__}: {error}"})
             else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import ClassVar, cast
 
 from ..blocking import Blocking
+from ..calls import Calls, LineCalls, serve_calls
 from ..peer import Client, Line, Peer, serve_line
 
 HANDSHAKE = 10.0
@@ -29,21 +31,19 @@ class Raw(Peer):
         if hasattr(_abnf, "XorMaskerSimple") is bool(self.hides):
             raise RuntimeError(f"{self.name}: websocket-client does not mask as promised")
 
+    def serve_line(self, line: Line) -> None:
+        """Do what the client asks for on one line."""
+        serve_line(line)
+
     @contextmanager
     def serve(self) -> Iterator[str]:
         with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-            threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+            threading.Thread(target=_accept, args=(listener, self.serve_line), daemon=True).start()
             yield f"ws://127.0.0.1:{listener.getsockname()[1]}/"
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
-        import websocket
-
-        def opener() -> Line:
-            client = websocket.create_connection(address)
-            return Line(client.send_binary, lambda size: cast(bytes, client.recv()), client.close)
-
-        yield Blocking(opener)
+    def connect(self, address: str) -> Iterator[Client | Calls]:
+        yield Blocking(partial(_open, address))
 
 
 class Accelerated(Raw):
@@ -55,14 +55,37 @@ class Accelerated(Raw):
     hides = ()
 
 
-def _accept(listener: socket.socket) -> None:
+class RawCalls(Raw):
+    """The same for calls, each of which is an echo."""
+
+    name = base = "raw-calls"
+    about = "websocket-client and simple-websocket, one WebSocket for each call at a time"
+    rpc = True
+    leaves_out = ("idle-server", "idle-client")
+
+    def serve_line(self, line: Line) -> None:
+        serve_calls(line)
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Client | Calls]:
+        yield LineCalls(partial(_open, address))
+
+
+def _open(address: str) -> Line:
+    import websocket
+
+    client = websocket.create_connection(address)
+    return Line(client.send_binary, lambda size: cast(bytes, client.recv()), client.close)
+
+
+def _accept(listener: socket.socket, serve: Callable[[Line], None]) -> None:
     with suppress(OSError):  # closed: the measurement is over
         while True:
             sock, _ = listener.accept()
-            threading.Thread(target=_serve, args=(sock,), daemon=True).start()
+            threading.Thread(target=_serve, args=(sock, serve), daemon=True).start()
 
 
-def _serve(sock: socket.socket) -> None:
+def _serve(sock: socket.socket, serve: Callable[[Line], None]) -> None:
     import simple_websocket
 
     from wsmux.deadline import Deadline
@@ -80,7 +103,7 @@ def _serve(sock: socket.socket) -> None:
             return b""
 
     with suppress(simple_websocket.ConnectionClosed, OSError):
-        serve_line(Line(server.send, receive, server.close))
+        serve(Line(server.send, receive, server.close))
 
 
-PEERS: list[Peer] = [Raw(), Accelerated()]
+PEERS: list[Peer] = [Raw(), Accelerated(), RawCalls()]
