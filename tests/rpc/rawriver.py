@@ -58,6 +58,7 @@ class RawRiver:
         self, sock: socket.socket, *, websocket: bool, codec: str, client: bool, own: str, peer: str
     ) -> None:
         sock.settimeout(WAIT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.websocket = websocket
         self.codec = codec
@@ -206,9 +207,9 @@ class RawRiver:
         status: Fields = fields["payload"]["status"]
         return status
 
-    def attach(self, session: str) -> None:
+    def attach(self, session: str, changed: Fields | None = None) -> None:
         """Shake hands, which must go well."""
-        self.hello(session)
+        self.hello(session, changed)
         assert self.status() == {"ok": True, "sessionId": session}
 
     def answer(self, payload: Any, **envelope: Any) -> None:

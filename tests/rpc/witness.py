@@ -21,6 +21,7 @@ class Note:
         self.entered = threading.Event()
         self.requests: list[Any] = []
         self.errors: list[str] = []
+        self.message = ""
         self.left = threading.Event()
         self.cleaned = threading.Event()  # what was deferred has run
         self.context: rpc.Context | None = None
@@ -39,17 +40,21 @@ class Witness:
 
     def __init__(self) -> None:
         self.notes: defaultdict[str, Note] = defaultdict(Note)
+        self.block = threading.Event()  # which handlers called ``blocks`` wait for
         self.service = service = rpc.Service("test")
         service.rpc(name="same")(lambda ctx, init: init)
         service.rpc(name="add", init=WITH_NUMBER)(lambda ctx, init: init["n"] + 1)
         service.rpc(name="waits")(self._waits)
+        service.rpc(name="blocks")(self._blocks)
         service.rpc(name="__class__")(lambda ctx, init: "found by its name")
         service.upload(name="total", request=NUMBER)(self._total)
-        service.upload(name="early")(lambda ctx, init, requests: "early")
+        service.upload(name="holds")(lambda ctx, init, requests: self._waits(ctx, init))
         service.subscription(name="count")(self._count)
         service.subscription(name="watch")(self._watch)
+        service.subscription(name="pends")(self._pends)
         service.subscription(name="pours")(self._pours)
         service.stream(name="echo")(self._echo)
+        service.stream(name="reads")(self._echo)
 
     def _enter(self, ctx: rpc.Context, label: str) -> Note:
         note = self.notes[label]
@@ -61,19 +66,23 @@ class Witness:
     def _waits(self, ctx: rpc.Context, init: str) -> str:
         """Answer when the call is over."""
         note = self._enter(ctx, init)
-        ended = ctx.ended.wait(WAIT)
-        note.errors.append("UNEXPECTED_DISCONNECT" if ended else "nothing")  # it has no reader
+        if ctx.ended.wait(WAIT):
+            note.errors.append("ended")
         note.left.set()
         return "late"
+
+    def _blocks(self, ctx: rpc.Context, init: str) -> bool:
+        """Answer when ``block`` is set, whatever becomes of the call."""
+        self._enter(ctx, init)
+        return self.block.wait(WAIT)
 
     def _total(self, ctx: rpc.Context, init: str, requests: rpc.Readable[Any]) -> Any:
         note = self._enter(ctx, init)
         try:
-            for request in requests:
-                note.requests.append(request)
-            return sum(note.requests)
+            return sum(requests)
         except rpc.RiverError as error:
             note.errors.append(error.code)
+            note.message = error.message
             raise
         finally:
             note.left.set()
@@ -92,9 +101,13 @@ class Witness:
             note.left.set()
 
     def _watch(self, ctx: rpc.Context, init: str, responses: rpc.Writable[Any]) -> None:
+        responses.write("first")
+        self._pends(ctx, init, responses)
+
+    def _pends(self, ctx: rpc.Context, init: str, responses: rpc.Writable[Any]) -> None:
+        """Write when the call is over."""
         note = self._enter(ctx, init)
         try:
-            responses.write("first")
             ctx.ended.wait(WAIT)
             responses.write("late")
         except rpc.RiverError as error:
@@ -116,5 +129,6 @@ class Witness:
                 responses.write(request)
         except rpc.RiverError as error:
             note.errors.append(error.code)
+            note.message = error.message
         finally:
             note.left.set()

@@ -44,7 +44,8 @@ class Options:
     """Most seconds between attempts, less jitter."""
 
     send_buffer_messages: int = 1024
-    """Messages not acknowledged, of all calls together, at which writers wait."""
+    """Messages not acknowledged, of all calls together, at which writers wait. A peer that provokes
+    32 times as many, and goes on without acknowledging them, loses its session."""
 
     send_buffer_bytes: int = 16 * MIB
     """The same in bytes."""

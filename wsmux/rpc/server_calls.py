@@ -67,6 +67,8 @@ class ServerCall(Line):
         self._ended: threading.Event | None = None
         self._deferred: list[Callable[[], object]] = []
         self._cleaned = False  # what was deferred has run
+        self.answered = False  # its handler has returned, or has said the last that it says
+        self.orphan = False  # cancelled while that was not so
 
     @property
     def name(self) -> str:

@@ -263,12 +263,14 @@ class ServerEngine(Router):
             self._finish(over)
             if leaves:
                 hang_up(channel)
-            elif envelope is None:
-                pass  # nothing for anybody above the session
-            elif envelope.stream_id == REHANDSHAKE_STREAM:
-                self._renew(live, attachment, channel, envelope)
-            else:
-                self._dispatch(live, envelope, len(frame), wakes)
+            elif envelope is not None:  # something for somebody above the session
+                try:
+                    if envelope.stream_id == REHANDSHAKE_STREAM:
+                        self._renew(live, attachment, channel, envelope)
+                    else:
+                        self._dispatch(live, envelope, len(frame), wakes)
+                except SessionFailure as failure:
+                    self._destroy(live, attachment, channel, failure)
 
     def _keep_time(self, live: Live, attachment: int, channel: Channel) -> None:
         session, now = live.session, channel.now
@@ -307,13 +309,13 @@ class ServerEngine(Router):
                     raise MalformedHandshake("new metadata came before the last were checked")
                 live.renewing = True
         except MalformedHandshake as error:
-            self._unwelcome(live, attachment, channel, str(error))
-            return
+            raise SessionFailure(str(error), FailureKind.HANDSHAKE) from error
 
         def run() -> None:
             checked = self._greeting.check(metadata, live.metadata, live.session.peer_id)
             if isinstance(checked, Unwelcome):
-                self._unwelcome(live, attachment, channel, checked.reason)
+                failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
+                self._destroy(live, attachment, channel, failure)
             else:
                 self._renewed(live, attachment, channel, checked)
 
@@ -328,14 +330,15 @@ class ServerEngine(Router):
                 live.refresh.validated(parsed.expires)
         channel.wake()  # there is a time to keep
 
-    def _unwelcome(self, live: Live, attachment: int, channel: Channel, reason: str) -> None:
-        """Destroy a session over its new metadata, unless a connection with newer ones came."""
+    def _destroy(
+        self, live: Live, attachment: int, channel: Channel, failure: SessionFailure
+    ) -> None:
+        """Destroy a session over what a connection brought, unless a newer one came."""
         wakes: list[Bell] = []
         over: list[ServerCall] = []
         with self.mutex:
             live.renewing = False
             if live.session.attachments == attachment:
-                failure = SessionFailure(reason, FailureKind.HANDSHAKE)
                 over = self._fail_locked(live.session, failure, wakes)
         wake(wakes)
         self._finish(over)

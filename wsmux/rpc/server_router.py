@@ -19,6 +19,7 @@ from ..waiter import WaitList, wake
 from .codec import Codec, EncodeError
 from .envelope import CANCELLED, CLOSED, OPEN, Envelope
 from .errors import CANCEL, INVALID_REQUEST, UNCAUGHT_ERROR, RiverError
+from .failures import FailureKind, SessionFailure
 from .options import Options
 from .pipes import Err
 from .refresh import Refresh
@@ -56,6 +57,7 @@ class Live:
         self.order = threading.Lock()
         self.channel: Channel | None = None
         self.calls: dict[str, ServerCall] = {}
+        self.orphans = 0  # handlers that run, or wait for a worker, though their call was cancelled
         self.tombstones: OrderedDict[str, None] = OrderedDict()
         self.metadata: Any = None
 
@@ -102,17 +104,25 @@ class Router(Replies):
     # Messages
 
     def _dispatch(self, live: Live, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
-        """Handle one message of a session, in order; see the text, "On the server"."""
+        """Handle one message of a session, in order; see the text, "On the server".
+
+        Raises:
+            SessionFailure: it cannot be answered.
+        """
+        stream_id, flags = envelope.stream_id, envelope.flags
         with self.mutex:
-            call = live.calls.get(envelope.stream_id)
-        if call is not None:
-            self._continue(live, call, envelope, size, wakes)
-        elif envelope.flags & OPEN:
-            self._open(live, envelope, wakes)
-        else:
-            name = _shown(envelope.stream_id)
-            text = f"no call is open on stream {name}, and the message opens none"
-            self._refuse_stream(live, envelope.stream_id, text)
+            call = live.calls.get(stream_id)
+        try:
+            if call is not None:
+                self._continue(live, call, envelope, size, wakes)
+            elif flags & OPEN and not flags & CANCELLED:
+                self._open(live, envelope, wakes)
+            else:
+                name = _shown(stream_id)
+                text = f"no call is open on stream {name}, and the message opens none"
+                self._refuse_stream(live, stream_id, text)
+        except EncodeError as error:
+            raise SessionFailure(str(error), FailureKind.SENDING) from error
 
     def _open(self, live: Live, envelope: Envelope, wakes: list[Bell]) -> None:
         stream_id = envelope.stream_id
@@ -127,7 +137,7 @@ class Router(Replies):
         with self.mutex:
             if live.session not in self._live:
                 return  # it has ended meanwhile
-            full = len(live.calls) >= self.options.max_streams
+            full = len(live.calls) + live.orphans >= self.options.max_streams
             if not full:
                 call.first_metadata = live.metadata
                 live.calls[stream_id] = call
@@ -137,7 +147,7 @@ class Router(Replies):
             text = f"more than {self.options.max_streams} calls are open"
             self._refuse_stream(live, stream_id, text)
         else:
-            self._workers.add(lambda: self._handle(call, envelope.payload), wakes)
+            self._workers.add(lambda: self._work(live, call, envelope.payload), wakes)
 
     def _find(self, envelope: Envelope) -> Procedure | str:
         """Return the procedure that a message opens, or what is wrong with it."""
@@ -215,11 +225,20 @@ class Router(Replies):
                 return
             if call.procedure.kind.writes_responses and not call.writer.closed:
                 self._send_locked(live, call.stream_id, self._close_packed, CLOSED)
-            live.calls.pop(call.stream_id, None)
-            call.end_locked(error, wakes)
-            self._room.collect(wakes)
+            self._drop_locked(live, call, error, wakes)
         wake(wakes)
         self._finish([call])
+
+    def _drop_locked(
+        self, live: Live, call: ServerCall, error: RiverError, wakes: list[Bell]
+    ) -> None:
+        """Take a cancelled call off the table; its handler counts until it returns."""
+        live.calls.pop(call.stream_id, None)
+        if not call.answered:
+            call.orphan = True
+            live.orphans += 1
+        call.end_locked(error, wakes)
+        self._room.collect(wakes)
 
     def _over_locked(self, live: Live, call: ServerCall) -> bool:
         """Take a call off the table when both halves have ended; tell whether that is now."""
@@ -230,8 +249,19 @@ class Router(Replies):
 
     # Handlers
 
+    def _work(self, live: Live, call: ServerCall, init: Any) -> None:
+        """Be a worker's part in a call: nothing, if it was over before one was free."""
+        try:
+            if not call.over:
+                self._handle(call, init)
+        finally:
+            if not call.answered:
+                with self.mutex:
+                    live.orphans -= call.orphan
+                    call.answered, call.orphan = True, False
+
     def _handle(self, call: ServerCall, init: Any) -> None:
-        """Run a handler, in a worker, and send what comes of it."""
+        """Run a handler, and send what comes of it."""
         context = Context(call, self.states[call.procedure.service], self.context)
         try:
             value = self._run(call, context, init)
@@ -324,6 +354,7 @@ class Router(Replies):
             if live is not None and not call.writer.closed:
                 self._send_locked(live, call.stream_id, packed, CLOSED)
                 call.writer.close_locked()
+                call.answered = True
                 over = self._over_locked(live, call)
         wake(wakes)
         self._flush(call.session)
@@ -365,9 +396,7 @@ class Router(Replies):
                 return
             self._bury_locked(live, call.stream_id)
             self._send_locked(live, call.stream_id, packed, CANCELLED)
-            live.calls.pop(call.stream_id, None)
-            call.end_locked(error, wakes)
-            self._room.collect(wakes)
+            self._drop_locked(live, call, error, wakes)
         wake(wakes)
         self._flush(call.session)
         self._finish([call])

@@ -29,6 +29,8 @@ Where this differs from shipped code:
   upstream can reconnect for ever over the same gap.
 - A stream id is not longer than any other id may be, for each end remembers those of others.
 - A message that cannot be encoded leaves the session as it was; shipped code destroys it.
+- A peer that goes on sending while many times ``send_buffer_messages`` wait for its
+  acknowledgement loses the session: writers wait, but answers that it provokes do not.
 
 There are no threads, clocks or sockets here. The owner holds one lock around all calls, and says
 what time it is, in seconds of any monotonic clock. It passes on what it has received before it
@@ -55,6 +57,10 @@ __all__ = ["TABLE", "Lapse", "Session", "SessionInput", "SessionState"]
 # Seconds that a challenged peer has to be heard. A shipped client that is refused meanwhile stops
 # for good after five attempts, the last two of them 1.05 and 2.25 seconds after the first at least.
 PROOF_TIME = 1.0
+
+# Times send_buffer_messages that a peer which sends may leave unacknowledged: far above what honest
+# ones have under way, some megabytes of small answers.
+MOST_UNACKNOWLEDGED = 32
 
 
 class SessionState(Enum):
@@ -250,6 +256,9 @@ class Session:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
+        most = MOST_UNACKNOWLEDGED * self._options.send_buffer_messages
+        if self._ledger.buffered_messages > most:
+            raise SessionFailure(f"the peer sends, but does not acknowledge {most} messages")
         if is_ack:
             if self.role is Role.CLIENT:
                 self._acknowledge()

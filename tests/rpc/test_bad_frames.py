@@ -1,0 +1,150 @@
+"""Frames and messages that no honest client's carrier would bring to a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from wsmux.rpc.codec import Codec
+from wsmux.rpc.json_codec import JsonCodec
+from wsmux.rpc.msgpack_codec import MsgpackCodec
+
+from ..faults.rawpeer import BINARY, CONTINUATION, PING, PONG, TEXT
+from .rawriver import RawRiver
+from .stand import Stand, no_exceptions, stand
+
+SMALL = 4000
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(JsonCodec, True), (MsgpackCodec, False)],
+    ids=["json-websocket", "msgpack-tcp"],
+)
+def standing(request: pytest.FixtureRequest) -> Iterator[Stand]:
+    codec: type[Codec]
+    codec, websocket = request.param
+    with stand(codec(max_size=SMALL), websocket=websocket) as made:
+        yield made
+
+
+@pytest.fixture
+def attached(standing: Stand, caplog: pytest.LogCaptureFixture) -> Iterator[tuple[RawRiver, str]]:
+    with no_exceptions(caplog), standing.attached() as attached:
+        yield attached
+
+
+WEBSOCKET = pytest.mark.parametrize(
+    "standing", [(JsonCodec, True)], indirect=True, scope="module", ids=["json-websocket"]
+)
+
+
+@WEBSOCKET
+@pytest.mark.parametrize("data", [b"", b"text", "ü".encode()], ids=["empty", "text", "utf_8"])
+def test_a_text_frame_ends_the_session(
+    data: bytes, standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    peer, name = attached
+    peer.send_bytes(data, TEXT)
+    standing.check_destroyed(peer, name)
+
+
+@WEBSOCKET
+def test_a_good_message_in_a_text_frame_ends_it_too(
+    standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    peer, name = attached
+    peer.send_bytes(peer.pack(peer.fields({"streamId": "other"})), TEXT)
+    standing.check_destroyed(peer, name)
+
+
+@WEBSOCKET
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"\x82\x01x",
+        b"\xc2\x80\0\0\0\0",
+        b"\x83\x80\0\0\0\0",
+        b"\x80\x80\0\0\0\0",
+        b"\x89\xfe\x00\x7e\0\0\0\0",
+        b"\x88\x81\0\0\0\0x",
+    ],
+    ids=["unmasked", "reserved_bit", "unknown", "continuation", "long_ping", "short_close"],
+)
+def test_a_broken_frame_ends_the_connection_only(
+    frame: bytes, standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    peer, name = attached
+    peer.sock.sendall(frame)
+    standing.check_cut(peer, name, code=1002)
+
+
+@pytest.mark.parametrize("size", [SMALL + 1, 2**32 - 1])
+def test_a_message_above_the_limit_ends_the_connection_only(
+    size: int, standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    peer, name = attached
+    long = size >= 2**16
+    if not standing.websocket:
+        peer.sock.sendall(size.to_bytes(4, "big"))
+    else:
+        length = size.to_bytes(8 if long else 2, "big")
+        peer.sock.sendall((b"\x82\xff" if long else b"\x82\xfe") + length + bytes(4))
+    standing.check_cut(peer, name, code=1009 if standing.websocket else None)
+
+
+def test_a_message_of_the_limit_is_taken(standing: Stand, attached: tuple[RawRiver, str]) -> None:
+    peer, _ = attached
+    fields = peer.fields({"streamId": "other", "controlFlags": 1, "payload": ""})
+    fill = "x" * (SMALL - len(peer.pack(fields | {"payload": "x" * 256})) + 256)
+    assert len(peer.pack(fields | {"payload": fill})) == SMALL
+    peer.send(fields | {"payload": fill})
+    standing.check_lives(peer)
+
+
+@WEBSOCKET
+def test_fragments_are_one_message(standing: Stand, attached: tuple[RawRiver, str]) -> None:
+    peer, _ = attached
+    data = peer.pack(peer.fields({"streamId": "other", "payload": 1}))
+    pieces = [data[:5], data[5:9], data[9:]]
+    opcodes = [BINARY, CONTINUATION, CONTINUATION]
+    for last, (piece, opcode) in enumerate(zip(pieces, opcodes, strict=True)):
+        frame = bytearray(peer.frame(piece, opcode))
+        frame[0] &= 0xFF if last == 2 else 0x7F
+        peer.sock.sendall(frame)
+        if last < 2:
+            peer.send_bytes(b"between", PING)
+            assert peer.recv_frame() == (PONG, b"between")
+    peer.seq += 1
+    standing.check_answered(peer, "other", 1, 0)
+    standing.check_lives(peer)
+
+
+@pytest.mark.parametrize("how", ["half_a_frame", "end_of_file"])
+def test_a_connection_that_breaks_off_leaves_the_session(
+    how: str, standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    peer, name = attached
+    if how == "half_a_frame":
+        fields = peer.fields({"streamId": "other", "payload": "half"})
+        peer.sock.sendall(peer.frame(peer.pack(fields))[:-1])
+    peer.sock.close()
+    with standing.dial(name) as again:
+        again.seq, again.ack = peer.seq, peer.ack
+        again.attach(name)
+        standing.check_lives(again)
+    assert standing.witness.notes[name].requests == [0, "still there"]
+
+
+def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
+    standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
+    """The name of the stream is told in it a second time, in part."""
+    peer, name = attached
+    fields = peer.fields({"streamId": "\N{GRINNING FACE}" * 930})
+    text = json.dumps(fields, ensure_ascii=False).encode()
+    peer.send_bytes(text if standing.codec == "json" else peer.pack(fields))
+    peer.seq += 1
+    standing.check_destroyed(peer, name)
