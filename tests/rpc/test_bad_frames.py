@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import select
 from collections.abc import Iterator
 
 import pytest
 
+from wsmux import rpc
+from wsmux.channel import Channel
 from wsmux.rpc.codec import Codec
 from wsmux.rpc.json_codec import JsonCodec
 from wsmux.rpc.msgpack_codec import MsgpackCodec
 
-from ..faults.rawpeer import BINARY, CONTINUATION, PING, PONG, TEXT
+from ..faults.rawpeer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
+from ..threads.waiting import wait_for
 from .rawriver import RawRiver
 from .stand import Stand, no_exceptions, stand
 
@@ -148,3 +152,29 @@ def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
     peer.send_bytes(text if standing.codec == "json" else peer.pack(fields))
     peer.seq += 1
     standing.check_destroyed(peer, name)
+
+
+@pytest.mark.parametrize("first", ["handshake", "nothing"])
+def test_a_connection_that_waits_for_its_end_rests(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peer does not answer the Close, so that the server waits for a while."""
+    polls: list[Channel] = []
+    poll = Channel._poll
+
+    def counted(self: Channel, poller: select.poll) -> None:
+        polls.append(self)
+        poll(self, poller)
+
+    monkeypatch.setattr(Channel, "_poll", counted)
+    monkeypatch.setattr("wsmux.rpc.carriers.CLOSE_TIMEOUT", 0.2)
+    with (
+        rpc.serve([], codec="json") as server,
+        RawRiver.dial(server.port, "json", websocket=True) as peer,
+    ):
+        if first == "handshake":
+            peer.attach("session")
+        peer.send_bytes(b"nonsense")
+        assert peer.recv_frame()[0] == CLOSE_FRAME
+        wait_for(lambda: not server._threads)
+    assert len(polls) < 20

@@ -149,7 +149,6 @@ class ServerEngine(Router):
                     if count % TOGETHER == TOGETHER - 1:
                         wake(wakes)
                 wake(wakes)
-                channel.flush()
                 if live is not None:
                     self._keep_time(live, attachment, channel)
                 elif channel.now >= started + self.options.handshake_timeout:
@@ -241,7 +240,7 @@ class ServerEngine(Router):
     def _receive(
         self, live: Live, attachment: int, channel: Channel, frame: bytes, wakes: list[Bell]
     ) -> None:
-        """Handle one message; the caller wakes ``wakes``, and flushes, behind the last of many."""
+        """Handle one message; the caller wakes ``wakes`` behind the last of many."""
         session = live.session
         with live.order:
             over: list[ServerCall] = []
@@ -298,7 +297,6 @@ class ServerEngine(Router):
         self._finish(over)
         if leaves:
             hang_up(channel)
-        channel.flush()
 
     def _renew(self, live: Live, attachment: int, channel: Channel, envelope: Envelope) -> None:
         """Take new metadata, asked for or not, and have them checked in a thread that may block."""
