@@ -48,6 +48,7 @@ class Witness:
         service.rpc(name="blocks")(self._blocks)
         service.rpc(name="__class__")(lambda ctx, init: "found by its name")
         service.upload(name="total", request=NUMBER)(self._total)
+        service.upload(name="gather")(self._gather)
         service.upload(name="holds")(lambda ctx, init, requests: self._waits(ctx, init))
         service.subscription(name="count")(self._count)
         service.subscription(name="watch")(self._watch)
@@ -89,6 +90,16 @@ class Witness:
 
     def _count(self, ctx: rpc.Context, init: int) -> Iterator[int]:
         yield from range(init)
+
+    def _gather(self, ctx: rpc.Context, init: str, requests: rpc.Readable[Any]) -> list[Any]:
+        note = self._enter(ctx, init)
+        try:
+            note.requests.extend(requests)
+        except rpc.RiverError as error:
+            note.errors.append(error.code)
+        finally:
+            note.left.set()
+        return note.requests
 
     def _pours(self, ctx: rpc.Context, init: str, responses: rpc.Writable[Any]) -> None:
         note = self._enter(ctx, init)
