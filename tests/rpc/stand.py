@@ -97,8 +97,9 @@ class Stand:
     def _rests(self) -> bool:
         engine, context = self.server.handler._engine, self.witness.notes["bystander"].context
         assert context is not None
+        readers = context._call.reader._readers
         return (
-            bool(context._call.reader._readers.parked)
+            bool(readers is not None and readers.parked)
             and engine._watch.occupied()
             and len(engine._workers._parked) == WORKERS - 1
             and len(engine._cleaners._parked) == WORKERS

@@ -48,14 +48,12 @@ def numbered() -> Any:
 
 
 @contextmanager
-def joined(
-    metadata: Any, options: rpc.Options | None = None, /, **serving: Any
-) -> Iterator[tuple[rpc.RpcServer, rpc.Client, Told]]:
+def joined(metadata: Any, **serving: Any) -> Iterator[tuple[rpc.RpcServer, rpc.Client, Told]]:
     """Yield a server, a client that has called, and what the server told of failures."""
     told: Told = []
     with (
         rpc.serve([offered()], on_protocol_error=lambda *t: told.append(t), **serving) as server,
-        rpc.connect(server.url, client_id="c", metadata=metadata, options=options) as client,
+        rpc.connect(server.url, client_id="c", metadata=metadata) as client,
     ):
         client.rpc("me", "name", None, WAIT)
         yield server, client, told
@@ -137,14 +135,14 @@ def test_no_answer_in_time_ends_the_session() -> None:
         return "late"
 
     options = rpc.Options(handshake_timeout=0.2)
-    brief = rpc.Options(session_disconnect_grace=0.2)  # the client waits for its own function, too
-    with joined(metadata, brief, options=options) as (server, client, told):
+    with joined(metadata, options=options) as (server, client, told):
         with client.subscribe("me", "names", None, WAIT) as names:
             assert names.read() == "first"
             server.handler.request_handshake("c")
+            wait_for(lambda: told)
+            go.set()
             with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
                 names.read()
-        go.set()
         assert ("handshake_failed", "the client sent no new metadata in time") in told
         assert client.rpc("me", "name", None, WAIT) == "late"
 
