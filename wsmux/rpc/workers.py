@@ -174,7 +174,8 @@ class Workers:
                 with self._lock:
                     taken, computed = self._taken, time.process_time()
                     began = time.monotonic()
-                    self._watcher.wait(self._lock, Deadline(TICK))
+                    can_help = self._parked or self._count < self._limit
+                    self._watcher.wait(self._lock, Deadline(TICK if can_help else PATIENCE))
                     if not self._left:
                         break
                     now = time.monotonic()
