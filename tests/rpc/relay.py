@@ -94,11 +94,17 @@ class Relay:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._listener.close()
-        for pair in self._pairs:
-            for end in pair.ends.values():
-                end.kill()
+        self.kill_all()
         for thread in self._threads:
             thread.join()
+
+    def kill_all(self) -> None:
+        """End what is carried, or swallowed, for both its ends."""
+        with self._lock:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            for end in pair.ends.values():
+                end.kill()
 
     def cut_all(self) -> None:
         """Reset what is carried at this moment."""
@@ -106,6 +112,12 @@ class Relay:
             pairs = list(self._pairs)
         for pair in pairs:
             pair.cut("reset", ("client", "server"))
+
+    def swallow_all(self) -> None:
+        """Carry nothing any more of what is carried at this moment."""
+        with self._lock:
+            for pair in self._pairs:
+                pair.muted = True
 
     def join(self, near: socket.socket) -> None:
         """Carry one more connection, whose client is at the other end of ``near``."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 
 from wsmux import rpc
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
+from .relay import Relay
+from .witness import Witness
 
 # A port that nobody serves: the system never gives it away.
 NOWHERE = "ws://127.0.0.1:9"
@@ -25,7 +33,7 @@ class TestCallsWithoutAConnection:
 
         with (
             rpc.serve([offered(Gate())], validate=validate) as server,
-            rpc.connect(server.url) as client,
+            rpc.connect(server.url, options=choose({})) as client,
         ):
             for text in ("first", "second"):
                 with pytest.raises(rpc.RiverError, match=f"UNEXPECTED_DISCONNECT.*{text}"):
@@ -40,3 +48,305 @@ class TestCallsWithoutAConnection:
             pytest.raises(rpc.RiverError, match="no connection within the grace"),
         ):
             client.rpc("test", "same", 1, WAIT)
+
+
+# A connection comes again at once, and silence is no reason to leave it.
+OPTIONS: dict[str, Any] = {
+    "heartbeat_interval": 3 * WAIT,
+    "connection_timeout": 0.3,
+    "handshake_timeout": 0.3,
+    "backoff_base": 0.002,
+    "backoff_jitter": 0.002,
+    "backoff_max": 0.02,
+    "session_disconnect_grace": 3 * WAIT,
+}
+
+CODECS = pytest.mark.parametrize("codec", ["json", "msgpack"])
+KINDS = ("waits", "holds", "watch", "echo")
+
+
+class Pending:
+    """Have a call of each kind under way that waits for the server, and see how they end."""
+
+    def __init__(self, client: rpc.Client, witness: Witness, pool: ThreadPoolExecutor) -> None:
+        self._notes = [witness.notes[label] for label in KINDS]
+        watch = client.subscribe("test", "watch", "watch")
+        assert watch.read(WAIT) == "first"
+        upload = client.upload("test", "holds", "holds")
+        upload.write(1)
+        stream = client.stream("test", "echo", "echo")
+        stream.write(2)
+        assert stream.read(WAIT) == 2
+        self.calls: list[Future[Any]] = [
+            pool.submit(client.rpc, "test", "waits", "waits"),
+            pool.submit(upload.finish),
+            pool.submit(watch.read),
+            pool.submit(stream.read),
+        ]
+        for note in self._notes:
+            assert note.entered.wait(WAIT)
+
+    def check_callers(self, text: str) -> None:
+        """Check that each call has ended with UNEXPECTED_DISCONNECT and this text."""
+        for call in self.calls:
+            error = call.exception(WAIT)
+            assert isinstance(error, rpc.RiverError)
+            assert error.code == "UNEXPECTED_DISCONNECT"
+            assert text in error.message
+
+    def check_handlers(self) -> None:
+        """Check that each handler heard of it, and what it deferred has run."""
+        waiting, holding, *others = self._notes
+        waiting.check_lost("ended")
+        holding.check_lost("ended")
+        for note in others:
+            note.check_lost()
+
+    def check_goes_on(self) -> None:
+        """Check that no caller and no handler has heard of anything."""
+        assert not any(call.done() for call in self.calls)
+        assert [note.errors for note in self._notes] == [[], [], [], []]
+
+
+class World:
+    """Hold servers, and a relay to one of them that can be taken away.
+
+    Attributes:
+        statuses: the beginnings and ends of the client's sessions.
+    """
+
+    def __init__(self, codec: str, stack: ExitStack) -> None:
+        self.codec = codec
+        self.stack = stack
+        self.witness = Witness()
+        self.server: rpc.RpcServer | None = None
+        self.statuses: list[str] = []
+        self.pool = stack.enter_context(ThreadPoolExecutor(4))
+        self.relay = stack.enter_context(Relay(self._dial, websocket=True))
+
+    def _dial(self) -> socket.socket:
+        if self.server is None:
+            raise ConnectionRefusedError
+        return socket.create_connection((self.server.host, self.server.port), WAIT)
+
+    def serve(self, **options: Any) -> Witness:
+        """Have a new server behind the address; return what its handlers see."""
+        witness = Witness()
+        made = rpc.serve([witness.service], codec=self.codec, options=choose(options))
+        self.server = self.stack.enter_context(made)
+        self.stack.callback(self.relay.kill_all)  # what is swallowed would hold up the shutdown
+        return witness
+
+    def connect(self, client_id: str | None = None, **options: Any) -> rpc.Client:
+        client = rpc.connect(
+            self.relay.url,
+            codec=self.codec,
+            client_id=client_id,
+            options=choose(options),
+            on_session_status=lambda status, session: self.statuses.append(status),
+        )
+        return self.stack.enter_context(client)
+
+
+def choose(options: dict[str, Any]) -> rpc.Options:
+    return rpc.Options(**OPTIONS | options)
+
+
+@pytest.fixture
+def world(codec: str) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(codec, stack)
+
+
+@CODECS
+class TestServerThatLostItsState:
+    def test_pending_calls_end_and_further_ones_begin_a_new_session(self, world: World) -> None:
+        """It was shut down, and another one is there now."""
+        witness = world.serve()
+        client = world.connect()
+        pending = Pending(client, witness, world.pool)
+        first, world.server = world.server, None
+        assert first is not None
+        first.shutdown()
+        pending.check_handlers()
+        assert not any(call.done() for call in pending.calls)  # the server may come again
+        world.serve()
+        pending.check_callers("does not know about")
+        assert client.rpc("test", "same", "new", WAIT) == "new"
+        wait_for(lambda: world.statuses == ["created", "closed", "created"])
+
+    def test_another_instance_behind_the_address_has_none_either(self, world: World) -> None:
+        """The first one still waits for its client, until the grace is over."""
+        witness = world.serve(session_disconnect_grace=0.3)
+        client = world.connect()
+        pending = Pending(client, witness, world.pool)
+        second = world.serve()
+        world.relay.cut_all()
+        pending.check_callers("does not know about")
+        assert client.rpc("test", "same", "new", WAIT) == "new"
+        pending.check_handlers()
+        wait_for(lambda: world.statuses == ["created", "closed", "created"])
+        assert set(second.notes) == set()
+
+    def test_a_call_that_no_server_has_seen_goes_to_the_next(self, world: World) -> None:
+        """Nothing of its session was lost: it has counted nothing yet."""
+        client = world.connect()
+        call = world.pool.submit(client.rpc, "test", "same", "patient", WAIT)
+        wait_for(lambda: world.statuses == ["created"])
+        world.serve()
+        assert call.result(WAIT) == "patient"
+        assert world.statuses == ["created"]
+
+    def test_the_session_after_that_survives_its_connections(self, world: World) -> None:
+        world.serve()
+        client = world.connect()
+        assert client.rpc("test", "same", 1, WAIT) == 1
+        witness = world.serve()
+        world.relay.cut_all()
+        wait_for(lambda: world.statuses == ["created", "closed", "created"])
+        pending = Pending(client, witness, world.pool)
+        world.relay.cut_all()
+        assert client.rpc("test", "same", 2, WAIT) == 2
+        pending.check_goes_on()
+        client.close()
+        pending.check_callers("the client was closed")
+
+
+@CODECS
+class TestClientThatLostItsState:
+    @pytest.fixture
+    def prompt(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("wsmux.rpc.session.PROOF_TIME", 0.1)
+
+    def test_a_new_one_of_its_name_ends_the_session_of_the_old(self, world: World) -> None:
+        witness = world.serve()
+        old = world.connect("name")
+        pending = Pending(old, witness, world.pool)
+        old.close()
+        pending.check_callers("the client was closed")
+        new = world.connect("name")
+        assert new.rpc("test", "same", "new", WAIT) == "new"
+        pending.check_handlers()
+        assert world.server is not None
+        assert world.server.handler.sessions == 1
+
+    @pytest.mark.usefixtures("prompt")
+    def test_so_does_one_that_comes_before_the_server_has_missed_the_old(
+        self, world: World
+    ) -> None:
+        """The old one is asked for a sign of life, which nobody gives."""
+        witness = world.serve()
+        old = world.connect("name")
+        pending = Pending(old, witness, world.pool)
+        world.relay.swallow_all()
+        new = world.connect("name")
+        assert new.rpc("test", "same", "new", WAIT) == "new"
+        pending.check_handlers()
+        old.close(timeout=0)  # nobody answers its Close
+        pending.check_callers("the client was closed")
+
+    @pytest.mark.usefixtures("prompt")
+    def test_of_two_that_live_the_first_one_stays(self, world: World) -> None:
+        witness = world.serve()
+        first = world.connect("name")
+        pending = Pending(first, witness, world.pool)
+        second = world.connect("name", session_disconnect_grace=0.4)
+        with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+            second.rpc("test", "same", "never", WAIT)
+        second.close()
+        assert first.rpc("test", "same", "still here", WAIT) == "still here"
+        pending.check_goes_on()
+        first.close()
+        pending.check_callers("the client was closed")
+
+
+@CODECS
+class TestGrace:
+    def test_it_elapses_while_no_server_can_be_reached(self, world: World) -> None:
+        witness = world.serve(session_disconnect_grace=0.1)
+        client = world.connect(session_disconnect_grace=0.1)
+        pending = Pending(client, witness, world.pool)
+        server, world.server = world.server, None
+        world.relay.cut_all()
+        pending.check_callers("no connection within the grace")
+        pending.check_handlers()
+        world.server = server
+        assert client.rpc("test", "same", "again", WAIT) == "again"
+        wait_for(lambda: world.statuses == ["created", "closed", "created"])
+
+    def test_it_elapses_while_the_server_accepts_and_says_nothing(self, world: World) -> None:
+        witness = world.serve(session_disconnect_grace=0.1)
+        client = world.connect(session_disconnect_grace=0.1, connection_timeout=0.05)
+        pending = Pending(client, witness, world.pool)
+        world.relay.mute = True
+        world.relay.cut_all()
+        pending.check_callers("no connection within the grace")
+        pending.check_handlers()
+        world.relay.mute = False
+        client.wait_connected(WAIT)
+        assert client.rpc("test", "same", "again", WAIT) == "again"
+
+    def test_the_server_gives_up_first_and_the_client_learns_of_it(self, world: World) -> None:
+        witness = world.serve(session_disconnect_grace=0.05)
+        client = world.connect()
+        pending = Pending(client, witness, world.pool)
+        server, world.server = world.server, None
+        world.relay.cut_all()
+        pending.check_handlers()
+        assert not any(call.done() for call in pending.calls)
+        world.server = server
+        pending.check_callers("does not know about")
+        assert client.rpc("test", "same", "again", WAIT) == "again"
+
+    def test_within_it_nothing_is_lost(self, world: World) -> None:
+        witness = world.serve()
+        client = world.connect()
+        pending = Pending(client, witness, world.pool)
+        server, world.server = world.server, None
+        world.relay.cut_all()
+        wait_for(lambda: client._engine.connector._failed >= 3)
+        world.server = server
+        assert client.rpc("test", "same", "same session", WAIT) == "same session"
+        pending.check_goes_on()
+        assert world.statuses == ["created"]
+        client.close()
+        pending.check_callers("the client was closed")
+
+
+@CODECS
+class TestServerThatIsNotThereYet:
+    """It is down for many attempts, as by default within a minute."""
+
+    def test_calls_wait_for_it_within_the_grace(self, world: World) -> None:
+        failures: list[str] = []
+        client = rpc.connect(
+            world.relay.url,
+            codec=world.codec,
+            options=choose({}),
+            on_protocol_error=lambda kind, *_: failures.append(kind),
+        )
+        world.stack.enter_context(client)
+        calls = [world.pool.submit(client.rpc, "test", "same", n, WAIT) for n in range(3)]
+        wait_for(lambda: client._engine.connector._failed >= 10)
+        world.serve()
+        assert [call.result(WAIT) for call in calls] == [0, 1, 2]
+        wait_for(lambda: failures == ["conn_retry_exceeded"])
+
+    def test_calls_fail_after_the_grace_and_the_client_connects_nevertheless(
+        self, world: World
+    ) -> None:
+        client = world.connect(session_disconnect_grace=0.05)
+        for attempt in range(2):
+            with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+                client.rpc("test", "same", attempt, WAIT)
+        world.serve()
+        client.wait_connected(WAIT)
+        assert client.rpc("test", "same", "there", WAIT) == "there"
+
+    def test_a_call_has_its_own_time_too(self, world: World) -> None:
+        client = world.connect()
+        with pytest.raises(TimeoutError):
+            client.rpc("test", "same", "impatient", timeout=0.05)
+        witness = world.serve()
+        assert client.rpc("test", "same", "patient", WAIT) == "patient"
+        assert set(witness.notes) == set()

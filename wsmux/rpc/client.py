@@ -1,4 +1,23 @@
-"""Call procedures of a River server, from any number of threads."""
+"""Call procedures of a River server, from any number of threads.
+
+What becomes of calls when something is lost:
+
+- *A connection.* It is made again, and calls hear nothing of it: whatever was not acknowledged is
+  sent once more, and arrives once. A peer that falls silent is given up after
+  ``heartbeat_interval`` times ``heartbeats_until_dead``.
+- *The way to the server*, for longer than ``session_disconnect_grace``: the session ends, at both
+  sides for themselves, and with it its calls, in UNEXPECTED_DISCONNECT. So it is when there is no
+  server yet: a call waits for one as long as the grace. Attempts to connect go on all the time, and
+  a call that is made later has a session, and a grace, of its own.
+- *The server's state*: it was started anew, or another one took its place. It refuses to resume the
+  session, whose calls end as above. The next session begins at once. A session that never had a
+  connection goes to the new server with all its calls.
+- *The client's state*: a new client with the ``client_id`` of another takes its place. At the
+  server the calls of the old one end, as soon as it has no connection, or gives no sign of life for
+  a second. Of two that live, the first one stays; the other cannot connect.
+
+A call that has ended so may have been handled: only its answer is known to be lost.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Options:
     """Intervals without a message after which a connection, not its session, is given up."""
 
     session_disconnect_grace: float = 5.0
-    """Seconds that a session outlives its connection; above connecting and handshaking."""
+    """Seconds that a session outlives its connection, or waits for its first; above connecting and
+    handshaking. Then its calls fail."""
 
     handshake_timeout: float = 1.0
     """Seconds for the other side's handshake once connected."""
@@ -41,7 +42,7 @@ class Options:
     """Most seconds added to it, at random, so that clients do not come all at once."""
 
     backoff_max: float = 32.0
-    """Most seconds between attempts, less jitter."""
+    """Most seconds between attempts, less jitter. They go on for ever; a call brings one near."""
 
     send_buffer_messages: int = 1024
     """Messages not acknowledged, of all calls together, at which writers wait. A peer that provokes
