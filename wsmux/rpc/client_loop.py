@@ -137,7 +137,7 @@ class ClientLoop:
                 self._feed_locked(attempt, messages, channel.now, wakes)
                 channel.set_owner_timer(self._connector.next_timer())
             wake(wakes)
-            if engine.orders and self._leaves(attempt):
+            if channel.error is not None or (engine.orders and self._leaves(attempt)):
                 return
 
     def _feed_locked(
