@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -139,6 +140,18 @@ class RawRiver:
         """What ``recv_end`` returns when the other side closes as River does."""
         return 1000 if self.websocket else END_OF_FILE
 
+    def close(self) -> None:
+        """End the connection as River does."""
+        if self.websocket:
+            self.send_bytes((1000).to_bytes(2, "big"), CLOSE_FRAME)
+        else:
+            self.sock.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Vanish with a TCP reset."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
     # Messages
 
     def pack(self, fields: Any) -> bytes:
@@ -263,6 +276,14 @@ class RawServer:
         return RawRiver(
             sock, websocket=self.websocket, codec=self.codec, client=False, own="SERVER", peer=""
         )
+
+    def refuse(self) -> None:
+        """Refuse the next upgrade."""
+        sock, _ = self._listener.accept()
+        with sock:
+            sock.settimeout(WAIT)
+            read_head(sock)
+            sock.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
 
     def greeted(self) -> tuple[RawRiver, Fields]:
         """Return the next connection, and what the client says first."""
