@@ -205,6 +205,23 @@ class TestBrokenRules:
             end.handle_timer(1.0)
         assert caught.value.kind is FailureKind.SENDING
 
+    @pytest.mark.parametrize("role", Role)
+    def test_a_peer_that_never_acknowledges_what_it_provokes_ends_the_session(
+        self, role: Role
+    ) -> None:
+        end = session(role, send_buffer_messages=2)
+        other = {} if role is Role.SERVER else {"from": "SERVER", "to": "client"}
+        send(end, *range(60))
+        assert end.receive(frame("below the bound", seq=0, **other), 0.0) is not None
+        send(end, *range(10))
+        with pytest.raises(SessionFailure, match="does not acknowledge 64 messages"):
+            end.receive(frame("beyond it", seq=1, **other), 0.0)
+
+    def test_what_it_acknowledges_at_last_does_not_count(self) -> None:
+        end = session(send_buffer_messages=2)
+        send(end, *range(100))
+        assert end.receive(frame("just in time", seq=0, ack=50), 0.0) is not None
+
 
 class TestConnections:
     def test_without_a_connection_messages_wait(self) -> None:
