@@ -6,5 +6,6 @@
 - ``rpc_measures.py``, ``calls.py``: the same for remote calls.
 - ``worker.py``, ``processes.py``: one client and one server process for each variant, if need be
   in a Python of its own; ``interpreters.py`` asks that what it has.
+- ``spark/``: what PySpark does, in a table of its own.
 - ``schedule.py``: which is measured when. ``results.py``: medians, ratios, targets, tables.
 """

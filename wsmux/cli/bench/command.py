@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure remote calls over River instead of streams, and the memory of a session",
     )
+    parser.add_argument(
+        "--spark",
+        action="store_true",
+        help="measure calls as PySpark makes them, near the server and far, within Spark if it is "
+        "installed",
+    )
     parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
     parser.add_argument(
         "--pin",
@@ -69,6 +75,12 @@ def run(args: argparse.Namespace) -> int:
     from . import environment
     from .results import judge, pass_as_json, pass_table
 
+    if args.spark:
+        if args.rpc or args.protocol or args.peers:
+            raise CommandError("--spark has figures of its own, chosen by --measures", status=2)
+        from .spark.command import run as run_spark
+
+        return run_spark(args)
     if args.rpc and args.protocol:
         raise CommandError("--rpc measures calls, which have no wire to choose", status=2)
     measures = _chosen_measures(args)  # first: what is misspelt there is the answer

@@ -43,7 +43,7 @@ class Raw(Peer):
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Client | Calls]:
-        yield Blocking(partial(_open, address))
+        yield Blocking(partial(open_line, address))
 
 
 class Accelerated(Raw):
@@ -68,10 +68,11 @@ class RawCalls(Raw):
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Client | Calls]:
-        yield LineCalls(partial(_open, address))
+        yield LineCalls(partial(open_line, address))
 
 
-def _open(address: str) -> Line:
+def open_line(address: str) -> Line:
+    """Open a WebSocket."""
     import websocket
 
     client = websocket.create_connection(address)
