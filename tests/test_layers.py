@@ -29,9 +29,9 @@ LAYERS |= {"transports": 3} | dict.fromkeys(
     ("acceptor", "behaviour", "bridging", "client", "server", "workers"), 4
 )
 LAYERS |= dict.fromkeys(("flask", "flask_responses"), 4)
-LAYERS["rpc"] = 5
+LAYERS |= {"rpc": 5, "spark": 6}
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
-MAY_IMPORT |= {4: {0, 1, 2, 3, 4}, 5: {0, 1, 2, 3, 4, 5}}
+MAY_IMPORT |= {4: {0, 1, 2, 3, 4}, 5: {0, 1, 2, 3, 4, 5}, 6: {0, 2, 4, 5, 6}}
 IMPURE = {"threading", "_thread", "socket", "time", "logging", "queue"}
 HANDSHAKES = {"websocket", "simple_websocket"}
 
@@ -69,6 +69,8 @@ def violations(module: str) -> list[str]:
         top = name.split(".")[0]
         if top == "wsmux":
             allowed = layer(name) in MAY_IMPORT[mine] and (mine, room(name)) != (1, "deadline")
+            if (mine, room(name)) == (6, "rpc"):
+                allowed = name == "wsmux.rpc"  # its public names
         elif top not in sys.stdlib_module_names:
             masker = (module, name) == ("wsmux.websocket.masking", "websockets.speedups")
             allowed = masker or (mine > 1 and not (mine == 2 and top in HANDSHAKES))

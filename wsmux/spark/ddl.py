@@ -1,0 +1,207 @@
+"""Read the types that Spark writes as text, without Spark: ``double``, ``struct<city:string>``.
+
+A worker has no JVM to ask, and a driver may not have a session yet. Names are those of Spark's DDL;
+field names may stand in backticks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Ddl", "ddl_of", "parse"]
+
+# Names of a type, by Spark's own for it; what Arrow calls it.
+ARROW_NAMES = {
+    "boolean": "bool_",
+    "tinyint": "int8",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "float": "float32",
+    "double": "float64",
+    "string": "string",
+    "binary": "binary",
+    "date": "date32",
+}
+SYNONYMS = {
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "dec": "decimal",
+    "numeric": "decimal",
+    "timestamp_ltz": "timestamp",
+}
+
+# Types inside each other that are read; no honest schema has more.
+MOST_DEPTH = 50
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|([<>(),:]))")
+
+
+class Ddl(NamedTuple):
+    """Be one type: its name, and what it is made of."""
+
+    name: str
+    inner: tuple[Ddl, ...] = ()
+    fields: tuple[str, ...] = ()
+    digits: tuple[int, int] = (10, 0)
+    """Precision and scale of a decimal."""
+
+    def __str__(self) -> str:
+        if self.name == "decimal":
+            return f"decimal({self.digits[0]},{self.digits[1]})"
+        if self.name == "struct":
+            pairs = zip(self.fields, self.inner, strict=True)
+            return f"struct<{','.join(f'{_quoted(name)}:{each}' for name, each in pairs)}>"
+        return f"{self.name}<{','.join(map(str, self.inner))}>" if self.inner else self.name
+
+    def arrow(self) -> Any:
+        """Return it as pyarrow's type, the one that Spark takes for it."""
+        import pyarrow as pa
+
+        inner = [each.arrow() for each in self.inner]
+        match self.name:
+            case "decimal":
+                return pa.decimal128(*self.digits)
+            case "timestamp":
+                return pa.timestamp("us", tz="UTC")
+            case "timestamp_ntz":
+                return pa.timestamp("us")
+            case "array":
+                return pa.list_(inner[0])
+            case "map":
+                return pa.map_(*inner)
+            case "struct":
+                return pa.struct(list(zip(self.fields, inner, strict=True)))
+            case name:
+                return getattr(pa, ARROW_NAMES[name])()
+
+
+def ddl_of(value: Any) -> Ddl:
+    """Return the type that is meant by text, by pyspark's type or by pyarrow's.
+
+    Raises:
+        ValueError: Spark has no such type, or it is not known here.
+    """
+    if isinstance(value, str):
+        return parse(value)
+    if not hasattr(value, "simpleString"):
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        try:
+            value = from_arrow_type(value)
+        except Exception as error:
+            raise ValueError(f"Spark has no type for {value!r}") from error
+    return parse(value.simpleString())
+
+
+def parse(text: str) -> Ddl:
+    """Return the type that a text names.
+
+    Raises:
+        ValueError: it names none that is known here.
+
+    >>> str(parse("STRUCT<city: string, at: array<LONG>>"))
+    'struct<city:string,at:array<bigint>>'
+    """
+    reader = _Reader(text)
+    found = reader.type(0)
+    reader.end()
+    return found
+
+
+class _Reader:
+    """Take a text apart."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = list(_tokens(text))
+        self._tokens.reverse()
+
+    def type(self, depth: int) -> Ddl:
+        word = self._next()
+        name = SYNONYMS.get(word.lower(), word.lower())
+        if depth > MOST_DEPTH:
+            raise self._wrong()
+        if name in ARROW_NAMES or name in ("timestamp", "timestamp_ntz"):
+            return Ddl(name)
+        if name == "decimal":
+            return Ddl(name, digits=self._digits())
+        if name in ("array", "map"):
+            self._expect("<")
+            inner = [self.type(depth + 1)]
+            if name == "map":
+                self._expect(",")
+                inner.append(self.type(depth + 1))
+            self._expect(">")
+            return Ddl(name, tuple(inner))
+        if name == "struct":
+            return self._struct(depth)
+        raise self._wrong()
+
+    def _struct(self, depth: int) -> Ddl:
+        self._expect("<")
+        names: list[str] = []
+        inner: list[Ddl] = []
+        while self._peek() != ">":
+            if names:
+                self._expect(",")
+            word = self._next()
+            names.append(word[1:-1].replace("``", "`") if word.startswith("`") else word)
+            if self._peek() == ":":
+                self._next()
+            inner.append(self.type(depth + 1))
+        self._expect(">")
+        return Ddl("struct", tuple(inner), tuple(names))
+
+    def _digits(self) -> tuple[int, int]:
+        if self._peek() != "(":
+            return 10, 0
+        self._next()
+        precision, scale = self._next(), "0"
+        if self._peek() == ",":
+            self._next()
+            scale = self._next()
+        self._expect(")")
+        if not (precision.isdigit() and scale.isdigit() and 0 < int(precision) <= 38):
+            raise self._wrong()
+        return int(precision), int(scale)
+
+    def _peek(self) -> str:
+        return self._tokens[-1] if self._tokens else ""
+
+    def _next(self) -> str:
+        if not self._tokens:
+            raise self._wrong()
+        return self._tokens.pop()
+
+    def _expect(self, token: str) -> None:
+        if self._next() != token:
+            raise self._wrong()
+
+    def end(self) -> None:
+        """See that nothing is left."""
+        if self._tokens:
+            raise self._wrong()
+
+    def _wrong(self) -> ValueError:
+        return ValueError(f"{self._text!r} is no type of Spark's that is known here")
+
+
+def _tokens(text: str) -> Iterator[str]:
+    place = 0
+    text = text.rstrip()
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if found is None:
+            raise ValueError(f"{text!r} is no type of Spark's that is known here")
+        place = found.end()
+        yield found[1] or found[2] or found[3]
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name) else f"`{name.replace('`', '``')}`"

@@ -1,0 +1,115 @@
+"""Say what failed, where, in one line that survives Spark.
+
+Spark ships only the text of a worker's traceback to the driver. So an error puts all it knows into
+its last line, and ``error_from`` finds it again::
+
+    wsmux.spark.errors.SparkError: [BAD] geo.lookup: no such place (partition=3 attempt=1)
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..exceptions import WsmuxError
+
+__all__ = ["SparkError", "error_from", "hide", "one_line", "place", "shown_url"]
+
+# Characters of a message that are told: a server's text may be of any length.
+MOST_TEXT = 2000
+
+_PAIR = r"[a-z_]+=[^\s()=]+"
+_LINE = re.compile(
+    rf"SparkError: \[(?P<code>[^\]\n]+)\] (?:(?P<what>[^\n:]*): )?(?P<message>[^\n]*?)"
+    rf"(?: \((?P<place>{_PAIR}(?: {_PAIR})*)\))?$",
+    re.MULTILINE,
+)
+
+
+class SparkError(WsmuxError):
+    """Report what failed in a task, or while planning one.
+
+    Attributes:
+        code: what tells errors apart: the server's, River's, or UNAUTHORIZED, NO_CONNECTION,
+            TIMEOUT, WRONG_TYPE, CANNOT_SEND or BAD_ANSWER.
+        message: a sentence.
+        what: the procedure or stream.
+        place: where it happened: ``url``, ``stage``, ``partition``, ``attempt``, ``inflight``.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        what: str = "",
+        place: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.code = one_line(code)
+        self.message = one_line(message)
+        self.what = one_line(what)
+        self.place = dict(place or {})
+        where = " ".join(f"{name}={_no_gaps(each)}" for name, each in self.place.items())
+        text = f"{self.what}: {self.message}" if self.what else self.message
+        super().__init__(f"[{self.code}] {text} ({where})" if where else f"[{self.code}] {text}")
+
+
+def error_from(error: BaseException) -> SparkError | None:
+    """Return the ``SparkError`` that Spark's exception tells of, ``None`` if it tells of none.
+
+    It finds the last one in the text of ``PythonException``, ``AnalysisException``,
+    ``StreamingQueryException`` and their likes. What it finds has the same code, message and
+    place, all as text.
+
+    >>> text = "Traceback ...: wsmux.spark.errors.SparkError: [BAD] a.b: odd (partition=3)"
+    >>> found = error_from(RuntimeError(text))
+    >>> found.code, found.what, found.message, found.place
+    ('BAD', 'a.b', 'odd', {'partition': '3'})
+    """
+    if isinstance(error, SparkError):
+        return error
+    found = list(_LINE.finditer(str(error)))
+    if not found:
+        return None
+    last = found[-1]
+    pairs = (pair.partition("=") for pair in (last["place"] or "").split())
+    where = {name: value for name, _, value in pairs}
+    return SparkError(last["code"], last["message"], last["what"] or "", where)
+
+
+def place(url: str | None = None, **more: Any) -> dict[str, Any]:
+    """Return where this is: the server, and the task if it is one of Spark's."""
+    found: dict[str, Any] = {} if url is None else {"url": shown_url(url)}
+    # Who has not imported pyspark runs in no task of it.
+    pyspark = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.TaskContext.get()
+    if context is not None:
+        found["stage"] = context.stageId()
+        found["partition"] = context.partitionId()
+        found["attempt"] = context.attemptNumber()
+    return found | more
+
+
+def shown_url(url: str) -> str:
+    """Return an address without what may be secret in it, and without spaces."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return _no_gaps(f"{parts.scheme}://{host}{parts.path}")
+
+
+def _no_gaps(value: object) -> str:
+    """Return a value as it can stand in the list of a place."""
+    return re.sub(r"[\s()=]", "_", str(value)) or "_"
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks, cut if it is long."""
+    joined = " ".join(str(text).split())
+    return joined if len(joined) <= MOST_TEXT else f"{joined[:MOST_TEXT]}..."
+
+
+def hide(text: str, secret: str) -> str:
+    """Return a text in which a secret is not to be read."""
+    return text.replace(secret, "***") if secret else text

@@ -1,0 +1,273 @@
+"""Keep many calls under way from one thread, and hand out their outcomes as they are wanted.
+
+A generator takes work from an iterator, keeps at most ``max_in_flight`` calls between what it has
+taken and what it has given, and yields outcomes in the order of the work, or as they come. Nothing
+here knows rows, sockets or Spark; the calls themselves look at the time.
+
+Calls are started together where that is possible: one lock and one send for many. While the oldest
+is not answered nobody is woken, and when it is, those behind it mostly are too.
+
+A fault that may pass makes its call be started again, after a pause, together with the others that
+have failed so. When the generator is closed, or anything raises, what is under way is cancelled.
+
+Memory: a window is as large as ``max_in_flight`` and ``max_bytes`` allow. What a call costs, its
+request and its answer, is judged by those before it. There is always room for one.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["Outcome", "Pipeline", "Plan", "Started", "Starter", "pipeline"]
+
+# Calls of the first window, before any answer tells what they cost.
+PROBE = 32
+
+# A window is refilled when this part of it was handed out, so that it never runs empty meanwhile.
+REFILL = 4
+
+# How slowly the guess of what a call costs goes down; it goes up at once.
+CALM = 16
+
+
+class Started(Protocol):
+    """Be a call that was started, such as ``rpc.PendingCall``; see there."""
+
+    sent: int
+    size: int
+
+    def done(self) -> bool: ...
+    def result(self) -> Any: ...
+    def remaining(self) -> float | None: ...
+    def expire(self) -> bool: ...
+    def cancel(self, message: str) -> bool: ...
+
+
+class Ended(Protocol):
+    """Tell which calls have ended, such as ``rpc.Completions``; see there."""
+
+    def take(self, timeout: float | None = None) -> Sequence[Started]: ...
+
+
+class Starter(ABC):
+    """Start calls, and judge their errors."""
+
+    @abstractmethod
+    def start(self, inits: list[Any], ended: Any) -> Sequence[Started]:
+        """Start a call for each init; ``ended``, if there is one, is told of their ends."""
+
+    @abstractmethod
+    def ended(self) -> Ended:
+        """Return what is told of the ends of calls."""
+
+    @abstractmethod
+    def passes(self, error: Exception) -> bool:
+        """Tell whether a fault may pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Say how calls are made; see the module."""
+
+    max_in_flight: int = 256
+    max_bytes: int = 64 * 1024 * 1024
+    retries: int = 3
+    backoff: float = 0.2
+    ordered: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_in_flight < 1 or self.max_bytes < 1:
+            raise ValueError("max_in_flight and max_bytes must be from 1 up")
+        if self.retries < 0 or self.backoff < 0:
+            raise ValueError("retries and the seconds before them must not be negative")
+
+
+class Outcome(NamedTuple):
+    """Be what came of one piece of work: a value, or the error of its last attempt."""
+
+    tag: Any
+    value: Any
+    error: Exception | None
+
+
+class _Slot:
+    __slots__ = ("call", "init", "tag", "tries")
+
+    def __init__(self, tag: Any, init: Any, call: Started) -> None:
+        self.tag = tag
+        self.init = init
+        self.call = call
+        self.tries = 0
+
+
+def pipeline(
+    starter: Starter, plan: Plan, pause: Callable[[float], object] = time.sleep
+) -> Pipeline:
+    """Return what runs calls as planned; ``pause`` sleeps before a repetition."""
+    return (_InOrder if plan.ordered else _AsTheyCome)(starter, plan, pause)
+
+
+class Pipeline(ABC):
+    """Run one sequence of calls; made by ``pipeline``."""
+
+    def __init__(self, starter: Starter, plan: Plan, pause: Callable[[float], object]) -> None:
+        self._starter = starter
+        self._plan = plan
+        self._pause = pause
+        self._ended: Ended | None = None
+        self._cost = 0.0  # bytes that a call holds; 0 before any was answered
+
+    def run(self, work: Iterable[tuple[Any, Any]]) -> Generator[Outcome]:
+        """Yield an outcome for each pair of a tag and an init.
+
+        Raises:
+            Exception: only what ``work`` and the starter raise.
+        """
+        source = iter(work)
+        try:
+            while self._fill(source):
+                yield from self._drain()
+        finally:
+            for slot in self._open():
+                if not slot.call.done():
+                    slot.call.cancel("not wanted any more")
+
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """How many calls there are between what was taken and what was given."""
+
+    @abstractmethod
+    def _open(self) -> Iterable[_Slot]:
+        """Return the slots of these calls, oldest first."""
+
+    @abstractmethod
+    def _add(self, slot: _Slot) -> None:
+        """Take a slot whose call was started."""
+
+    @abstractmethod
+    def _drain(self) -> Iterator[Outcome]:
+        """Wait for an outcome, and yield those that are there, or some of them."""
+
+    def _fill(self, source: Iterator[tuple[Any, Any]]) -> bool:
+        """Start what there is room for; false when there is nothing left to wait for."""
+        room = self._window() - self.in_flight
+        taken = list(islice(source, room)) if room > 0 else []
+        if taken:
+            calls = self._starter.start([init for _, init in taken], self._ended)
+            for (tag, init), call in zip(taken, calls, strict=True):
+                self._add(_Slot(tag, init, call))
+        return self.in_flight > 0
+
+    def _window(self) -> int:
+        most = self._plan.max_in_flight
+        if not self._cost:
+            return min(PROBE, most)
+        return max(1, min(most, int(self._plan.max_bytes / self._cost)))
+
+    def _outcome(self, slot: _Slot) -> Outcome | None:
+        """Return the outcome of a slot whose call is done; ``None`` if it is to be repeated."""
+        call = slot.call
+        try:
+            value = call.result()
+        except Exception as error:
+            if slot.tries < self._plan.retries and self._starter.passes(error):
+                return None
+            return Outcome(slot.tag, None, error)
+        cost = call.sent + call.size
+        self._cost = cost if cost > self._cost else self._cost + (cost - self._cost) / CALM
+        return Outcome(slot.tag, value, None)
+
+    def _repeat(self, slots: list[_Slot]) -> None:
+        """Start calls again, after a pause that grows with their attempts."""
+        self._pause(self._plan.backoff * 2 ** max(slot.tries for slot in slots))
+        calls = self._starter.start([slot.init for slot in slots], self._ended)
+        for slot, call in zip(slots, calls, strict=True):
+            slot.call = call
+            slot.tries += 1
+
+
+class _InOrder(Pipeline):
+    """Hand out outcomes in the order of the work."""
+
+    def __init__(self, starter: Starter, plan: Plan, pause: Callable[[float], object]) -> None:
+        super().__init__(starter, plan, pause)
+        self._slots: deque[_Slot] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)
+
+    def _open(self) -> Iterable[_Slot]:
+        return self._slots
+
+    def _add(self, slot: _Slot) -> None:
+        self._slots.append(slot)
+
+    def _drain(self) -> Iterator[Outcome]:
+        slots = self._slots
+        for _ in range(max(1, self._window() // REFILL)):
+            outcome = self._outcome(slots[0])  # which waits, the first time
+            if outcome is None:
+                self._repeat([slot for slot in slots if self._failed(slot)])
+                return
+            slots.popleft()
+            yield outcome
+            if not slots or not slots[0].call.done():
+                return
+
+    def _failed(self, slot: _Slot) -> bool:
+        return slot.call.done() and self._outcome(slot) is None
+
+
+class _AsTheyCome(Pipeline):
+    """Hand out outcomes as they come."""
+
+    def __init__(self, starter: Starter, plan: Plan, pause: Callable[[float], object]) -> None:
+        super().__init__(starter, plan, pause)
+        self._slots: dict[Started, _Slot] = {}
+        self._ends = self._ended = starter.ended()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)
+
+    def _open(self) -> Iterable[_Slot]:
+        return list(self._slots.values())
+
+    def _add(self, slot: _Slot) -> None:
+        self._slots[slot.call] = slot
+
+    def _drain(self) -> Iterator[Outcome]:
+        failed = []
+        for call in self._take():
+            slot = self._slots.pop(call)
+            outcome = self._outcome(slot)
+            if outcome is None:
+                failed.append(slot)
+            else:
+                yield outcome
+        if failed:
+            self._repeat(failed)
+            for slot in failed:
+                self._add(slot)
+
+    def _take(self) -> Sequence[Started]:
+        """Wait until something has ended, if only because the time of the oldest was over."""
+        while True:
+            oldest = next(iter(self._slots))
+            left = oldest.remaining()
+            if left == 0:
+                for slot in self._open():
+                    if not slot.call.expire():
+                        break
+            try:
+                return self._ends.take(left)
+            except TimeoutError:
+                continue

@@ -1,0 +1,79 @@
+"""Send wsmux to the workers of a cluster that has no way to install it.
+
+What a client needs is pure Python, but for ``msgpack``, whose own pure Python form is enough; so
+all of it fits into one zip of some 400 KB, which Spark puts on the path of its workers. It is for
+calls and streams; what needs pyarrow finds it where Spark finds it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["build", "ship"]
+
+# What clients import, and the file that Spark finds the data source by.
+PACKAGES = ("wsmux", "websocket", "simple_websocket", "wsproto", "h11", "msgpack")
+OPTIONAL = ("pyspark_wsmux",)
+
+# A worker calls and reads; it does not benchmark.
+LEFT_OUT = ("wsmux/cli/", "websocket/tests/")
+
+# The oldest time that a zip can tell: equal contents make equal files.
+EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def ship(spark: Any) -> str:
+    """Put wsmux on the path of the workers of a session; return the file that was sent.
+
+    For a ``SparkSession`` of either kind, before its jobs. Shipping again sends the same file.
+
+    Raises:
+        ImportError: a package that clients need is not installed here.
+    """
+    path = build()
+    context = getattr(spark, "_sc", None)
+    if context is not None:
+        context.addPyFile(path)
+    else:
+        spark.addArtifacts(path, pyfile=True)
+    return path
+
+
+def build(directory: str | os.PathLike[str] | None = None) -> str:
+    """Write the zip, and return its path.
+
+    Args:
+        directory: where; by default a new one in the temporary directory.
+    """
+    made = Path(directory or tempfile.mkdtemp(prefix="wsmux-")) / "wsmux_shipped.zip"
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(_files()):
+            entry = zipfile.ZipInfo(name, EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, path.read_bytes())
+    return str(made)
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ImportError(
+                f"{package} is not installed, and workers need it: pip install 'wsmux-streams[rpc]'"
+            )
+        root = Path(spec.submodule_search_locations[0])
+        for path in root.rglob("*.py"):
+            name = f"{package}/{path.relative_to(root).as_posix()}"
+            if not name.startswith(LEFT_OUT):
+                yield name, path
+    for module in OPTIONAL:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None:
+            yield f"{module}.py", Path(spec.origin)
