@@ -50,6 +50,27 @@ class TestCallsWithoutAConnection:
             client.rpc("test", "same", 1, WAIT)
 
 
+class TestCarrierThatIsThereOnce:
+    def test_its_calls_end_with_it_however_long_the_grace(self) -> None:
+        witness = Witness()
+        ours, theirs = socket.socketpair()
+        options = choose({})
+        with (
+            ThreadPoolExecutor(5) as pool,
+            rpc.handler([witness.service], options=options) as handler,
+            rpc.connect(ours, options=options) as client,
+        ):
+            served = pool.submit(handler, theirs)
+            pending = Pending(client, witness, pool)
+            theirs.shutdown(socket.SHUT_RDWR)
+            pending.check_callers("cannot be connected again")
+            with pytest.raises(rpc.RiverError, match="cannot be connected again"):
+                client.rpc("test", "same", 1, WAIT)
+            served.result(WAIT)
+            handler.shutdown()
+            pending.check_handlers()
+
+
 # A connection comes again at once, and silence is no reason to leave it.
 OPTIONS: dict[str, Any] = {
     "heartbeat_interval": 3 * WAIT,

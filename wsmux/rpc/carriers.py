@@ -27,7 +27,16 @@ from ..transports.websocket_client import shake_hands
 from ..websocket.framing import WebSocketFraming
 from .framing import LengthFraming
 
-__all__ = ["Dialler", "Headers", "Target", "channel_over", "dialler", "hang_up", "socket_over"]
+__all__ = [
+    "Dialler",
+    "Gone",
+    "Headers",
+    "Target",
+    "channel_over",
+    "dialler",
+    "hang_up",
+    "socket_over",
+]
 
 Target = str | Connection | Stream | socket.socket
 
@@ -123,6 +132,10 @@ def _made(headers: Callable[[], Headers]) -> Headers:
         raise HandshakeError(text) from error
 
 
+class Gone(ConnectionRefusedError):
+    """Report that there is nothing left to connect to."""
+
+
 class _Once:
     """Hand out a stream or socket that is there already; it cannot be made a second time."""
 
@@ -133,7 +146,7 @@ class _Once:
     def __call__(self, deadline: Deadline) -> Channel:
         target, self._target = self._target, None
         if target is None:
-            raise ConnectionRefusedError("a single stream cannot be connected again")
+            raise Gone("a single stream or socket cannot be connected again")
         if isinstance(target, Stream):
             return _over_stream(target, self._max_size)
         return channel_over(target, Role.CLIENT, self._max_size, websocket=False)

@@ -9,6 +9,7 @@ What becomes of calls when something is lost:
   sides for themselves, and with it its calls, in UNEXPECTED_DISCONNECT. So it is when there is no
   server yet: a call waits for one as long as the grace. Attempts to connect go on all the time, and
   a call that is made later has a session, and a grace, of its own.
+- *A stream or socket that was handed over*: it cannot be made again, so the session ends with it.
 - *The server's state*: it was started anew, or another one took its place. It refuses to resume the
   session, whose calls end as above. The next session begins at once. A session that never had a
   connection goes to the new server with all its calls.

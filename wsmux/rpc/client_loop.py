@@ -15,7 +15,7 @@ from ..deadline import Deadline
 from ..exceptions import WsmuxError
 from ..protocols.carrier import Kind, Received
 from ..waiter import wake
-from .carriers import hang_up
+from .carriers import Gone, hang_up
 from .connector_states import (
     ConnectorEvent,
     ConnectorState,
@@ -109,7 +109,9 @@ class ClientLoop:
             channel = engine.dial(Deadline(engine.options.connection_timeout))
         except (OSError, WsmuxError) as error:
             _log.info("%s: attempt %d: %s", self._connector.own_id, attempt, error)
-            text, fatal = str(error), engine.is_fatal is not None and engine.is_fatal(error)
+            text, fatal = str(error), isinstance(error, Gone)
+            if not fatal and engine.is_fatal is not None:
+                fatal = engine.is_fatal(error)
             self._with_connector(
                 lambda: self._connector.dial_failed(attempt, time.monotonic(), text, fatal=fatal)
             )
