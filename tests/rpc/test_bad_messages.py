@@ -10,9 +10,11 @@ Every row is sent by hand in a session that has a call ``other`` open. Reactions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import msgpack
 import pytest
 
 from .offers import WAIT
@@ -307,3 +309,32 @@ def test_reaction(row: Row, standing: Stand, caplog: pytest.LogCaptureFixture) -
             if fields["payload"] == "call":  # only handlers that run can hear of anything
                 assert standing.witness.notes["call"].entered.wait(WAIT)
         row.reaction(standing, peer, name)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf], ids=str)
+def test_what_is_no_number(number: float, standing: Stand) -> None:
+    """JSON has no word for it; msgpack has, but no schema takes it."""
+    with standing.attached() as (peer, name):
+        peer.send(opens("add", {"n": number}))
+        if standing.codec == "json":
+            peer.seq -= 1
+            standing.check_destroyed(peer, name)
+        else:
+            refused("procedure init failed validation")(standing, peer, name)
+
+
+@pytest.mark.parametrize("digits", [20, 100, 4299])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_huge_integer_is_exact(sign: int, digits: int, standing: Stand) -> None:
+    """It comes as a bigint, and the answer goes as one."""
+    number = sign * 10**digits
+
+    def bigint(value: int) -> Any:
+        if standing.codec == "json":
+            return {"$b": str(value)}
+        return msgpack.ExtType(0, msgpack.packb(str(value)))
+
+    with standing.attached() as (peer, _):
+        peer.send(opens("add", {"n": bigint(number)}))
+        standing.check_answered(peer, "s", bigint(number + 1))
+        standing.check_lives(peer)
