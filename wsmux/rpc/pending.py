@@ -85,7 +85,10 @@ class PendingCall(Opened):
         return False  # it keeps one response, whatever comes
 
     def no_more_locked(self, wakes: list[Bell]) -> bool:
-        self.end_locked(RiverError(CANCEL, f"{self.name} ended without an answer"), wakes)
+        self.over = True
+        if self._outcome is _PENDING:
+            error = RiverError(CANCEL, f"{self.name} ended without an answer")
+            self._settle_locked(error, wakes)
         return True
 
     def end_locked(self, error: Exception | None, wakes: list[Bell]) -> None:

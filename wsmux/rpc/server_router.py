@@ -348,7 +348,7 @@ class Router(Replies):
 
     def _send_last(self, call: ServerCall, packed: bytes) -> None:
         """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
-        over, wakes = False, list[Bell]()
+        over, channel = False, None
         with self.mutex:
             live = self._live.get(call.session)
             if live is not None and not call.writer.closed:
@@ -356,8 +356,9 @@ class Router(Replies):
                 call.writer.close_locked()
                 call.answered = True
                 over = self._over_locked(live, call)
-        wake(wakes)
-        self._flush(call.session)
+                channel = live.channel
+        if channel is not None:
+            channel.flush()
         if over:
             self._finish([call])
 

@@ -48,12 +48,16 @@ class Kind(StrEnum):
     @property
     def takes_requests(self) -> bool:
         """Whether the client goes on sending after the init."""
-        return self in (Kind.UPLOAD, Kind.STREAM)
+        return self is _UPLOAD or self is _STREAM
 
     @property
     def writes_responses(self) -> bool:
         """Whether the server sends responses one by one, instead of one."""
-        return self in (Kind.SUBSCRIPTION, Kind.STREAM)
+        return self is _SUBSCRIPTION or self is _STREAM
+
+
+# Looking a member up in its class costs too much for each call.
+_UPLOAD, _SUBSCRIPTION, _STREAM = Kind.UPLOAD, Kind.SUBSCRIPTION, Kind.STREAM
 
 
 @dataclass(frozen=True, slots=True)
