@@ -30,7 +30,7 @@ __all__ = ["Outcome", "Pipeline", "Plan", "Started", "Starter", "pipeline"]
 PROBE = 32
 
 # A window is refilled when this part of it was handed out, so that it never runs empty meanwhile.
-REFILL = 4
+REFILL = 8
 
 # How slowly the guess of what a call costs goes down; it goes up at once.
 CALM = 16
