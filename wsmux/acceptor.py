@@ -47,10 +47,13 @@ REFUSAL = 1.0
 _log = logging.getLogger("wsmux")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one."""
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one.
+
+    Several processes of one user may listen on a ``shared`` port; the system deals out connections.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
 
 
 def listen_unix(path: str) -> socket.socket:
