@@ -68,10 +68,12 @@ def read_request(sock: socket.socket, deadline: Deadline, max_size: int) -> dict
 
 
 def refusal_headers(status: int) -> dict[str, str]:
-    """Return the headers that go with a refusal (RFC 6455 section 4.2.2)."""
+    """Return the headers that go with a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2)."""
     headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close"}
     if status == HTTPStatus.UPGRADE_REQUIRED:
         headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers |= {"WWW-Authenticate": "Bearer"}
     return headers
 
 
