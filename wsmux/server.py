@@ -18,7 +18,7 @@ from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
 from .transports.tcp import SCHEME
-from .transports.websocket_server import check_request, request_of
+from .transports.websocket_server import check_request, check_upgrade, request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
 
@@ -85,6 +85,10 @@ class Server(Acceptor):
         self._shut_down_once(timeout)
 
     def _end(self, deadline: Deadline) -> None:
+        self._join_threads(self._end_connections(deadline))
+
+    def _end_connections(self, deadline: Deadline) -> Deadline:
+        """Let the streams of every connection end, then close it; return what is left for that."""
         connections = self.connections
         for connection in connections:
             try:
@@ -98,7 +102,7 @@ class Server(Acceptor):
         closing = Deadline(self._behaviour.config.close_timeout)
         for connection in connections:
             connection.close(closing.remaining(), code=1001)
-        self._join_threads(closing)
+        return closing
 
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
@@ -128,6 +132,8 @@ class Server(Acceptor):
             if self._plain:
                 return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
             environ = self._request(sock, address, deadline)
+            if self._take(sock, environ, check_upgrade(environ, self._origins)):
+                return None
             protocol = check_request(environ, self._protocols, self._origins)
             sock = self._upgrade(sock, environ, protocol)
             request = request_of(environ)
@@ -135,6 +141,19 @@ class Server(Acceptor):
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
+
+    def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
+        """Refuse a checked request, or serve it until it has ended; false to leave it to the mux.
+
+        For servers built on this one, which have more to offer on the same port.
+
+        Args:
+            offered: the subprotocols that the client offers.
+
+        Raises:
+            HandshakeError: it is refused, with ``status``.
+        """
+        return False
 
 
 def serve(
