@@ -1,0 +1,364 @@
+"""Say what clients and the data server tell each other: names, codes, lines, tokens, receipts.
+
+Two conversations share one URL. Calls go over River: the services ``dataset`` and ``topic``. Bulk
+goes over streams of a mux connection. A stream begins with one line of JSON, the header, which
+names what is wanted; the server's first line says ``{"ok": true, ...}``, or
+``{"ok": false, "code": ..., "message": ...}``, after which the stream ends.
+
+``read``: the header holds ``token``, ``skip_rows``, ``columns`` and ``filters``, or ``topic``,
+``partition``, ``start``, ``end`` and ``columns``. Behind the first line comes one Arrow IPC stream.
+What fails on the way ends it with ``FAILURE`` where a message would begin, and a refusal as above:
+no reader of Arrow takes that for the end, and one that knows of it learns why.
+``write``: the header holds ``txn``, ``partition`` and ``attempt``. Behind the first line the client
+sends one Arrow IPC stream and ends its half; the server answers with a second line, the receipt.
+
+Nothing here needs pyarrow, reads a clock or touches a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+from ..rpc import RiverError
+
+__all__ = [
+    "DATASET_SERVICE",
+    "FAILED",
+    "FAILURE",
+    "MAX_HEADER",
+    "MAX_WHOLE",
+    "READ",
+    "TOPIC_SERVICE",
+    "WRITE",
+    "Code",
+    "RangeToken",
+    "Receipt",
+    "Request",
+    "TxnId",
+    "check_name",
+    "encode_line",
+    "is_name",
+    "parse_line",
+    "raise_refusal",
+    "receipts_of",
+    "refusal",
+]
+
+DATASET_SERVICE, TOPIC_SERVICE = "dataset", "topic"
+READ, WRITE = "read", "write"
+
+# Bytes of a header, its newline included: room for thousands of columns.
+MAX_HEADER = 64 * 1024
+
+# The code of a reset, for a stream whose handler failed after the first line.
+FAILED = 64
+
+# In place of a message of Arrow: one of a negative length, which there cannot be.
+FAILURE = b"\xff" * 8
+
+# What fits a signed column of 64 bits; Spark's own counters are of that size.
+MAX_WHOLE = 2**63 - 1
+
+# One name is one directory, so what could leave its place or hide is refused.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_TXN = re.compile(r"([dt]):([A-Za-z0-9._-]{1,128}):([0-9a-f]{32}(?:-[0-9]{1,19})?)")
+_RANGE = re.compile(r"([A-Za-z0-9._-]{1,128}):([0-9a-f]{8})((?::[0-9]{1,19}){3})")
+_FILE = re.compile(r"p[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{16}\.[a-z]{1,16}")
+
+
+class Code(StrEnum):
+    """Name every error that a store or a data server answers with."""
+
+    BAD_NAME = "BAD_NAME"
+    """A name that no dataset or topic can have."""
+    NO_DATASET = "NO_DATASET"
+    NO_TOPIC = "NO_TOPIC"
+    EXISTS = "EXISTS"
+    """There is one already, and it is not the same."""
+    BAD_REQUEST = "BAD_REQUEST"
+    """A field that is missing or of the wrong type."""
+    NO_COLUMN = "NO_COLUMN"
+    BAD_FILTER = "BAD_FILTER"
+    WRONG_SCHEMA = "WRONG_SCHEMA"
+    """A schema that cannot be stored, or that what is there does not take."""
+    NO_TXN = "NO_TXN"
+    """A transaction that was never begun, was aborted, committed before, or has expired."""
+    WRONG_RECEIPT = "WRONG_RECEIPT"
+    BAD_TOKEN = "BAD_TOKEN"
+    VERSION_GONE = "VERSION_GONE"
+    """A range of a version that is no longer kept."""
+    OFFSETS_GONE = "OFFSETS_GONE"
+    """Offsets below the earliest that is kept."""
+    BAD_OFFSETS = "BAD_OFFSETS"
+    """Offsets that never were: beyond the latest, or the wrong way round."""
+    BAD_HEADER = "BAD_HEADER"
+    NO_STREAM = "NO_STREAM"
+    BAD_ARROW = "BAD_ARROW"
+    """Bytes that are no whole Arrow IPC stream, or values that its schema forbids."""
+    TOO_LARGE = "TOO_LARGE"
+    CORRUPT = "CORRUPT"
+    """A file of the store that is damaged, missing or not the store's; it is named."""
+    STORE_FAILED = "STORE_FAILED"
+    """The disk is full, or the system refused otherwise."""
+
+
+def refusal(code: Code, message: str) -> RiverError:
+    """Return the error that says it, on a stream as in a call."""
+    return RiverError(code.value, message)
+
+
+def is_name(name: str) -> bool:
+    """Tell whether a dataset or topic can be called so."""
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def check_name(name: object, what: str) -> str:
+    """Return the name of a dataset or topic.
+
+    Raises:
+        RiverError: BAD_NAME.
+    """
+    if isinstance(name, str) and is_name(name):
+        return name
+    shown = repr(name) if len(repr(name)) <= 160 else f"{repr(name)[:150]}..."
+    text = f"the name of a {what} is 1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .., not"
+    raise refusal(Code.BAD_NAME, f"{text} {shown}")
+
+
+# Lines
+
+
+def encode_line(values: Mapping[str, Any]) -> bytes:
+    """Return a line: a header, a server's first line or a receipt."""
+    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+
+
+def parse_line(line: bytes) -> dict[str, Any]:
+    """Return what a line holds.
+
+    Raises:
+        RiverError: BAD_HEADER.
+    """
+    if not line.endswith(b"\n"):
+        text = "the stream ended" if len(line) < MAX_HEADER else f"{MAX_HEADER} bytes passed"
+        raise refusal(Code.BAD_HEADER, f"{text} before the newline that ends the first line")
+    try:
+        values = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise refusal(Code.BAD_HEADER, f"the first line is no JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise refusal(Code.BAD_HEADER, "the first line is JSON, but no object")
+    return values
+
+
+def raise_refusal(line: bytes) -> None:
+    """Raise what a line says, if it is a refusal.
+
+    Raises:
+        RiverError: with the server's code, or BAD_HEADER.
+    """
+    values = parse_line(line)
+    if values.get("ok") is not True:
+        code, message = values.get("code"), values.get("message")
+        raise RiverError(str(code or Code.BAD_HEADER.value), str(message or "it says no reason"))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is none")
+
+
+class Request:
+    """Take the fields of a header, or of the init of a call, each of its type.
+
+    Every method raises ``RiverError`` with BAD_REQUEST for a field that is missing or wrong.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def text(self, name: str) -> str:
+        """Return a string that can be written down."""
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise self._wrong(name, "valid Unicode") from None
+        return value
+
+    def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int:
+        """Return a whole number."""
+        value = self._values.get(name, default)
+        value = default if value is None else value
+        if type(value) is bool or not isinstance(value, int) or not least <= value <= MAX_WHOLE:
+            raise self._wrong(name, f"a whole number from {least} up")
+        return int(value)
+
+    def raw(self, name: str) -> bytes:
+        """Return bytes."""
+        value = self._values.get(name)
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise self._wrong(name, "bytes")
+        return bytes(value)
+
+    def texts(self, name: str) -> list[str] | None:
+        """Return a list of strings, or ``None`` if there is none."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._wrong(name, "a list of strings")
+        return value
+
+    def wholes(self, name: str) -> list[int]:
+        """Return a list of whole numbers."""
+        value = self._values.get(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list of whole numbers")
+        return [Request({name: each}).whole(name) for each in value]
+
+    def given(self, name: str) -> Any:
+        """Return whatever it is."""
+        return self._values.get(name)
+
+    def _wrong(self, name: str, wanted: str) -> RiverError:
+        if self._values.get(name) is None:
+            return refusal(Code.BAD_REQUEST, f"{name} is missing; it must be {wanted}")
+        shown = repr(self._values[name])
+        shown = shown if len(shown) <= 80 else f"{shown[:70]}..."
+        return refusal(Code.BAD_REQUEST, f"{name} must be {wanted}, not {shown}")
+
+
+# What is handed out and comes back
+
+
+class TxnId(NamedTuple):
+    """Name a transaction, and where it belongs, so that one string is enough in every call."""
+
+    kind: str
+    """``d`` for a dataset, ``t`` for a topic."""
+    name: str
+    key: str
+    """Random for a dataset, made of query and batch for a topic."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}:{self.key}"
+
+    @classmethod
+    def parse(cls, text: str, kind: str) -> Self:
+        """Return what a string names.
+
+        Raises:
+            RiverError: NO_TXN, if no transaction of that kind is ever called so.
+        """
+        found = _TXN.fullmatch(text)
+        if found is None or found[1] != kind or not is_name(found[2]):
+            raise refusal(Code.NO_TXN, f"no transaction is called {text[:200]!r}")
+        return cls(*found.groups())
+
+
+class RangeToken(NamedTuple):
+    """Name rows of one version of a dataset: those from ``start`` up to ``end``, in its order."""
+
+    name: str
+    home: str
+    """Tells a dataset from a later one of the same name."""
+    version: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.home}:{self.version}:{self.start}:{self.end}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return what a token says.
+
+        Raises:
+            RiverError: BAD_TOKEN.
+        """
+        found = _RANGE.fullmatch(text)
+        if found is not None and is_name(found[1]):
+            version, start, end = (int(number) for number in found[3][1:].split(":"))
+            if start <= end:
+                return cls(found[1], found[2], version, start, end)
+        raise refusal(Code.BAD_TOKEN, f"no describe() gave out the token {text[:300]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Say what a server staged of one attempt at one partition; the commit names those that count.
+
+    ``bytes`` and ``crc`` (CRC-32) are those of the Arrow IPC stream as it came.
+    """
+
+    partition: int
+    attempt: int
+    rows: int
+    bytes: int
+    crc: int
+    file: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it travels."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Return a receipt that a client brings back.
+
+        Raises:
+            RiverError: WRONG_RECEIPT.
+        """
+        if not isinstance(value, Mapping):
+            raise refusal(Code.WRONG_RECEIPT, f"a receipt is an object, not {str(value)[:80]!r}")
+        request = Request(value)
+        try:
+            numbers = {field.name: request.whole(field.name) for field in fields(cls)[:-1]}
+            file = request.text("file")
+        except RiverError as error:
+            raise refusal(Code.WRONG_RECEIPT, f"in a receipt, {error.message}") from error
+        if not _FILE.fullmatch(file):
+            raise refusal(Code.WRONG_RECEIPT, f"no part was staged as {file[:80]!r}")
+        return cls(**numbers, file=file)
+
+    def check(self, staged: Self | None) -> None:
+        """Compare it with what was staged.
+
+        Raises:
+            RiverError: WRONG_RECEIPT.
+        """
+        place = f"partition {self.partition}, attempt {self.attempt}"
+        if staged is None:
+            text = f"{place}: this transaction has staged no {self.file}"
+            raise refusal(Code.WRONG_RECEIPT, text)
+        for field in fields(self):
+            ours, theirs = getattr(staged, field.name), getattr(self, field.name)
+            if ours != theirs:
+                text = f"{place}: {field.name} is {ours} here, {theirs} in the receipt"
+                raise refusal(Code.WRONG_RECEIPT, text)
+
+
+def receipts_of(values: object) -> list[Receipt]:
+    """Return the receipts of a commit, by their partitions.
+
+    Raises:
+        RiverError: WRONG_RECEIPT.
+    """
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
+        raise refusal(Code.WRONG_RECEIPT, "the receipts of a commit must be a list")
+    receipts = sorted((Receipt.of(value) for value in values), key=lambda each: each.partition)
+    for one, other in zip(receipts, receipts[1:], strict=False):
+        if one.partition == other.partition:
+            text = f"partition {one.partition} has two receipts, of attempts {one.attempt} and"
+            raise refusal(Code.WRONG_RECEIPT, f"{text} {other.attempt}; name one")
+    return receipts
