@@ -21,9 +21,22 @@ CALLS = {
     "ship",
 }
 
+SERVER = {
+    "DataServer",
+    "DatasetStore",
+    "DirectoryDatasets",
+    "DirectoryTopics",
+    "MemoryDatasets",
+    "MemoryTopics",
+    "NamedStream",
+    "Retention",
+    "TopicStore",
+    "serve_data",
+}
+
 
 def test_the_package_offers_what_it_promises() -> None:
-    assert set(wsmux.spark.__all__) >= CALLS
+    assert set(wsmux.spark.__all__) >= CALLS | SERVER
     assert all(hasattr(wsmux.spark, name) for name in wsmux.spark.__all__)
 
 

@@ -1,0 +1,66 @@
+"""Be a process that forks data servers, so that a test can kill one and have the next at once.
+
+A line on stdin, ``PORT AFTER``, starts a server of the directory; a line on stdout, ``PORT PID``,
+tells that it listens, and a further one, ``dead``, that it is no more. A server kills itself
+``AFTER`` that many changes to the file system, unless that is 0. All ends with stdin. The parent
+imports everything once and has no threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from wsmux.spark.dataserver import serve_data
+from wsmux.spark.lazy import pa, pc, pq
+
+# What makes a difference to who comes after.
+CHANGES = ("link", "rename", "unlink", "mkdir", "fsync")
+
+
+def mortal(change: Callable[..., Any], count: itertools.count[int], after: int) -> Any:
+    """Return what does the same, and dies when so many changes were made: before or behind it."""
+
+    def change_or_die(*arguments: Any, **options: Any) -> Any:
+        number = next(count)
+        if number == after and after % 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = change(*arguments, **options)
+        if number == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return change_or_die
+
+
+def serve(directory: str, port: int, after: int, file_format: str) -> None:
+    with serve_data(directory, port=port, file_format=file_format, sweep=0.2) as server:
+        count = itertools.count(1)
+        for name in CHANGES if after else ():
+            setattr(os, name, mortal(getattr(os, name), count, after))
+        os.write(1, f"{server.port} {os.getpid()}\n".encode())
+        server.serve_forever()
+
+
+def main() -> None:
+    directory, file_format = sys.argv[1:]
+    for module in (pa.schema, pc.equal, pq.ParquetWriter):
+        assert callable(module)  # imported by now
+    gc.freeze()
+    for line in sys.stdin:
+        port, after = (int(word) for word in line.split())
+        child = os.fork()
+        if not child:
+            os.close(0)
+            serve(directory, port, after, file_format)
+        os.waitpid(child, 0)
+        os.write(1, b"dead\n")
+
+
+if __name__ == "__main__":
+    main()

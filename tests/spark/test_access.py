@@ -1,0 +1,75 @@
+"""Who may connect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wsmux.exceptions import HandshakeError
+from wsmux.spark.access import Access, TokenCheck, is_loopback
+
+
+def check(token: TokenCheck | None, header: str | None) -> Any:
+    environ = {} if header is None else {"HTTP_AUTHORIZATION": header}
+    return Access(token).check(environ)
+
+
+def refused(token: TokenCheck | None, header: str | None) -> str:
+    with pytest.raises(HandshakeError) as caught:
+        check(token, header)
+    assert caught.value.status == 401
+    return str(caught.value)
+
+
+def test_without_a_token_anybody_comes() -> None:
+    assert check(None, None) is True
+
+
+@pytest.mark.parametrize("token", ["secret", ["other", "secret"], {"secret"}])
+def test_a_known_token_comes(token: TokenCheck) -> None:
+    assert check(token, "Bearer secret") is True
+    assert check(token, "bearer  secret ") is True
+
+
+@pytest.mark.parametrize("header", ["Bearer wrong", "Bearer secre", "Bearer s\udcffcret"])
+def test_another_token_does_not(header: str) -> None:
+    assert refused("secret", header) == "this token is not known here"
+    assert refused(["secret"], header) == "this token is not known here"
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic secret", "secret"])
+def test_a_request_without_one_is_told_how(header: str | None) -> None:
+    assert "Authorization: Bearer" in refused("secret", header)
+
+
+def test_a_function_decides() -> None:
+    assert check({"secret": "me"}.get, "Bearer secret") == "me"
+    assert refused({"secret": "me"}.get, "Bearer other") == "this token is not known here"
+
+
+def test_a_function_may_say_why_not() -> None:
+    def expired(token: str) -> bool:
+        raise PermissionError("the token expired at noon")
+
+    assert refused(expired, "Bearer secret") == "the token expired at noon"
+
+
+def test_an_empty_collection_lets_nobody_in() -> None:
+    assert refused([], "Bearer x") == "this token is not known here"
+
+
+@pytest.mark.parametrize("token", ["", "a b", "é", "a\n", ["ok", ""]])
+def test_what_cannot_be_a_token_is_refused(token: TokenCheck) -> None:
+    with pytest.raises(ValueError, match="visible ASCII"):
+        Access(token)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_what_is_not_loopback_is_known(host: str) -> None:
+    assert not is_loopback(host)

@@ -1,0 +1,15 @@
+"""The same as ``test_kills``, for longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .killing import survive
+
+pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
+
+
+def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
+    survive(tmp_path, "parquet", kills=200, seed=2)
