@@ -13,6 +13,7 @@ __all__ = [
     "PROTOCOLS",
     "add_connecting",
     "add_listening",
+    "add_serving",
     "address",
     "client_tls",
     "header",
@@ -63,6 +64,11 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
         choices=PROTOCOLS,
         help="wire to serve, wsmux by default; may be repeated",
     )
+    add_serving(parser)
+
+
+def add_serving(parser: argparse.ArgumentParser) -> None:
+    """Add what any server that listens is told, whatever it speaks."""
     parser.add_argument(
         "--origin", action="append", help="origin whose pages may connect; '*' for all"
     )

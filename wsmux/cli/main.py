@@ -17,7 +17,7 @@ from types import FrameType
 
 from .. import __version__
 from ..exceptions import WsmuxError
-from . import bridge, cat, demo, rpc, serve
+from . import bridge, cat, demo, rpc, serve, serve_data
 from .bench import command as bench
 from .terminal import CommandError, talk
 
@@ -29,6 +29,7 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 COMMANDS = {
     "serve": serve,
+    "serve-data": serve_data,
     "cat": cat,
     "bridge": bridge,
     "rpc": rpc,

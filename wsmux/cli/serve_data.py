@@ -1,0 +1,213 @@
+"""Serve datasets and topics of a directory to PySpark.
+
+The first line on stdout is the URL. What happens is told on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .addresses import add_serving, server_tls
+from .processes import supervise
+from .terminal import CommandError, emit, missing, positive_int, talk
+
+if TYPE_CHECKING:
+    from ..spark.dataserver import DataServer
+
+EPILOG = (
+    "Clients send 'Authorization: Bearer TOKEN' if there are tokens: a line each in the file of "
+    "--token-file, or one in WSMUX_TOKEN. SIZE, ROWS and TIME take suffixes: 10G, 5M, 7d. "
+    "Ctrl-C ends the server."
+)
+
+PORT = 8765
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]?)")
+
+
+def amount(text: str, units: dict[str, int] | None = None) -> float:
+    """Parse a number with a suffix, above 0."""
+    found = _NUMBER.fullmatch(text)
+    known = _UNITS if units is None else units
+    if found is None or found[2] not in known or not float(found[1]):
+        shown = ", ".join(unit for unit in known if unit)
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 with one of {shown}")
+    return float(found[1]) * known[found[2]]
+
+
+def duration(text: str) -> float:
+    """Parse seconds, or a number with a suffix of time."""
+    return amount(text, _SECONDS)
+
+
+def retention(text: str) -> dict[str, float]:
+    """Parse limits such as ``rows=5M,age=7d,hard-bytes=100G``."""
+    limits = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        field = name.strip().replace("-", "_")
+        if field.removeprefix("hard_") not in ("rows", "bytes", "age"):
+            raise argparse.ArgumentTypeError(f"{name!r} is none of rows, bytes, age, hard-rows...")
+        seconds = field.endswith("age")
+        limits[field] = duration(value) if seconds else int(amount(value))
+    return limits
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``wsmux serve-data``."""
+    parser.add_argument("directory", type=Path, help="where they are kept; made if need be")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument(
+        "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 takes a free one"
+    )
+    add_serving(parser)
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="tokens of those who may connect"
+    )
+    parser.add_argument(
+        "--format", choices=("parquet", "arrow"), default="parquet", help="of what is written"
+    )
+    parser.add_argument(
+        "--ttl",
+        type=duration,
+        metavar="TIME",
+        help="how long what nobody commits, and what was overwritten, is kept; 1d by default",
+    )
+    parser.add_argument(
+        "--retention",
+        type=retention,
+        metavar="LIMIT=VALUE,...",
+        help="what topics keep: rows, bytes, age, as far as their readers have released them, and "
+        "hard-rows, hard-bytes, hard-age in any case; everything by default",
+    )
+    parser.add_argument(
+        "--processes", type=positive_int, default=1, metavar="N", help="processes on one port"
+    )
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    for module, extra in (("pyarrow", "spark"), ("msgpack", "rpc")):
+        if not _installed(module):
+            raise missing(module, extra)
+    from ..acceptor import listen
+    from ..spark.access import is_loopback
+    from ..spark.directory_store import open_directory
+
+    tokens = _tokens(args.token_file)
+    if not tokens and not is_loopback(args.host):
+        text = f"{args.host} can be reached from other machines: give --token-file or WSMUX_TOKEN"
+        raise CommandError(text, status=2)
+    if args.processes == 1 or args.child:
+        return _serve(args, tokens)
+    open_directory(args.directory)  # so that what is wrong with it is said once
+    with listen(args.host, args.port) as probe:  # nobody else is there, who may share it
+        port = probe.getsockname()[1]
+    with _reserved(args.host, port):
+        return supervise(
+            _child(args, port),
+            args.processes,
+            environment={**os.environ, "WSMUX_TOKEN": "\n".join(tokens)},
+            ready=lambda url: _tell(args, url),
+        )
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """Return a socket that keeps a port for the processes that share it; it does not listen."""
+    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))
+    except BaseException:
+        reserved.close()
+        raise
+    return reserved
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # sys.modules says that it is not there
+        return False
+
+
+def _tokens(path: Path | None) -> list[str]:
+    text = os.environ.get("WSMUX_TOKEN", "") if path is None else path.read_text()
+    tokens = [line.strip() for line in text.splitlines() if line.strip()]
+    if path is not None and not tokens:
+        raise CommandError(f"{path} holds no token", status=2)
+    return tokens
+
+
+def _serve(args: argparse.Namespace, tokens: list[str]) -> int:
+    from ..spark.dataserver import serve_data
+    from ..spark.store import Retention
+
+    options: dict[str, Any] = {"file_format": args.format, "origins": args.origin}
+    if args.ttl is not None:
+        options["ttl"] = args.ttl
+    if args.retention is not None:
+        options["retention"] = Retention(**args.retention)
+    tls = server_tls(args)
+    if tls is not None:
+        options["ssl_context"] = tls
+    try:
+        server = serve_data(
+            args.directory,
+            args.host,
+            args.port,
+            token=tokens or None,
+            shared=args.child,
+            **options,
+        )
+    except ValueError as error:
+        raise CommandError(str(error), status=2) from error
+    with server:
+        if args.child:
+            emit(server.url)
+            threading.Thread(target=_end_with_parent, args=(server,), daemon=True).start()
+        else:
+            _tell(args, server.url)
+        server.serve_forever()
+    return 0
+
+
+def _end_with_parent(server: DataServer) -> None:
+    """Shut down when stdin ends, which the parent process holds as long as it lives."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    server.shutdown()
+
+
+def _tell(args: argparse.Namespace, url: str) -> None:
+    emit(json.dumps({"url": url, "port": int(url.rpartition(":")[2])}) if args.json else url)
+    talk(f"serving {args.directory} at {url}; Ctrl-C ends it")
+
+
+def _child(args: argparse.Namespace, port: int) -> list[str]:
+    """Return the command of one of several processes."""
+    command = [sys.executable, "-m", "wsmux", "serve-data", str(args.directory), "--child"]
+    command += ["--host", args.host, "--port", str(port), "--format", args.format]
+    command += ["-" + "v" * args.verbose] if args.verbose else []
+    command += ["--ttl", str(args.ttl)] if args.ttl is not None else []
+    for origin in args.origin or ():
+        command += ["--origin", origin]
+    for name, value in (("--certfile", args.certfile), ("--keyfile", args.keyfile)):
+        command += [name, str(value)] if value is not None else []
+    if args.retention is not None:
+        limits = (f"{name}={value}" for name, value in args.retention.items())
+        command += ["--retention", ",".join(limits)]
+    return command
