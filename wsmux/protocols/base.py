@@ -8,18 +8,16 @@ or clocks. The owner holds one lock around every call. After a call that raises
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..config import Config
-from ..exceptions import FrameError, LocalProtocolError
+from ..exceptions import LocalProtocolError
+from .budgets import Floods
 from .events import Event
 
 __all__ = ["Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
-
-# RFC 6455 section 7.4.1: the code for a peer that floods.
-POLICY = 1008
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,6 +44,14 @@ class InitialStream(NamedTuple):
     read_ended: bool  # by the peer
 
 
+class Granting(Protocol):
+    """Be a stream of any machine."""
+
+    @property
+    def peer_credit(self) -> int | None:
+        """How many bytes the peer may still send; ``None`` where there is no limit."""
+
+
 class MuxProtocol(ABC):
     """Be the base of the pure machines.
 
@@ -59,9 +65,13 @@ class MuxProtocol(ABC):
             bytes are a stream.
         entitled: unread bytes that the peer may send on any stream before it hears from this side.
         pings: the wire has a ping of its own.
+        grows: a window would grow by ``grow``, which wants to know the path's round-trip time.
         initial: streams that are there before the first byte.
         empty_messages: what came that changed nothing and cost the peer nothing.
         now: the owner sets it to the time of what it passes on; round trips are measured by it.
+        received: the owner sets it to the bytes that the carrier has brought in all.
+        floods: what the peer may still do of what costs it little.
+        data_frames: turns of data sent, by which the peer earns the right to grant credit.
     """
 
     name: str
@@ -72,14 +82,18 @@ class MuxProtocol(ABC):
     keeps_boundaries: bool = True
     entitled: int = 0
     pings: bool = False
+    grows: bool = False
     initial: Sequence[InitialStream] = ()
     now: float = 0.0
+    received: int = 0
+    _streams: Mapping[int, Granting]
 
     def __init__(self, role: Role, config: Config) -> None:
         self.role = role
         self.config = config
         self.empty_messages = 0
-        self._empty_in_row = 0
+        self.floods = Floods(config)
+        self.data_frames = 0
         self._events: list[Event] = []
         self._control: list[Message] = []
         self._data: list[Message] = []
@@ -110,11 +124,20 @@ class MuxProtocol(ABC):
         return messages
 
     def _note_empty(self) -> None:
-        """Count what changed nothing; ``Config.max_control_frames`` of it in a row is a flood."""
-        if self._empty_in_row >= self.config.max_control_frames:
-            raise FrameError("too many frames in a row that change nothing", POLICY)
-        self._empty_in_row += 1
+        """Count what changes nothing, and charge the peer with it."""
+        self.floods.empty(self.now)
         self.empty_messages += 1
+
+    def _note_late(self) -> None:
+        """Charge the peer with a frame for what has ended, which may have crossed the end."""
+        self.floods.late(self.now)
+
+    def _note_update(self, useful: bool) -> None:
+        """Charge the peer with credit that it grants, or that adds nothing."""
+        if useful:
+            self.floods.update(self.now, self.data_frames)
+        else:
+            self._note_empty()
 
     @abstractmethod
     def receive_data(self, data: Buffer) -> None:
@@ -148,6 +171,11 @@ class MuxProtocol(ABC):
     @abstractmethod
     def credit(self, stream_id: int) -> int:
         """Return how many bytes the stream may send now."""
+
+    def peer_credit(self, stream_id: int) -> int | None:
+        """Return how many bytes the peer may still send; ``None`` where there is no limit."""
+        stream = self._streams.get(stream_id)
+        return None if stream is None else stream.peer_credit
 
     @abstractmethod
     def send_data(self, stream_id: int, data: Buffer) -> int:
@@ -216,6 +244,25 @@ class MuxProtocol(ABC):
         raise LocalProtocolError(
             f"{self.name} has no ping of single streams; use connection.ping()"
         )
+
+    def incomplete(self) -> int | None:
+        """Return what tells the frame that is incomplete from others, ``None`` if none is.
+
+        Where the carrier keeps boundaries none ever is.
+        """
+        return None
+
+    def grow(self, now: float, rtt: float | None) -> int:
+        """Widen the window whose credit ``consumed`` has just returned, if its reader keeps up.
+
+        Args:
+            now: the time.
+            rtt: the least round-trip time of the path that was seen, in seconds, if one was.
+
+        Returns:
+            How large the window is now; 0 when it is as it was.
+        """
+        return 0
 
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` wants to be called, on the clock of ``now``."""

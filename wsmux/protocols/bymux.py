@@ -9,17 +9,15 @@ The text leaves points open. What is done here, and why:
   the width of its id in bits 7 and 8, as its own section says.
 - The types 110 and 111 end the connection: nobody can know how long such a packet is. Bits without
   a meaning are sent as 0 and not looked at; integers are read in any width.
-- Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. That reading never
-  overruns a peer. Neither is ever sent.
-- Opening a stream with the wrong parity or without credit ends the connection, as all else that is
-  forbidden. Id 0 is an even id. Spent global credit is granted anew as streams end.
-- Both sides start without credit, and grant global credit with their first bytes. Starting credit
-  is agreed elsewhere: ``BymuxState``, 0 unless told.
+- Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. Neither is ever sent.
+- What is forbidden ends the connection: opening a stream with the wrong parity or without credit.
+  Id 0 is an even id. Both sides start without credit (but for what ``BymuxState`` says), grant
+  global credit with their first bytes, and anew as streams end.
 - Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
   no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
   body of a Write (1009), as nothing else does.
-- A Write of 0 bytes is taken even without credit, and counted. ``Config.max_control_frames`` of
-  them in a row, without a byte of data, end the connection (1008): they cost the peer nothing.
+- A Write of 0 bytes is taken even without credit. ``budgets.py`` charges it, as all but data.
+  There are no resets to charge, only refusals: credit bounds who opens streams to end them.
 - A Close is answered with StopRead at once: no more credit is needed, and what was received stays
   readable. A StopRead is answered with Close at once: credit left must not be used up first, and
   infinite credit never would be.
@@ -28,16 +26,14 @@ The text leaves points open. What is done here, and why:
 - Pongs have no id, so one ping is under way at a time; of those asked for meanwhile, the last goes
   out when that one is answered. Pongs that nobody waits for are ignored. A side that has sent Close
   and StopRead sends no Pong. While a Pong waits in the outbox it answers further pings, too.
-- Streams that the peer opens behind this side's global StopRead are taken and ended at once, with
-  StopRead and Close: it had the credit when it sent them.
+- Streams that the peer opens behind this side's global StopRead, with credit, are ended at once.
 - A stream ends when all four packets have passed. The peer may then use the id again; towards the
-  owner such a stream is called id + n * 2^64, for a fresh n, so that a late call for the stream
-  that had the id before cannot reach it. This side uses no id twice: its opening might overtake
-  the Close of the stream before it in the send queue.
+  owner such a stream is called id + n * 2^64, for a fresh n, so that no late call reaches it. This
+  side uses no id twice: its opening might overtake the Close of the one before in the send queue.
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
   the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
-- "Small enough" packets are 16 KiB, as the text has no number; those of one turn share a message.
+- "Small enough" packets are 16 KiB; those of one turn share a message.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
 """
@@ -53,6 +49,7 @@ from ..exceptions import (
     FrameError,
     LocalProtocolError,
     StreamIdError,
+    StreamsExhausted,
 )
 from .base import Buffer, Message, MuxProtocol, Role
 from .bymux_events import PausedEvents
@@ -156,11 +153,7 @@ class BymuxProtocol(MuxProtocol):
         self._streams[stream_id] = self._active[wire_id] = stream
 
     def events(self) -> list[Event]:
-        """Return what happened, up to a ``StreamOpened``: call until nothing comes.
-
-        One call brings many packets, and nothing on a stream may be reported before its owner
-        has had the choice to refuse it.
-        """
+        """Return what happened, up to a ``StreamOpened``, which may be refused: call again."""
         events = MuxProtocol.events(self)  # super() costs too much for each message
         return self._paused.take(events) if self._paused.needed else events
 
@@ -180,11 +173,12 @@ class BymuxProtocol(MuxProtocol):
     def receive_data(self, data: Buffer) -> None:
         view = memoryview(data)
         position, size = 0, len(view)
+        if not size:
+            self._note_empty()
         while position < size:
             if self._reader.between_packets():
                 stream, body, position = take_writes(self._active, view, position)
                 if stream is not None:
-                    self._empty_in_row = 0
                     self._events.append(_new(DataReceived, (stream.id, body)))
                     continue
             packet, position = self._reader.packet(view, position)
@@ -212,12 +206,10 @@ class BymuxProtocol(MuxProtocol):
             )
         if half.infinite and size > self.config.max_message_size:
             raise FrameError(f"Write of {size} bytes on stream {stream.wire_id}", TOO_BIG)
-        if data is None:
-            return  # the rest is still to come
         if not size:
             self._note_empty()
-            return
-        self._empty_in_row = 0
+        if data is None or not size:
+            return  # with data to come, if there is any
         half.receive(size)
         if not half.stopped and stream.id is not None:
             self._events.append(DataReceived(stream.id, bytes(data)))
@@ -231,6 +223,7 @@ class BymuxProtocol(MuxProtocol):
             raise StreamIdError(f"the peer opened stream {wire_id}, which is active")
         if not half.credit:
             raise FlowControlError(f"the peer opened stream {wire_id} without credit for it")
+        self.floods.opened()
         half.receive(1)
         stream_id = wire_id
         if wire_id > self._peer_highest:
@@ -248,6 +241,7 @@ class BymuxProtocol(MuxProtocol):
     def _receive_credit(self, scope: Scope, count: int) -> None:
         half = scope.outgoing
         scope.forbid(half.stopped, CREDIT, "StopRead")
+        self._note_update(useful=count > 0 or scope.id is not None)
         usable = half.credit > 0 or half.closed
         half.grant(count, scope)
         if not usable and half.credit:
@@ -255,6 +249,7 @@ class BymuxProtocol(MuxProtocol):
 
     def _receive_ping(self, scope: Scope, _: int) -> None:
         scope.forbid(scope.peer_mute, PING, "Close and StopRead")
+        self.floods.ping(self.now, self.received)
         if not scope.mute and scope.id not in self._pongs:
             self._pongs.add(scope.id)
             self._send(PONG, scope)
@@ -262,10 +257,10 @@ class BymuxProtocol(MuxProtocol):
     def _receive_pong(self, scope: Scope, _: int) -> None:
         scope.forbid(scope.peer_mute, PONG, "Close and StopRead")
         if scope.ping is None:
+            self._note_empty()
             return
         self._events.append(PongReceived(scope.id, scope.ping))
-        scope.ping, value = None, scope.next_ping
-        scope.next_ping = None
+        scope.ping, value, scope.next_ping = None, scope.next_ping, None
         if value is not None and not scope.mute:
             self._send_ping(scope, value)
         elif value is not None:
@@ -353,9 +348,10 @@ class BymuxProtocol(MuxProtocol):
             self._next += 2
         stream_id = self._next
         if stream_id > MAX_NUMBER:
-            raise LocalProtocolError("all 2^63 stream ids of this side are used up")
+            raise StreamsExhausted(63)
         self._next += 2
         self._all.outgoing.spend(1)
+        self.floods.streams += 1
         self._add(stream_id, stream_id, self._starting, HalfState())
         self._send(WRITE, self._all, stream_id)
         self.accept(stream_id, self.config.receive_window if window is None else window)
@@ -369,6 +365,7 @@ class BymuxProtocol(MuxProtocol):
     def refuse(self, stream_id: int, code: int) -> None:
         """End both halves, and report nothing of it but that it has finished."""
         self._paused.refuse(stream_id)
+        self.floods.provoked(self.now)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 
@@ -390,6 +387,7 @@ class BymuxProtocol(MuxProtocol):
             half.spend(size)
             body = data if size == len(data) else data[:size]
             self._data.append(writes(stream.wire_id, body))
+            self.data_frames += 1
         return size
 
     def consumed(self, stream_id: int, count: int) -> None:
@@ -430,6 +428,9 @@ class BymuxProtocol(MuxProtocol):
 
     def said_farewell(self) -> bool:
         return self._all.peer_mute and self._reader.between_packets()
+
+    def incomplete(self) -> int | None:
+        return self._reader.incomplete()
 
     def may_ping(self) -> bool:
         return not self._all.mute

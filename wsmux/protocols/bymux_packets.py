@@ -97,11 +97,16 @@ class PacketReader:
     def __init__(self) -> None:
         self._kept = bytearray()  # the start of an incomplete packet
         self._wanted = 0  # the size it must reach before more of it is known
+        self._packets = 0  # that came in pieces
         self._body = 0  # where in the data the body of an incomplete Write begins
 
     def between_packets(self) -> bool:
         """Tell whether no packet is incomplete."""
         return not self._kept
+
+    def incomplete(self) -> int | None:
+        """Return the number of the packet that is incomplete, ``None`` if none is."""
+        return self._packets if self._kept else None
 
     def packet(self, data: memoryview, position: int) -> tuple[Packet | None, int]:
         """Return the next packet, if enough of it is here, and the position behind what was taken.
@@ -115,6 +120,7 @@ class PacketReader:
                 # Of a body nothing is kept before the caller has seen what announces it.
                 end = len(data) if packet is None else self._body
                 self._kept += data[position:end]
+                self._packets += 1
             return packet, end
         end = position + self._wanted - len(self._kept)
         self._kept += data[position:end]

@@ -271,6 +271,11 @@ class Scope:
         """Tell whether all four packets have passed."""
         return self.outgoing.over and self.incoming.over
 
+    @property
+    def peer_credit(self) -> int | None:
+        """How many bytes the peer may still send; ``None`` where there is no limit."""
+        return None if self.incoming.infinite else self.incoming.credit
+
     def forbid(self, broken: bool, kind: int, after: str) -> None:
         """Refuse a packet that its sender may not send any more, naming what forbids it."""
         if broken and self.id is None:

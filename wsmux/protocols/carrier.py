@@ -131,6 +131,14 @@ class Framing(ABC):
             self._start = self._end = self._wanted = 0
             self.filled = False
 
+    def incomplete(self, received: int) -> int | None:
+        """Return what tells the message that is incomplete from others, ``None`` if none is.
+
+        Args:
+            received: bytes in all, so that where it begins is known.
+        """
+        return None if self._start == self._end else received - (self._end - self._start)
+
     def between_messages(self) -> bool:
         """Tell whether the end of the bytes here would cut nothing off."""
         return self._start == self._end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..exceptions import LocalProtocolError, StreamIdError
+from ..exceptions import StreamIdError, StreamsExhausted
 from .base import Role
 from .varint import MAX_VARINT
 
@@ -33,7 +33,7 @@ class StreamIds:
     def open(self) -> int:
         """Return an id for a stream of this side."""
         if self.next > MAX_VARINT:
-            raise LocalProtocolError("all 2^61 stream ids of this side are used up")
+            raise StreamsExhausted(61)
         self.next += 2
         return self.next - 2
 

@@ -15,10 +15,13 @@ it is silent or contradicts itself:
 
 - Client streams are 0, 2, 4..., server streams 1, 3, 5..., all bidirectional. Ids only rise.
 - The ACK that opens a stream, and the one that answers it, carry the receive window; every later
-  one the bytes that the *application* has read, half a window at a time. The text calls the same
-  number the remaining space in one place and the bytes read in another.
+  one the bytes that the *application* has read, half a window at a time, or what the window has
+  grown by. The text calls that the remaining space in one place and the bytes read in another.
 - The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything
-  is buffered. An ACK that lifts unspent credit above 2^32-1 ends the connection.
+  is buffered; a window more is dropped, and what exceeds that ends the connection, as does DATA
+  beyond the credit of a stream that is read no further. So does an ACK that lifts unspent credit
+  above 2^32-1.
+- Each frame that is no data is charged to a budget of ``budgets.py``.
 - A malformed message ends the connection with 1002 and a sentence; code 1 (parse) is understood
   when it comes, and never sent.
 - CLOSE Write that is not an echo says "I read no further" without an error.
@@ -35,14 +38,12 @@ from collections.abc import Callable
 
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
-from .base import Buffer, MuxProtocol, Role
-from .credit import ReceiveWindow
+from .base import Buffer, Role
 from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
 from .events import (
     CreditGranted,
     DataReceived,
     GoAwayReceived,
-    OpenPermitted,
     StreamAborted,
     StreamEnded,
     StreamFinished,
@@ -51,14 +52,24 @@ from .events import (
     WriteStopped,
 )
 from .ids import StreamIds
-from .nativestream import NativeStream
+from .nativestream import (
+    READ,
+    WRITE,
+    WRITE_DONE,
+    NativeStream,
+    StoppedStreams,
+    check_body,
+    direction_of,
+    parse_head,
+)
+from .opens import AnsweredProtocol
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
+from .windows import GrowingWindow, Growth
 
 __all__ = ["NativeProtocol"]
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
-READ, WRITE = 0, 1
 
 CODE_OVERFLOW = 2
 REFUSED_DETAIL = "nobody took it there"
@@ -71,10 +82,9 @@ _UINT32 = struct.Struct(">I")
 _DIRECTION = (b"\x00", b"\x01")
 # Looking a member up in its class costs too much for each message.
 _READING, _WRITING = ReadState.OPEN, WriteState.OPEN
-_WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
 
 
-class NativeProtocol(MuxProtocol):
+class NativeProtocol(AnsweredProtocol):
     """Be one end of a native connection. See ``MuxProtocol`` for the calls."""
 
     def __init__(self, role: Role, config: Config, dialect: Dialect = WSMUX_V1) -> None:
@@ -86,13 +96,14 @@ class NativeProtocol(MuxProtocol):
         self.refused_code = dialect.refused_code
         self._ids = StreamIds(role, strict=not dialect.shipped)
         self._streams: dict[int, NativeStream] = {}
-        self._stopped: dict[int, None] = {}  # finished here, the peer may still be writing
+        self._stopped = StoppedStreams(config.max_cancelled)
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
-        self._pending_opens = 0
-        self._peer_refuses = False
         self._width = dialect.type_width
         self._max_frame = config.max_frame_size
         self._prompt = dialect.shipped  # return credit as soon as nothing is unread
+        self.grows = not dialect.shipped  # js-ws sends one DATA as large as its credit
+        self._growth = Growth(config.max_connection_buffer // 2)
+        self._returned: NativeStream | None = None  # whose credit may grow
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
         self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
             ACK: self._receive_ack,
@@ -108,7 +119,7 @@ class NativeProtocol(MuxProtocol):
         if len(data) > 1 and data[0] < 64 and self._width == 1:
             stream_id, kind, end = data[0], data[1], 2  # mostly
         else:
-            stream_id, kind, end = self._parse_head(data)
+            stream_id, kind, end = parse_head(data, self._width)
         if kind == DATA:
             self._receive_data(stream_id, data, end)
             return
@@ -117,34 +128,19 @@ class NativeProtocol(MuxProtocol):
             raise FrameError(f"message for stream {stream_id} has the unknown type {kind}")
         handler(stream_id, data, end)
 
-    def _parse_head(self, data: Buffer) -> tuple[int, int, int]:
-        parsed = decode_varint(data)
-        if parsed is None:
-            raise FrameError("message without a whole stream id" if data else "empty message")
-        stream_id, offset = parsed
-        end = offset + self._width
-        if end > len(data):
-            raise FrameError(f"message for stream {stream_id} ends before its type")
-        return stream_id, int.from_bytes(data[offset:end], "big"), end
-
     def _receive_data(self, stream_id: int, data: Buffer, offset: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            if stream_id not in self._stopped and not self._ids.ignored(stream_id):
-                self._ids.check_seen(stream_id, "DATA")
-                raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
+            self._receive_late(stream_id, len(data) - offset)
             return
         if stream.read is not _READING:
-            try:
-                stream.read = advance_read(stream.read, ReadInput.DATA)
-            except KeyError:
-                raise StreamIdError(
-                    f"DATA on stream {stream_id} after the peer ended its writing half"
-                ) from None
-            return  # sent before the peer heard that nothing further is read
+            stream.receive_unread(len(data) - offset)
+            if offset == len(data):
+                self._note_empty()
+            return
         size = len(data) - offset
         if not size:
-            self.empty_messages += 1
+            self._note_empty()
             return
         if not stream.window.receive(size):
             self._overflowed(stream, size)
@@ -152,19 +148,33 @@ class NativeProtocol(MuxProtocol):
         # The same as DataReceived(...), at half the cost: it is made for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 
+    def _receive_late(self, stream_id: int, size: int) -> None:
+        """Drop the same for a stream that is over, or that this side takes no more."""
+        if stream_id not in self._stopped and not self._ids.ignored(stream_id):
+            self._ids.check_seen(stream_id, "DATA")
+            raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
+        self._stopped.receive(stream_id, size)
+        if not size:
+            self._note_empty()
+
     def _overflowed(self, stream: NativeStream, size: int) -> None:
         detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
+        self.floods.provoked(self.now)
+        stream.window.available = stream.window.size  # as much again may be under way
         self._events.append(StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
         self.reset_read(stream.id, CODE_OVERFLOW)
 
     def _receive_ack(self, stream_id: int, data: Buffer, offset: int) -> None:
-        self._check_body("ACK", stream_id, len(data) - offset, 4)
+        check_body("ACK", stream_id, len(data) - offset, 4, self.dialect.shipped)
         (count,) = _UINT32.unpack_from(data, offset)
         stream = self._streams.get(stream_id)
         if stream is None:
             if self._ids.ignored(stream_id) or self._ids.seen(stream_id):
+                self._note_update(useful=True)
                 return
             stream = self._opened_by_peer(stream_id)
+        else:
+            self._note_update(useful=count > 0 or not stream.answered)
         usable = stream.credit.available
         stream.credit.grant(count)
         self._answered(stream)
@@ -175,12 +185,12 @@ class NativeProtocol(MuxProtocol):
             self._forget_if_done(stream)
 
     def _receive_error(self, stream_id: int, data: Buffer, offset: int) -> None:
-        direction = self._direction("ERROR", stream_id, data, offset)
+        direction = direction_of("ERROR", stream_id, data, offset)
         parsed = decode_varint(data, offset + 1)
         if parsed is None:
             raise FrameError(f"ERROR on stream {stream_id} without a whole code")
         code, end = parsed
-        self._check_body("ERROR", stream_id, len(data) - end, 0)
+        check_body("ERROR", stream_id, len(data) - end, 0, self.dialect.shipped)
         stream = self._find(stream_id, "ERROR", direction)
         if stream is None:
             return
@@ -204,8 +214,8 @@ class NativeProtocol(MuxProtocol):
         self._forget_if_done(stream)
 
     def _receive_close(self, stream_id: int, data: Buffer, offset: int) -> None:
-        direction = self._direction("CLOSE", stream_id, data, offset)
-        self._check_body("CLOSE", stream_id, len(data) - offset, 1)
+        direction = direction_of("CLOSE", stream_id, data, offset)
+        check_body("CLOSE", stream_id, len(data) - offset, 1, self.dialect.shipped)
         stream = self._find(stream_id, "CLOSE", direction)
         if stream is None:
             return
@@ -228,6 +238,8 @@ class NativeProtocol(MuxProtocol):
         if parsed is None or parsed[1] != len(data):
             raise FrameError("GO_AWAY without exactly one code")
         self._ids.check_go_away(stream_id)
+        if self._peer_refuses:
+            self._note_empty()
         code = parsed[0]
         self._peer_refuses = True
         self._events.append(GoAwayReceived(stream_id, code))
@@ -241,41 +253,29 @@ class NativeProtocol(MuxProtocol):
     # Which stream a message means
 
     def _find(self, stream_id: int, kind: str, direction: int) -> NativeStream | None:
+        """Return the stream that an end is for, if it is there, and charge the peer."""
         stream = self._streams.get(stream_id)
         if stream is None and not self._ids.ignored(stream_id):
             self._ids.check_seen(stream_id, kind)
             if direction == READ:
                 self._stopped.pop(stream_id, None)
+        if stream is None or stream.ended(direction):
+            self._note_late()
+        elif kind == "ERROR" and not (stream.local or stream.reset):
+            self.floods.reset(self.now)
+            stream.reset = True
         return stream
 
     def _opened_by_peer(self, stream_id: int) -> NativeStream:
+        self.floods.opened()
         self._ids.peer_opened(stream_id)
-        window = ReceiveWindow(0)  # until accept() announces one
+        window = GrowingWindow(0)  # until accept() announces one
         stream = NativeStream(stream_id, self._types[DATA], window, local=False)
         self._streams[stream_id] = stream
         self._events.append(StreamOpened(stream_id))
         return stream
 
-    def _direction(self, kind: str, stream_id: int, data: Buffer, offset: int) -> int:
-        if offset >= len(data):
-            raise FrameError(f"{kind} on stream {stream_id} without a direction")
-        direction = data[offset]
-        if direction > WRITE:
-            raise FrameError(f"{kind} on stream {stream_id} with the direction {direction}")
-        return direction
-
-    def _check_body(self, kind: str, stream_id: int, size: int, wanted: int) -> None:
-        if size != wanted and not (self.dialect.shipped and size > wanted):
-            raise FrameError(f"{kind} on stream {stream_id} has a body of the wrong length")
-
     # What a message does to a stream
-
-    def _answered(self, stream: NativeStream) -> None:
-        if not stream.answered:
-            stream.answered = True
-            self._pending_opens -= 1
-            if self._pending_opens == self.config.max_pending_opens - 1:
-                self._events.append(OpenPermitted())
 
     def _peer_ended(self, stream: NativeStream, how: ReadInput) -> bool:
         was_open = stream.read is _READING
@@ -283,20 +283,19 @@ class NativeProtocol(MuxProtocol):
         return was_open
 
     def _peer_stopped(self, stream: NativeStream) -> bool:
-        was_open = stream.write not in _WRITE_DONE
+        was_open = stream.write not in WRITE_DONE
         stream.write = advance_write(stream.write, WriteInput.PEER_STOP)
         self._closing.pop(stream.id, None)
         return was_open
 
     def _forget_if_done(self, stream: NativeStream) -> None:
-        if stream.read is _READING or stream.write not in _WRITE_DONE:
+        if stream.read is _READING or stream.write not in WRITE_DONE:
             return
         del self._streams[stream.id]
+        self._growth.ended(stream.window)
         self._answered(stream)  # nothing is owed to a stream that is over
         if stream.read is ReadState.STOPPED:
-            self._stopped[stream.id] = None
-            if len(self._stopped) > self.config.max_cancelled:
-                del self._stopped[next(iter(self._stopped))]
+            self._stopped.keep(stream)
         self._events.append(StreamFinished(stream.id))
 
     # Messages out
@@ -320,17 +319,14 @@ class NativeProtocol(MuxProtocol):
 
     # Calls
 
-    def may_open(self) -> bool:
-        return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
-
     def open_stream(self, window: int | None = None) -> int:
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         stream_id = self._ids.open()
         size = self._window(self.config.receive_window if window is None else window)
-        stream = NativeStream(stream_id, self._types[DATA], ReceiveWindow(size), local=True)
+        stream = NativeStream(stream_id, self._types[DATA], GrowingWindow(size), local=True)
         self._streams[stream_id] = stream
-        self._pending_opens += 1
+        self._opening()
         self._control_message(stream.head, ACK, _UINT32.pack(size))
         return stream_id
 
@@ -341,10 +337,13 @@ class NativeProtocol(MuxProtocol):
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams[stream_id]
         window = self._window(window)
-        stream.window = ReceiveWindow(window)
+        stream.window = GrowingWindow(window)
         self._control_message(stream.head, ACK, _UINT32.pack(window))
 
     def refuse(self, stream_id: int, code: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None and not stream.reset:
+            self.floods.provoked(self.now)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 
@@ -365,6 +364,7 @@ class NativeProtocol(MuxProtocol):
             credit.spend(size)
             body = data if size == len(data) else data[:size]
             self._data.append((stream.data_head, body))
+            self.data_frames += 1
         return size
 
     def consumed(self, stream_id: int, count: int) -> None:
@@ -377,6 +377,16 @@ class NativeProtocol(MuxProtocol):
         returned = stream.window.consume(count, prompt)
         if returned:
             self._control_message(stream.head, ACK, _UINT32.pack(returned))
+            self._returned = stream
+
+    def grow(self, now: float, rtt: float | None) -> int:
+        stream, self._returned = self._returned, None
+        if stream is None:
+            return 0
+        grown = self._growth.grow(stream.window, now, rtt)
+        if grown:
+            self._control_message(stream.head, ACK, _UINT32.pack(grown))
+        return stream.window.size if grown else 0
 
     def close_write(self, stream_id: int, now: float) -> None:
         stream = self._streams.get(stream_id)
@@ -408,7 +418,7 @@ class NativeProtocol(MuxProtocol):
 
     def reset_write(self, stream_id: int, code: int) -> None:
         stream = self._streams.get(stream_id)
-        if stream is None or stream.write in _WRITE_DONE:
+        if stream is None or stream.write in WRITE_DONE:
             return
         stream.write = advance_write(stream.write, WriteInput.RESET)
         self._closing.pop(stream_id, None)

@@ -22,27 +22,28 @@ Where the specification is silent, or this machine is stricter or milder than ot
 - A broken rule queues GO_AWAY 1 and raises. Unknown flags, repeated ACK and FIN, pings without
   flags and pongs nobody asked for do nothing. Frames of streams that are over, or never were, do
   nothing either, but their bytes are limited to what an honest peer can have had under way.
-- Frames that change nothing end the connection when ``Config.max_control_frames`` come in a row.
+- Each frame that brings no data is charged to a budget of ``budgets.py``.
 - Only data beyond 16 MiB in one frame is refused by its size alone; the credit is the limit.
 """
 
 from __future__ import annotations
 
 from ..config import Config
-from ..exceptions import CLEAN_CODES, LocalProtocolError, RemoteProtocolError
-from .base import Buffer, Message, MuxProtocol, Role
+from ..exceptions import CLEAN_CODES, LocalProtocolError, RemoteProtocolError, StreamsExhausted
+from .base import Buffer, Message, Role
 from .events import (
     CreditGranted,
     DataReceived,
     Event,
     GoAwayReceived,
-    OpenPermitted,
     PongReceived,
     StreamEnded,
     StreamFinished,
     StreamOpened,
 )
+from .opens import AnsweredProtocol
 from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
+from .windows import MAX_STREAM_WINDOW, Growth
 from .yamux_frames import (
     NORMAL,
     PROTOCOL_ERROR,
@@ -56,13 +57,12 @@ from .yamux_frames import (
 )
 from .yamux_pings import MEASURING, Pings
 from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check, reset_events
-from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, Growth
+from .yamux_windows import INITIAL_WINDOW
 
 __all__ = ["YamuxProtocol"]
 
 _new = tuple.__new__  # for events that come with every frame: at half the cost
 MAX_UINT32 = 2**32 - 1
-
 # Most bytes of one data frame sent, whatever is configured: rust-yamux takes no more than 1 MiB.
 MAX_DATA = 64 * 1024
 
@@ -71,7 +71,7 @@ SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.
 DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
 
 
-class YamuxProtocol(MuxProtocol):
+class YamuxProtocol(AnsweredProtocol):
     """Be one end of a Yamux connection. See ``MuxProtocol`` for the calls.
 
     While there are streams it measures the round-trip time, by which windows grow; for that the
@@ -92,8 +92,8 @@ class YamuxProtocol(MuxProtocol):
         self._streams: dict[int, YamuxStream] = {}
         self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may be over
         self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
-        self._peer_streams = self._pending_opens = 0
-        self._peer_refuses = self._refusing = False
+        self._peer_streams = 0
+        self._refusing = False
         self._drainable = INITIAL_WINDOW  # bytes still taken for streams that are not there
         self._pings = Pings()
         self._growth = Growth(config.max_connection_buffer // 2)
@@ -106,6 +106,8 @@ class YamuxProtocol(MuxProtocol):
 
     def receive_data(self, data: Buffer) -> None:
         try:
+            if not data:
+                self._note_empty()
             with memoryview(data) as view:
                 position, size = 0, len(view)
                 while position < size:
@@ -121,7 +123,6 @@ class YamuxProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or not stream.receive(end - start):
             return 0
-        self._empty_in_row = 0
         self._events.append(_new(DataReceived, (stream_id, bytes(view[start:end]))))
         return end
 
@@ -154,8 +155,10 @@ class YamuxProtocol(MuxProtocol):
         _, kind, flags, stream_id, length = head
         if kind == PING:
             if not self._pings.received(flags, length, self.now):
-                self.empty_messages += 1
-            elif not flags & SYN and length != MEASURING:
+                self._note_empty()
+            elif flags & SYN:
+                self.floods.ping(self.now, self.received)
+            elif length != MEASURING:
                 self._events.append(PongReceived(None, length))
         elif kind == GO_AWAY:
             self._receive_go_away(length)
@@ -166,9 +169,15 @@ class YamuxProtocol(MuxProtocol):
             if stream is not None:
                 self._receive(stream, kind, flags, length, body)
             else:
-                self._drainable -= length if kind == DATA else 0
-                if not (length or flags):
-                    self._note_empty()
+                self._receive_late(kind, flags, length)
+
+    def _receive_late(self, kind: int, flags: int, length: int) -> None:
+        """Drop a frame of a stream that is over, or never was."""
+        self._drainable -= length if kind == DATA else 0
+        if flags:
+            self._note_late()
+        elif kind == WINDOW or not length:
+            self._note_update(useful=length > 0)
 
     def _receive(
         self, stream: YamuxStream, kind: int, flags: int, length: int, body: bytes
@@ -176,10 +185,13 @@ class YamuxProtocol(MuxProtocol):
         if kind == DATA:
             stream.window.receive(length)
         if flags & RST:
+            if not stream.local:
+                self.floods.reset(self.now)
             self._peer_reset(stream, length if kind == WINDOW else 0)
             return
         moved = self._answered(stream) or bool(length or flags & SYN)
         if length and kind == WINDOW:
+            self._note_update(useful=True)
             self._grant(stream, length)
         elif length and stream.read is READING:
             self._emit(stream, DataReceived(stream.id, body))
@@ -191,9 +203,7 @@ class YamuxProtocol(MuxProtocol):
                 self._emit(stream, StreamEnded(stream.id))
             stream.read = advance_read(stream.read, ReadInput.PEER_CLOSE)
             self._forget_if_done(stream)
-        if moved:
-            self._empty_in_row = 0
-        else:
+        if not moved:
             self._note_empty()
 
     def _grant(self, stream: YamuxStream, count: int) -> None:
@@ -207,7 +217,9 @@ class YamuxProtocol(MuxProtocol):
         if flags & RST:
             self._note_empty()
             return False
+        self.floods.opened()
         if self._refusing or max(self._peer_streams, len(self._offered)) >= self.config.max_streams:
+            self.floods.provoked(self.now)
             self._control_frame(WINDOW, RST, stream_id, self.refused_code)
             self._drainable += INITIAL_WINDOW - (length if kind == DATA else 0)
             return False
@@ -236,16 +248,6 @@ class YamuxProtocol(MuxProtocol):
 
     def _emit(self, stream: YamuxStream, event: Event) -> None:
         (self._events if stream.early is None else stream.early).append(event)
-
-    def _answered(self, stream: YamuxStream) -> bool:
-        """Note a sign of acceptance, or that none is owed; tell whether it was the first."""
-        if stream.answered:
-            return False
-        stream.answered = True
-        self._pending_opens -= 1
-        if self._pending_opens == self.config.max_pending_opens - 1:
-            self._events.append(OpenPermitted())
-        return True
 
     def _forget_if_done(self, stream: YamuxStream) -> None:
         if stream.write is not WRITING and stream.read in PEER_DONE:
@@ -302,30 +304,24 @@ class YamuxProtocol(MuxProtocol):
         return self._pings.rtt
 
     def ping(self, value: int) -> None:
-        """Ask for an answer that carries ``value``; ``PongReceived`` reports it.
+        """Ask for an answer that carries ``value``, which ``PongReceived`` reports.
 
-        At most 32 are waited for; the answer to an older one does nothing.
+        At most 32 are waited for; the answer to an older one is charged as empty.
         """
         self._control.append(self._pings.ask(value, self.now))
 
-    def may_open(self) -> bool:
-        return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
-
     def open_stream(self, window: int | None = None) -> int:
-        """Open a stream with at least 256 KiB of room, and return its id.
-
-        Up to 256 KiB may be sent at once.
-        """
+        """Open a stream with at least 256 KiB of room; as much may be sent at once."""
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         if self._head is not None and self._head.stream_id == self._next_id:
             self._next_id += 2  # a body under way for no stream must not become that of this one
         stream_id = self._next_id
         if stream_id > MAX_UINT32:
-            raise LocalProtocolError("all 2^31 stream ids of this side are used up")
+            raise StreamsExhausted(31)
         self._next_id += 2
         stream = self._streams[stream_id] = YamuxStream(stream_id, local=True)
-        self._pending_opens += 1
+        self._opening()
         self._announce(stream, SYN, self.config.receive_window if window is None else window)
         return stream_id
 
@@ -349,6 +345,7 @@ class YamuxProtocol(MuxProtocol):
             offered.early = None
         stream = self._streams.get(stream_id)
         if stream is not None:
+            self.floods.provoked(self.now)
             self._reset(stream, code)
         elif offered is not None:  # the peer has reset it before
             self._events.append(StreamFinished(stream_id))
@@ -368,6 +365,7 @@ class YamuxProtocol(MuxProtocol):
             credit.spend(size)
             body = data if size == len(data) else data[:size]
             self._data.append((encode_head(DATA, 0, stream_id, size), body))
+            self.data_frames += 1
         return size
 
     def consumed(self, stream_id: int, count: int) -> None:
@@ -375,7 +373,7 @@ class YamuxProtocol(MuxProtocol):
         if stream is None or stream.read is not READING:
             return  # the peer sends no more, or its credit was returned before
         if returned := stream.window.consume(count):
-            grown = self._growth.grow(stream.window, self.now, self.rtt)
+            grown = self._growth.grow(stream.window, self.now, stream.window.short_time(self.rtt))
             self._return_credit(stream, returned + grown)
 
     def close_write(self, stream_id: int, now: float) -> None:
@@ -423,6 +421,9 @@ class YamuxProtocol(MuxProtocol):
             self.go_away(NORMAL)
         else:
             self._data.append((encode_head(GO_AWAY, 0, 0, go_away_code(code)), b""))
+
+    def incomplete(self) -> int | None:
+        return self._reader.incomplete()
 
     def said_farewell(self) -> bool:
         return self._peer_refuses and self._head is None and self._reader.between_frames()

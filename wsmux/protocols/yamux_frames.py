@@ -83,6 +83,13 @@ class FrameReader:
     def __init__(self) -> None:
         self._part = bytearray()  # of a head, or of a body that is kept
         self._missing: int | None = None  # bytes of a body that has begun, else None
+        self._heads = 0  # that came in pieces, or with bodies in pieces
+
+    def incomplete(self) -> int | None:
+        """Return the number of the frame that is incomplete, ``None`` if none is."""
+        if self._missing is not None:
+            return -self._heads
+        return self._heads if self._part else None
 
     def between_frames(self) -> bool:
         """Tell whether nothing is incomplete, as far as heads go."""
@@ -106,6 +113,7 @@ class FrameReader:
         if not self._part and len(data) - position >= HEAD_SIZE:
             return Head._make(_HEAD.unpack_from(data, position)), position + HEAD_SIZE
         end = position + HEAD_SIZE - len(self._part)
+        self._heads += not self._part
         self._part += data[position:end]
         if len(self._part) < HEAD_SIZE:
             return None, len(data)
@@ -124,6 +132,7 @@ class FrameReader:
         end = min(position + missing, len(data))
         missing -= end - position
         if missing:
+            self._heads += self._missing is None
             self._missing = missing
             if keep:
                 self._part += data[position:end]

@@ -7,8 +7,9 @@ from ..exceptions import FlowControlError, FrameError, StreamIdError
 from .credit import SendCredit
 from .events import Event, StreamAborted, StreamRejected, WriteStopped
 from .states import ReadState, WriteState
+from .windows import MAX_STREAM_WINDOW
 from .yamux_frames import Flag, Head, Type
-from .yamux_windows import INITIAL_WINDOW, MAX_STREAM_WINDOW, YamuxWindow
+from .yamux_windows import INITIAL_WINDOW, YamuxWindow
 
 __all__ = ["PEER_DONE", "READING", "WRITING", "YamuxStream", "check", "reset_events"]
 
@@ -34,6 +35,11 @@ class YamuxStream:
         self.credit = SendCredit()
         self.credit.grant(INITIAL_WINDOW)
         self.window = YamuxWindow()
+
+    @property
+    def peer_credit(self) -> int:
+        """How many bytes the peer may still send."""
+        return self.window.available
 
     def receive(self, size: int) -> bool:
         """Note the bytes of a frame that means nothing but them; tell whether it can be taken so.

@@ -71,6 +71,12 @@ class WebSocketFraming(Framing):
         self._kind: Kind | None = None  # of the message whose fragments are coming
         self._fragments: list[bytes] = []
         self._fragments_size = 0
+        self._fragmented = 0  # messages that came in fragments
+
+    def incomplete(self, received: int) -> int | None:
+        if self._kind is not None and self._keeps_boundaries:
+            return -self._fragmented
+        return super().incomplete(received)
 
     def between_messages(self) -> bool:
         return super().between_messages() and self._kind is None and not self._rest
@@ -180,6 +186,7 @@ class WebSocketFraming(Framing):
     def _fragment(self, opcode: int, last: bool, data: bytes, frames: list[Received]) -> None:
         if opcode:
             self._kind = Kind(opcode)
+            self._fragmented += 1
         if self._kind is _BINARY and not self._keeps_boundaries:
             frames.append((_BINARY, data))
             if last:

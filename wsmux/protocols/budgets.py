@@ -1,0 +1,167 @@
+"""Count what a peer may do seldom but not often, and notice what stands still for too long.
+
+One design for every flood: a ``Budget`` is charged with the frame, before anything is made for it,
+and the frame that it does not cover ends the connection with 1008 (policy violation). What an
+honest peer does in proportion to the work it is given is earned and never runs out: updates by the
+data sent to it, late frames by the streams there were. Only frames that carry no data are charged.
+
+There is no clock here: the owner says what time it is.
+"""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..exceptions import FrameError
+
+__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "Budget", "Floods", "Watch"]
+
+# RFC 6455 section 7.4.1: the code for a peer that floods.
+POLICY = 1008
+
+# Seconds in which Config.max_empty_frames and Config.max_pings are counted. As zmuxio.
+FLOOD_PERIOD = 5.0
+
+# Envoy's formula for window updates: 5 + 2 * (streams + 10 * data frames sent).
+SPARE_UPDATES = 5
+UPDATE_FACTOR = 2
+
+# What may still be under way for a stream that has ended: the end, or the echo of an end, of each
+# half, by CLOSE and by ERROR.
+LATE_PER_STREAM = 4
+
+# Bytes received that earn a ping: who measures round trips under load pings as it sends.
+BYTES_PER_PING = 1024
+
+# Looks that a watch takes in the time that something may stand still.
+LOOKS = 8
+
+
+class Budget:
+    """Be a token bucket: ``size`` at once, refilled by ``rate`` a second."""
+
+    __slots__ = ("_left", "_rate", "_since", "_size", "_used")
+
+    def __init__(self, size: float, rate: float = 0.0) -> None:
+        self._size = self._left = size
+        self._rate = rate
+        self._since = 0.0
+        self._used = 0  # of what was earned
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Budget) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    def charge(self, now: float, earned: int = 0) -> bool:
+        """Take one, of what was ``earned`` in all first; tell whether there was one to take."""
+        if self._used < earned:
+            self._used += 1
+            return True
+        self._left = min(self._size, self._left + max(0.0, now - self._since) * self._rate)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Floods:
+    """Hold the budgets of one connection's peer.
+
+    Attributes:
+        streams: opened so far, by either side.
+        overdrawn: the peer has provoked too many resets; the next stream it opens is the last.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.streams = 0
+        self.overdrawn = False
+        self._config = config
+        self._empties = Budget(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
+        self._late = Budget(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
+        self._pings = Budget(config.max_pings, config.max_pings / FLOOD_PERIOD)
+        self._resets = Budget(config.max_resets, config.reset_rate)
+        self._updates = Budget(SPARE_UPDATES)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Floods) and vars(self) == vars(other)
+
+    def empty(self, now: float) -> None:
+        """Charge a frame that changes nothing.
+
+        Raises:
+            FrameError: it is one too many, with 1008; as each of these methods.
+        """
+        if not self._empties.charge(now):
+            raise self._flood("frames that change nothing", "max_empty_frames")
+
+    def late(self, now: float) -> None:
+        """Charge a frame for what has ended, which may have crossed the end."""
+        if not self._late.charge(now, LATE_PER_STREAM * self.streams):
+            raise self._flood("frames for what has ended", "max_empty_frames")
+
+    def ping(self, now: float, received: int) -> None:
+        """Charge a ping or a pong of a peer that has sent ``received`` bytes in all."""
+        if not self._pings.charge(now, received // BYTES_PER_PING + self.streams):
+            raise self._flood("pings beyond what its data earns", "max_pings")
+
+    def update(self, now: float, sent: int) -> None:
+        """Charge credit that comes when ``sent`` data frames have gone out."""
+        frames = self._config.max_updates_per_frame * sent
+        if not self._updates.charge(now, UPDATE_FACTOR * (self.streams + frames)):
+            raise self._flood("grants of credit for the data sent", "max_updates_per_frame")
+
+    def opened(self) -> None:
+        """Count a stream that the peer opens; refuse it once too many were reset."""
+        if self.overdrawn:
+            raise self._flood("streams that had to be refused", "max_resets")
+        self.streams += 1
+
+    def reset(self, now: float) -> None:
+        """Charge a stream that the peer opened and resets."""
+        if not self._resets.charge(now):
+            raise self._flood("resets", "max_resets")
+
+    def provoked(self, now: float) -> None:
+        """Charge a stream that this side must reset for what the peer did with it."""
+        if not self._resets.charge(now):
+            self.overdrawn = True
+
+    def _flood(self, what: str, limit: str) -> FrameError:
+        allowed = getattr(self._config, limit)
+        return FrameError(f"too many {what}: Config.{limit} is {allowed}", POLICY)
+
+
+class Watch:
+    """Tell when something stands still for ``timeout`` seconds, ``None`` for never.
+
+    It is looked at now and then, so nothing is asked of what moves it. That it stood still is known
+    an eighth of the time late at most.
+    """
+
+    __slots__ = ("_look", "_mark", "_since", "_timeout")
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._mark: object = None
+        self._since = 0.0
+        self._look: float | None = None
+
+    @property
+    def next_look(self) -> float | None:
+        """When to look again; ``None`` while there is nothing to watch."""
+        return self._look
+
+    def still_for(self, now: float) -> float | None:
+        """Return for how many seconds it has stood still by the last look."""
+        return None if self._mark is None else max(0.0, now - self._since)
+
+    def look(self, mark: object, now: float) -> bool:
+        """Note where it stands, ``None`` if there is nothing; tell whether that is too long ago."""
+        if mark is None or self._timeout is None:
+            self._mark = self._look = None
+            return False
+        if mark != self._mark:
+            self._mark, self._since = mark, now
+        self._look = min(now + self._timeout / LOOKS, self._since + self._timeout)
+        return now >= self._since + self._timeout
