@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from .deadline import Deadline
+from .deadlines import Deadline
 
 __all__ = ["Bell", "borrow", "drop_idle", "give_back"]
 
@@ -95,7 +95,10 @@ class _EventBell(Bell):
     # The function is bound here: bells die with the interpreter too, when the names are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:
         """Close the descriptor, which makes the bell a mute one."""
-        fd, self._fd = self._fd, -1
+        try:
+            fd, self._fd = self._fd, -1
+        except AttributeError:
+            return  # an interrupt came before there was one
         if fd >= 0:
             close(fd)
 

@@ -28,11 +28,12 @@ from collections.abc import Callable, Generator
 from . import forks
 from .bell import Bell
 from .config import Config
-from .deadline import LONGEST_WAIT, Deadline
+from .deadlines import LONGEST_WAIT, Deadline
 from .exceptions import (
     ConnectionClosed,
     ConnectionClosedError,
     ForkedError,
+    FrameError,
     RemoteProtocolError,
     WsmuxError,
     closed_error,
@@ -40,12 +41,13 @@ from .exceptions import (
     protocol_failure,
 )
 from .inbox import Inbox
-from .keepalive import KeepAlive, Ping
+from .keepalive import KeepAlive, measure
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
 from .sockio import Socket, Wakeup, take_over
-from .waiter import wake
+from .vigil import Vigil
+from .waiter import Flag, wake
 
 __all__ = ["Channel"]
 
@@ -88,17 +90,17 @@ class Channel:
         self.error: WsmuxError | None = None
         self.owner_timer: float | None = None
         self._framing = framing
-        self._socket: Socket = take_over(sock)
+        self._socket: Socket = take_over(sock, config.tcp_user_timeout)
         self.inbox = Inbox(self._socket, framing)
-        self.queue = SendQueue(self._socket, framing, config, self.mutex)
-        self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._wakeup = Wakeup()
+        self.queue = SendQueue(self._socket, framing, config, self.mutex, self._wakeup)
+        self._vigil = Vigil(config, framing, self.inbox, self.queue)
+        self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._interest = 0
         self.now = time.monotonic()
         self.look_at = NEVER
-        self._finished = threading.Event()
-        self.cut = False
-        self.in_child = False
+        self._finished = Flag()
+        self.cut = self.in_child = False
         self.pings = framing.has_controls
         self.farewell = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
@@ -144,25 +146,7 @@ class Channel:
             TimeoutError: no pong in time; the connection goes on.
             ConnectionClosed: the channel ended.
         """
-        ping: Ping | None = None
-        try:
-            with self.mutex:
-                self.check_locked()
-                ping, message = self.keep_alive.new_ping(time.monotonic())
-                self.queue.add_control_locked([message], Kind.PING)
-            self.flush()
-            with self.mutex:
-                while ping.rtt is None:
-                    self.check_locked()
-                    if deadline.expired():
-                        raise TimeoutError(f"no pong on {self.name} in time")
-                    ping.waiter.wait(self.mutex, deadline)
-            return ping.rtt
-        finally:
-            if ping is not None and ping.rtt is None:
-                self.wake()  # it may not have been sent
-                with self.mutex:
-                    self.keep_alive.forget(ping)
+        return measure(self, deadline)
 
     def check_locked(self) -> None:
         """Raise what ended the channel, if it has ended."""
@@ -273,7 +257,7 @@ class Channel:
             poller = select.poll()
             poller.register(self._wakeup.fd, POLLIN)
             poller.register(self._socket.fileno(), self._interest)
-            queue, inbox, framing = self.queue, self.inbox, self._framing
+            queue, inbox, framing, vigil = self.queue, self.inbox, self._framing, self._vigil
             self._keep_time()
             while self.error is None or not self._done():
                 self._poll(poller)
@@ -281,15 +265,20 @@ class Channel:
                 if inbox.ended:
                     yield []  # the owner may know whether this is a good end
                     self._end_of_file()
-                elif messages is not None and self.keep_alive.heard(self.now):
-                    self._set_look()
-                yield messages or []
-                if inbox.pings_and_pongs:
-                    self._answer()
+                elif messages is not None:
+                    if self.keep_alive.heard(self.now):
+                        self._set_look()
+                    if not messages and not vigil.reading:
+                        self._keep_time()
+                for part, controls in inbox.in_order(messages or []):
+                    yield part
+                    if controls:
+                        self._answer(controls)
                 ending = inbox.close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
-                if self.now >= self.look_at or queue.turns_waiting():
+                blocked = queue.blocked and not vigil.sending
+                if blocked or self.now >= self.look_at or queue.turns_waiting():
                     self._keep_time()
                 queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
@@ -306,12 +295,13 @@ class Channel:
             return True
         if self.queue.has_output():
             return False
-        if not self.pings:
-            self._socket.end_writing()  # all that this carrier has for a Close
+        server = self.role is Role.SERVER  # first to close the TCP connection: RFC 6455, 7.1.1
+        if not self.pings or (server and self._framing.failure is not None):
+            self._socket.end_writing()  # all there is for a Close, or no answer to ours is read
         if not self.inbox.peer_closed:
             return False
-        if self.role is Role.SERVER:
-            return True  # RFC 6455 section 7.1.1: the server closes the TCP connection first
+        if server:
+            return True
         self._give_up = min(self._give_up or now + LINGER, now + LINGER)
         return False
 
@@ -353,8 +343,15 @@ class Channel:
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
                     self.fail_locked(closed_error(1011, text, "local"))
+            failure = self._vigil.look(now)
+            if failure is not None:
+                self.fail_locked(failure)
             self._set_look()
         wake(wakes)
+
+    def full_for(self, now: float) -> float | None:
+        """Return how long the peer's system has taken nothing; ``None`` if the socket has room."""
+        return self._vigil.full_for(now) or 0.0 if self.queue.blocked else None
 
     def silence_locked(self) -> bool:
         """Tell whether the owner must ping now, since the carrier cannot."""
@@ -370,9 +367,9 @@ class Channel:
 
     def _set_look(self) -> None:
         """Note when to look at the timers again; bytes that come only move that further away."""
-        alive = self.keep_alive.next_timer()
-        timers = [due for due in (alive, self.owner_timer) if due is not None]
-        self.look_at = min(timers + [self.now + LONGEST_WAIT])
+        timers = (self.keep_alive.next_timer(), self.owner_timer, self._vigil.next_look())
+        dues = [due for due in timers if due is not None]
+        self.look_at = min([*dues, self.now + LONGEST_WAIT])
 
     def _end_of_file(self) -> None:
         with self.mutex:
@@ -395,17 +392,20 @@ class Channel:
         self._fail(failure)
         return True
 
-    def _answer(self) -> None:
-        """Handle pings and pongs, behind the messages that came before them."""
+    def _answer(self, controls: list[tuple[Kind, bytes]]) -> None:
+        """Handle pings and pongs, behind the messages that came before them and before others."""
         wakes: list[Bell] = []
         now = time.monotonic()  # the ping may have been sent since the poll
-        with self.mutex:
-            for kind, payload in self.inbox.pings_and_pongs:
-                if kind is Kind.PING:
-                    self.queue.add_pong_locked(payload)
-                else:
-                    self.keep_alive.pong(payload, now, wakes)
-        self.inbox.pings_and_pongs.clear()
+        try:
+            with self.mutex:
+                for kind, payload in controls:
+                    if kind is Kind.PING:
+                        self._vigil.pinged(now)
+                        self.queue.add_pong_locked(payload)
+                    elif not self.keep_alive.pong(payload, now, wakes):
+                        self._vigil.pinged(now)
+        except FrameError as flood:
+            self._fail(flood)
         wake(wakes)
 
     def _close_received(self, payload: bytes) -> None:
@@ -439,7 +439,7 @@ class Channel:
         """See ``forks``."""
         self.mutex = threading.Lock()
         self.queue.forked(self.mutex)
-        self._finished = threading.Event()
+        self._finished = Flag()
         self._finished.set()
         if not isinstance(self.error, ConnectionClosed):
             self.error = ForkedError(

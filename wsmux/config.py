@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from .recording import Recording
+
 __all__ = ["Config"]
 
 KIB = 1024
@@ -19,14 +21,15 @@ class Config:
     """
 
     receive_window: int = 256 * KIB
-    """Unread bytes a peer may send per stream. 256 KiB keeps the tail latency of small messages
-    under bulk at half of what 1 MiB costs, at three quarters of its throughput. On ``yamux`` it is
-    at least 256 KiB, and grows with the round-trip time by up to ``max_connection_buffer // 2`` in
-    all."""
+    """Unread bytes a peer may send per stream, at first. 256 KiB keeps the tail latency of small
+    messages under bulk at half of what 1 MiB costs. On ``wsmux`` and ``yamux`` a window grows where
+    its reader keeps up and the path is what holds it up, by up to ``max_connection_buffer // 2``
+    in all; on ``yamux`` it is at least 256 KiB."""
 
     max_frame_size: int = 64 * KIB
     """Most bytes of one stream in one turn. A turn of this size lets streams interleave; below
-    32 KiB the cost per message shows."""
+    32 KiB the cost per message shows. Where the socket drains at less than 8 MB/s, a turn is what
+    goes in 8 ms, but 16 KiB at least."""
 
     max_message_size: int = MIB
     """Longest message accepted, refused by its header with 1009. As ``websockets``. Where messages
@@ -50,7 +53,8 @@ class Config:
 
     max_send_queue: int = 256 * KIB
     """Bytes waiting for the socket; writers wait beyond it. 64 KiB loses up to a third of the
-    throughput with 8 writers, 1 MiB delays small messages."""
+    throughput with 8 writers, 1 MiB delays large messages. Up to 16 KiB of a stream that has
+    nothing else queued go before the rest, and together ``max_frame_size`` beyond the bound."""
 
     max_control_frames: int = 1000
     """Answers the peer provoked that wait for the socket; the connection ends beyond it. As
@@ -58,6 +62,25 @@ class Config:
 
     max_control_bytes: int = 256 * KIB
     """The same in bytes."""
+
+    max_empty_frames: int = 128
+    """Frames in five seconds that change nothing, such as empty data and credit of 0; the
+    connection ends with 1008 beyond it, as beyond each of the next four. As zmuxio."""
+
+    max_pings: int = 128
+    """Pings, and pongs nobody asked for, in five seconds; a further one for each KiB that comes
+    along, and for each stream. As zmuxio. A client that measures in a loop needs more."""
+
+    max_updates_per_frame: int = 10
+    """Grants of credit for each data frame sent: ``5 + 2 * (streams + 10 * frames)`` in all. As
+    Envoy. A peer that grants each byte anew, as it reads bytewise, needs more."""
+
+    max_resets: int = 1000
+    """Streams at once that the peer opened and then reset, or gave cause to refuse or reset. As
+    nghttp2."""
+
+    reset_rate: float = 33.0
+    """Further ones per second. As nghttp2."""
 
     max_connection_buffer: int = 16 * MIB
     """Unread bytes of all streams of a connection. From three quarters on, new streams get the
@@ -82,6 +105,24 @@ class Config:
     """Seconds a stream opened by the peer may wait to be accepted before it is refused, so that
     calls nested deeper than there are workers end in a typed refusal."""
 
+    half_open_timeout: float | None = 300.0
+    """Seconds that a stream may stand still when one of its halves has ended and the peer is to
+    move; then it is reset, an eighth of that later at most. As Yamux. A stream whose bytes wait
+    for this side, or whose answer this side is still to write, may stand still for ever."""
+
+    message_timeout: float | None = 30.0
+    """Seconds that one message or frame may take to arrive, an eighth more at most; then the
+    connection ends with 1008. A slow link of 35 KB/s takes the longest message in it."""
+
+    stall_timeout: float | None = 30.0
+    """Seconds in which the peer's system takes no byte while some are waiting for it, an eighth
+    more at most; then the connection ends with 1008. One that takes few goes on."""
+
+    tcp_user_timeout: float | None = 30.0
+    """Seconds after which the system gives up a TCP connection that does not acknowledge what was
+    sent (``TCP_USER_TIMEOUT``), or, when nothing is under way, its probes (``SO_KEEPALIVE``).
+    Without it a writer waits about a quarter of an hour for a dead path."""
+
     handshake_timeout: float = 10.0
     """Seconds for the whole handshake, whatever the number of reads it takes."""
 
@@ -94,9 +135,17 @@ class Config:
     stream_timeout: float | None = None
     """What ``stream.timeout`` starts as."""
 
+    recording: Recording | None = None
+    """What a flight recorder keeps of the connection; none runs by default. River's and RMB's
+    connections have none."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "recording":
+                if not (value is None or isinstance(value, Recording)):
+                    raise ValueError(f"Config.recording must be a Recording, not {value!r}")
+                continue
             if value is None and "None" not in str(field.type):
                 raise ValueError(f"Config.{field.name} cannot be None")
             if value is not None and not value > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal, Self
@@ -10,13 +11,16 @@ from typing import Literal, Self
 from .bell import Bell
 from .channel import Channel
 from .config import Config
-from .deadline import Deadline
+from .deadlines import Deadline
 from .engine import Engine
 from .entry import Entry
 from .exceptions import ConnectionClosedOK, LocalProtocolError, StreamRefused, WsmuxError
+from .explaining import findings, look, thread_names
+from .pacing import Turns
 from .protocols.base import MuxProtocol, Role
 from .reasons import CodeToReason, Reasons, ReasonToCode
-from .snapshots import ConnectionStats, Request
+from .recorder import recording_of
+from .snapshots import ConnectionStats, Finding, Request, StreamStats
 from .stream import Stream
 
 __all__ = ["Connection", "StartOn"]
@@ -48,6 +52,7 @@ class Connection:
     ) -> None:
         self.config: Config = channel.config
         self.request = request
+        self._turns = Turns(channel)
         self._engine = Engine(
             channel,
             protocol,
@@ -104,7 +109,8 @@ class Connection:
         Raises:
             TimeoutError: they stayed unanswered for ``timeout`` seconds.
             StreamRefused: the peer is going away.
-            LocalProtocolError: this side is, on ``bymux``; or all ids are used up.
+            LocalProtocolError: this side is, on ``bymux``.
+            StreamsExhausted: all ids are used up; open a further connection.
             ConnectionClosed: the connection has ended.
         """
         deadline = Deadline(timeout)
@@ -125,7 +131,7 @@ class Connection:
                         raise TimeoutError(f"{self.name} got no room for a new stream in time")
                     table.openers.wait(engine.mutex, deadline)
                 changing = True
-                entry = table.open()
+                entry = table.open(time.monotonic())
                 engine.queue_locked()
                 changing = False
             engine.flush()
@@ -181,13 +187,16 @@ class Connection:
         """Return the seconds that a ping and its pong take.
 
         It is a ping of the wire where there is one (``yamux``, ``bymux``), else the WebSocket's.
+        On a connection that carries little else, more than three quarters of ``Config.max_pings``
+        in five seconds wait for their turn, since a peer of this library would end the connection.
 
         Raises:
-            TimeoutError: no pong in time; the connection goes on.
+            TimeoutError: no turn or no pong in time; the connection goes on.
             LocalProtocolError: ``bymux`` over a plain socket, where both sides are going away.
             ConnectionClosed: the connection has ended.
         """
         engine, deadline = self._engine, Deadline(timeout)
+        self._turns.wait(deadline)
         if engine.protocol.pings:
             try:
                 return engine.ping(deadline)
@@ -254,7 +263,17 @@ class Connection:
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until the connection has ended and its socket is closed; tell whether it has."""
-        return self._engine.channel.wait_finished(timeout)
+        return self._engine.channel.wait_finished(Deadline(timeout).remaining())
+
+    def dump_recording(self) -> str:
+        """Return what the flight recorder has kept; see ``Recording``. Never blocks.
+
+        The text is JSON, a line for each frame. It may be asked for when the connection has ended.
+
+        Raises:
+            LocalProtocolError: ``Config.recording`` asks for none.
+        """
+        return recording_of(self._engine.channel)
 
     def stats(self) -> ConnectionStats:
         """Return a snapshot, taken at one moment."""
@@ -277,6 +296,25 @@ class Connection:
                 bytes_sent=self._engine.queue.bytes_sent,
                 rtt=self._engine.channel.keep_alive.rtt if measured is None else measured,
             )
+
+    def stream_stats(self, most: int | None = None) -> list[StreamStats]:
+        """Return a snapshot of the open streams, taken at one moment.
+
+        Args:
+            most: how many; those where threads wait come first, then those with most unread bytes.
+                All by default.
+        """
+        return look(self._engine, thread_names(), most).streams
+
+    def explain(self) -> list[Finding]:
+        """Tell who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
+
+        What holds up the whole connection comes first, then what stands still, then who waits for
+        what may come, each by its length. Empty when nobody waits. Never blocks, however stuck the
+        connection is, and raises nothing when it has ended. What the peer's threads do is known
+        only by what they keep from moving here.
+        """
+        return findings(look(self._engine, thread_names(), idle=False))
 
     def __enter__(self) -> Self:
         return self

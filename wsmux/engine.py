@@ -17,7 +17,6 @@ Threads and locks of a connection, in one place:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -25,8 +24,7 @@ from collections.abc import Callable
 
 from .bell import Bell
 from .channel import Channel
-from .config import Config
-from .deadline import Deadline
+from .deadlines import Deadline
 from .entry import Entry, Failure
 from .exceptions import (
     ConnectionClosedError,
@@ -36,11 +34,15 @@ from .exceptions import (
     closed_error,
     protocol_failure,
 )
+from .growing import grow_locked
+from .interrupts import is_interrupt
+from .logs import logger
 from .memory import ProcessMemory
 from .pings import Pings, WirePing
 from .protocols.base import MuxProtocol
 from .protocols.carrier import Kind, Received
 from .reasons import Reasons
+from .recorder import finish
 from .sendqueue import SendQueue
 from .streamtable import PRESSURE, StreamTable
 from .waiter import WaitList, wake
@@ -55,7 +57,7 @@ REPORT_STEP = 16 * 1024
 
 _BINARY = Kind.BINARY
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 _memory: ProcessMemory[Engine] = ProcessMemory()
 
 
@@ -77,7 +79,7 @@ class Engine:
         accept_streams: bool,
         start_on_data: bool,
     ) -> None:
-        self.config: Config = channel.config
+        self.config = channel.config
         self.channel = channel
         self.protocol = protocol
         pings, now = Pings(protocol, channel), time.monotonic()
@@ -153,7 +155,7 @@ class Engine:
         was cut in the middle cannot be made good: the connection ends. Ordinary errors leave
         nothing behind.
         """
-        if isinstance(error, Exception):
+        if not is_interrupt(error):
             return
         wakes: list[Bell] = []
         with self.mutex:
@@ -199,11 +201,12 @@ class Engine:
 
         There is no ticket when the queue has no room, or the peer has given no credit.
         """
-        protocol, queue = self.protocol, self.channel.queue
-        if queue.has_room_locked(waited):
-            size = protocol.send_data(entry.id, data)
+        protocol, queue, share = self.protocol, self.channel.queue, entry.share
+        if turn := queue.turn_locked(share, len(data), waited):
+            size = protocol.send_data(entry.id, data if len(data) <= turn else data[:turn])
             if size or not data:
-                return size, queue.add_data_locked(protocol.data_to_send())
+                entry.quiet, entry.sent = 0, entry.sent + size
+                return size, queue.add_data_locked(protocol.data_to_send(), share=share)
         return 0, None
 
     def consumed_locked(self, entry: Entry, count: int) -> bool:
@@ -211,7 +214,11 @@ class Engine:
         if self.protocol.pings:  # then it may ask how long that took
             self.protocol.now = time.monotonic()
         self.table.consumed(entry, count)
-        return self.protocol.has_output() and self.queue_locked()
+        if not self.protocol.has_output():
+            return False
+        if self.protocol.grows:
+            grow_locked(self.protocol, self.channel, entry)
+        return self.queue_locked()
 
     def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[Bell]) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
@@ -221,6 +228,7 @@ class Engine:
         if read:
             self.table.drop_unread(entry)
             self.protocol.close_read(entry.id)
+        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
         self.settle_locked(wakes)
 
     def reset_locked(self, entry: Entry, code: int, failure: Failure, wakes: list[Bell]) -> None:
@@ -229,6 +237,7 @@ class Engine:
         entry.fail_write(failure, wakes, own=True)
         self.queue.interrupt_locked()
         self.table.reset(entry, code)
+        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
         self.settle_locked(wakes)
 
     def ping(self, deadline: Deadline, entry: Entry | None = None) -> float:
@@ -324,13 +333,13 @@ class Engine:
             if not isinstance(self.channel.error, ForkedError):
                 self.wake_everybody()
                 _memory.forget(self)
-                _log.debug("%s ended: %s", self.channel.name, self.channel.error)
+                finish(self.channel)
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[Bell] = []
         channel, table = self.channel, self.table
-        parts = (messages,) if 0 < len(messages) <= SLICE else _slices(messages)
-        for part in parts:
+        for start in range(0, len(messages), SLICE):
+            part = messages[start : start + SLICE] if len(messages) > SLICE else messages
             with channel.mutex:
                 self._feed_locked(part, channel.now, wakes)
             if wakes:
@@ -364,7 +373,7 @@ class Engine:
         if self._deaf:
             return
         protocol, table = self.protocol, self.table
-        protocol.now = now
+        protocol.now, protocol.received = now, self.channel.inbox.bytes_received
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
@@ -393,6 +402,10 @@ class Engine:
         if self.channel.silence_locked():
             self._break_silence_locked(now)
         table.refuse_late(now)
+        try:
+            table.sweep_up(now, wakes)
+        except RemoteProtocolError as error:
+            self.channel.fail_locked(protocol_failure(error))
         while table.unread > (limit := table.unread_limit()):
             table.shed(f"unread bytes exceed Config.max_connection_buffer: {limit}", wakes)
         table.apply(now, wakes)
@@ -429,15 +442,9 @@ class Engine:
             wakes: list[Bell] = []
             with self.mutex:
                 if self.table.unread >= self._reported:  # else read in the meantime: look again
-                    detail = (
-                        f"unread bytes of the process exceed Config.max_process_buffer = {limit}"
-                    )
+                    detail = f"unread bytes exceed Config.max_process_buffer: {limit}"
                     self.table.shed(detail, wakes)
                     self.settle_locked(wakes)
             wake(wakes)
         if largest is not None:
             largest.wake()  # its own thread reports first, then acts
-
-
-def _slices(messages: list[Received]) -> list[list[Received]]:
-    return [messages[start : start + SLICE] for start in range(0, len(messages), SLICE)]

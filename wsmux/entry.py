@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from .bell import Bell
 from .buffer import ByteQueue
+from .lanes import Share
 from .waiter import Waiter
 
 __all__ = ["Entry", "Failure", "read_closed", "write_closed"]
@@ -33,31 +34,53 @@ class Entry:
         "buffer",
         "closed",
         "ended",
+        "enough",
+        "heard",
         "id",
+        "low_water",
         "offered_at",
         "peer_opened",
+        "quiet",
         "read_failure",
+        "received",
+        "sent",
+        "window",
         "reader",
         "reading",
+        "share",
         "write_failure",
         "writer",
         "writing",
     )
 
-    def __init__(self, stream_id: int, peer_opened: bool) -> None:
+    def __init__(self, stream_id: int, peer_opened: bool, window: int = 0) -> None:
         self.id = stream_id
         self.peer_opened = peer_opened
+        self.set_window(window)
+        self.enough = 1  # what the waiting reader is woken for
         self.buffer = ByteQueue()
         self.reader = Waiter()
         self.writer = Waiter()
+        self.share = Share()  # of what is sent
         self.reading = False  # a thread is in a read
         self.writing = False
         self.ended = False  # the peer has ended its half cleanly
         self.read_failure: Failure | None = None
         self.write_failure: Failure | None = None
         self.closed = False
+        self.quiet = 0  # sweeps since bytes came or went
+        self.received = self.sent = 0  # bytes, in all
+        self.heard: float | None = None  # when bytes came last
         self.accepted = not peer_opened
         self.offered_at: float | None = None  # when it came into the accept queue
+
+    def set_window(self, window: int) -> None:
+        """Say what a reader may wait for.
+
+        However credit is returned, the peer can send a quarter of a window when all is read.
+        """
+        self.window = window
+        self.low_water = max(window // 4, 1)
 
     def fail_read(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
         """End reading with an error; the first one stays, but for what this side does itself."""

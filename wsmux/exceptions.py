@@ -5,6 +5,7 @@
     WsmuxError                                .side  .retry_safe
     ├── ProtocolError                         .code
     │   ├── LocalProtocolError                this side asked for something illegal
+    │   │   └── StreamsExhausted              no stream id is left: open a further connection
     │   └── RemoteProtocolError               the peer broke the rules; the connection ends
     │       ├── FrameError                    a message that cannot be read
     │       ├── FlowControlError              more bytes, or more credit, than allowed
@@ -51,6 +52,7 @@ __all__ = [
     "StreamRefused",
     "StreamReset",
     "StreamWriteClosed",
+    "StreamsExhausted",
     "WriteTimeout",
     "WsmuxError",
     "closed_error",
@@ -119,6 +121,23 @@ class LocalProtocolError(ProtocolError):
     """Report that this side asked for something the protocol does not allow."""
 
     side: Side | None = "local"
+
+
+class StreamsExhausted(LocalProtocolError):
+    """Report that a side has opened as many streams as its wire has ids, 2^``bits`` of them.
+
+    Streams that are open go on, and the peer may open further ones. Nothing was sent, so opening
+    the stream over another connection is safe.
+    """
+
+    retry_safe = True
+
+    def __init__(self, bits: int) -> None:
+        super().__init__(
+            f"all 2^{bits} stream ids of this side are used up; further streams need another "
+            f"connection, and this one can be closed when those that are open have ended"
+        )
+        self.bits = bits
 
 
 class RemoteProtocolError(ProtocolError):

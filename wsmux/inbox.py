@@ -5,10 +5,20 @@ For the I/O thread alone; nothing here is locked.
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
 from .protocols.carrier import Framing, Kind, Received
 from .sockio import Socket
 
-__all__ = ["Inbox"]
+if TYPE_CHECKING:
+    from .flight import Recorder
+
+__all__ = ["Inbox", "Part"]
+
+# Messages, and the pings and pongs that came behind them.
+Part = tuple[list[Received], list[tuple[Kind, bytes]]]
 
 
 class Inbox:
@@ -18,16 +28,17 @@ class Inbox:
         bytes_received: what the socket gave.
         ended: the peer ended the connection, with a Close or without.
         close_payload: that of the peer's Close, until somebody takes it.
-        pings_and_pongs: those among what ``read`` returned last, to be handled and cleared.
         peer_closed: a Close has come.
+        recorder: keeps the frames of the connection, where that was asked for.
     """
 
     def __init__(self, sock: Socket, framing: Framing) -> None:
         self.bytes_received = 0
         self.ended = False
         self.close_payload: bytes | None = None
-        self.pings_and_pongs: list[tuple[Kind, bytes]] = []
         self.peer_closed = False
+        self.recorder: Recorder | None = None
+        self._pings_and_pongs: list[tuple[int, Kind, bytes]] = []  # and the messages before each
         self._socket = sock
         self._framing = framing
 
@@ -41,7 +52,22 @@ class Inbox:
             return None
         self.bytes_received += count
         frames = framing.received(count)
+        if self.recorder is not None:
+            self.recorder.received(frames)
         return self._sort(frames) if framing.controls or self.peer_closed else frames
+
+    def in_order(self, messages: list[Received]) -> list[Part]:
+        """Cut what ``read`` returned last behind the pings and pongs that came in between."""
+        if not self._pings_and_pongs:
+            return [(messages, [])]
+        parts: list[Part] = []
+        start = 0
+        for before, group in groupby(self._pings_and_pongs, itemgetter(0)):
+            parts.append((messages[start:before], [control[1:] for control in group]))
+            start = before
+        self._pings_and_pongs.clear()
+        parts.append((messages[start:], []))
+        return parts
 
     def _sort(self, frames: list[Received]) -> list[Received]:
         """Set control frames apart; return the messages, which count even before a failure."""
@@ -55,5 +81,5 @@ class Inbox:
                 self.peer_closed = True
                 self.close_payload = bytes(data)
             else:
-                self.pings_and_pongs.append((kind, bytes(data)))
+                self._pings_and_pongs.append((len(messages), kind, bytes(data)))
         return messages

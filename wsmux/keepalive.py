@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 from .bell import Bell
+from .deadlines import Deadline
 from .protocols.base import Message
+from .protocols.carrier import Kind
 from .waiter import Waiter
 
-__all__ = ["KeepAlive", "Ping"]
+if TYPE_CHECKING:
+    from .channel import Channel
+
+__all__ = ["KeepAlive", "Ping", "measure"]
+
+
+# Seconds between two measurements of the round-trip time.
+MEASURE_INTERVAL = 1.0
 
 
 class Ping:
@@ -25,6 +37,9 @@ class KeepAlive:
 
     def __init__(self, interval: float | None, timeout: float | None, now: float) -> None:
         self.rtt: float | None = None
+        self.least: float | None = None  # of all round-trip times
+        self._measured: float | None = None  # when one was asked for,
+        self._measuring: Ping | None = None  # by this
         self._interval = interval
         self._timeout = timeout
         self._heard = now
@@ -56,6 +71,14 @@ class KeepAlive:
         """Return the seconds of silence when a ping sent into it was not answered in time."""
         return now - self._heard if self._asked is not None and self.due(now) else None
 
+    def silence(self, now: float) -> float:
+        """Return for how many seconds nothing has come from the peer."""
+        return max(0.0, now - self._heard)
+
+    def unanswered(self, now: float) -> float | None:
+        """Return for how many seconds a ping sent into the silence has had no answer."""
+        return None if self._asked is None else max(0.0, now - self._asked)
+
     def asked(self, now: float) -> None:
         """Note that a ping was sent into the silence."""
         self._asked = now
@@ -71,22 +94,62 @@ class KeepAlive:
         ping = self._pings[self._serial] = Ping(now)
         return ping, (self._serial.to_bytes(8, "big"), b"")
 
+    def measure(self, now: float) -> Message | None:
+        """Return a ping that nobody waits for, unless there was one not long ago."""
+        if self._measured is not None and now - self._measured < MEASURE_INTERVAL:
+            return None
+        if self._measuring is not None:
+            self.forget(self._measuring)  # a mute peer costs no memory
+        self._measured = now
+        self._measuring, message = self.new_ping(now)
+        return message
+
     def forget(self, ping: Ping) -> None:
         """Wait no longer for a ping."""
         for serial in [n for n, other in self._pings.items() if other is ping]:
             del self._pings[serial]
 
-    def pong(self, payload: bytes, now: float, wakes: list[Bell]) -> None:
-        """Match a pong; RFC 6455 section 5.5.3 lets it answer only the latest of several pings."""
+    def pong(self, payload: bytes, now: float, wakes: list[Bell]) -> bool:
+        """Match a pong; tell whether it was asked for.
+
+        RFC 6455 section 5.5.3 lets it answer only the latest of several pings, and allows unasked
+        ones, as a heartbeat in one direction.
+        """
         serial = int.from_bytes(payload, "big")
         if serial not in self._pings:
-            return  # unasked pongs are allowed, as a heartbeat in one direction
+            return False
         for answered in [n for n in self._pings if n <= serial]:
             ping = self._pings.pop(answered)
             self.rtt = ping.rtt = now - ping.sent
+            self.least = self.rtt if self.least is None else min(self.least, self.rtt)
             ping.waiter.collect(wakes)
+        return True
 
     def rouse(self, wakes: list[Bell]) -> None:
         """Collect every thread that waits for a pong, even one that was collected before."""
         for ping in self._pings.values():
             ping.waiter.rouse(wakes)
+
+
+def measure(channel: Channel, deadline: Deadline) -> float:
+    """Do what ``Channel.ping`` says."""
+    alive = channel.keep_alive
+    ping: Ping | None = None
+    try:
+        with channel.mutex:
+            channel.check_locked()
+            ping, message = alive.new_ping(time.monotonic())
+            channel.queue.add_control_locked([message], Kind.PING)
+        channel.flush()
+        with channel.mutex:
+            while ping.rtt is None:
+                channel.check_locked()
+                if deadline.expired():
+                    raise TimeoutError(f"no pong on {channel.name} in time")
+                ping.waiter.wait(channel.mutex, deadline)
+        return ping.rtt
+    finally:
+        if ping is not None and ping.rtt is None:
+            channel.wake()  # it may not have been sent
+            with channel.mutex:
+                alive.forget(ping)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .bell import Bell
 from .channel import Channel
-from .deadline import Deadline
+from .deadlines import Deadline
 from .exceptions import LocalProtocolError, StreamError
 from .protocols.base import MuxProtocol
 from .waiter import WaitList

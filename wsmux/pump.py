@@ -18,7 +18,7 @@ from functools import partial
 
 from .bell import Bell, borrow, give_back
 from .connection import Connection
-from .deadline import Deadline
+from .deadlines import Deadline
 from .engine import Engine
 from .entry import Entry
 from .exceptions import StreamRefused, StreamReset
@@ -31,6 +31,8 @@ __all__ = ["Pump", "carried_code"]
 
 class Signal(Waiter):
     """Stand where a waiting thread would, and note a pipe as ready instead of waking one."""
+
+    parks = False
 
     __slots__ = ("_note",)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from .exceptions import Side, StreamReset
+from .logs import logger
 
 __all__ = ["CodeToReason", "ReasonToCode", "Reasons"]
 
@@ -14,7 +14,7 @@ ReasonToCode = Callable[[BaseException], int]
 
 CODE_UNKNOWN = 0
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 class Reasons:

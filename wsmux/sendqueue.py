@@ -8,7 +8,9 @@
   it leaves to the I/O thread, which never waits in a send: ``wants_io`` (set under the send lock)
   asks it to poll for writability. So each queued frame always has somebody in charge of it.
 - Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
-  the bound wait for room, in the order they came.
+  the bound wait for room, in the order they came. Short messages of streams that have nothing else
+  queued go before other data, and before those who wait: ``lanes.py``. How large a turn of a stream
+  is on a slow path, ``drain.py`` tells; the send lock guards it.
 
 A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
 knows what was sent: ``flush`` lets it through after reporting ``SendInterrupted`` as the end of
@@ -18,13 +20,16 @@ the connection. The waits themselves are safe to interrupt.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from .bell import Bell
 from .config import Config
-from .deadline import Deadline
+from .deadlines import Deadline
+from .drain import Drain
+from .lanes import Frame, Lanes, Share
 from .protocols.base import Buffer, Message
 from .protocols.carrier import Framing, Kind
 from .sockio import Socket, Wakeup, wait_writable
@@ -39,9 +44,10 @@ MAX_PONGS = 32
 BATCH_FRAMES = 32
 BATCH_BYTES = 64 * 1024
 
-_BINARY = Kind.BINARY
+# More than the longest head of a frame of data.
+HEAD = 32
 
-_Frame = tuple[Kind, Message, int]  # the size of the message's parts together
+_BINARY = Kind.BINARY
 
 
 class SendQueue:
@@ -51,33 +57,47 @@ class SendQueue:
         closed: a Close was queued, or nothing may go out any more; later frames are dropped.
         wants_io: the I/O thread must call ``flush`` when the socket is writable.
         bytes_sent: what the socket took.
+        blocked: the socket was full since the I/O thread last found nothing queued.
+        tap: the recorder's, which is shown what goes out.
+        sent: the ticket of the last data frame known to be with the socket; it may lag behind.
     """
 
     def __init__(
-        self, sock: Socket, framing: Framing, config: Config, mutex: threading.Lock
+        self,
+        sock: Socket,
+        framing: Framing,
+        config: Config,
+        mutex: threading.Lock,
+        io_thread: Wakeup,
     ) -> None:
         self.closed = False
         self.wants_io = False
+        self.blocked = False
         self.bytes_sent = 0
+        self.sent = 0
+        self.tap: Callable[[list[Frame]], None] | None = None
         self._socket = sock
+        self._io_thread = io_thread
         self._framing = framing
         self._config = config
+        self._max_size = config.max_send_queue
         self._mutex = mutex
         self._new_send_lock()
-        self._control: deque[_Frame] = deque()
+        self._control: deque[Frame] = deque()
         self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
-        self._data: deque[_Frame] = deque()
-        self._data_bytes = 0
+        self._lanes = lanes = Lanes(config.max_frame_size)
+        self._quick, self._line = lanes.quick, lanes.line
         self._provoked_frames = 0
         self._provoked_bytes = 0
         self._room: deque[Waiter] = deque()  # writers waiting for room, in the order they came
-        self._queued = 0  # data frames ever queued: a writer's ticket
+        self._queued = 0  # data frames that ever came into the line: a writer's ticket
         self._holder_waits = False  # the holder of the send lock waits for the socket
         self._interrupt: Wakeup | None = None  # ends that wait; made when first needed
         # Guarded by the send lock:
         self._out: list[Buffer] = []  # encoded, not yet taken by the socket
-        self._out_frames = 0  # data frames among them
-        self._taken = 0  # data frames ever moved to _out
+        self._out_frames = 0  # data frames among them that were in line
+        self._taken = 0  # those ever moved to _out
+        self._drain_rate = Drain(config.max_frame_size)
 
     def _new_send_lock(self) -> None:
         self._send_lock = threading.Lock()
@@ -106,15 +126,31 @@ class SendQueue:
             and self._provoked_bytes <= self._config.max_control_bytes
         )
 
-    def add_data_locked(self, messages: list[Message], kind: Kind = Kind.BINARY) -> int:
-        """Queue messages in order; return the ticket of the last for ``flush``."""
+    def add_data_locked(
+        self, messages: list[Message], kind: Kind = Kind.BINARY, share: Share | None = None
+    ) -> int:
+        """Queue messages in order; return the ticket of the last for ``flush``.
+
+        With the ``share`` of the one stream that all of them belong to, they may overtake others.
+        For one that has, nobody has to wait: its ticket is 0.
+        """
+        ticket = self._queued
         if not self.closed:
+            lanes, room = self._lanes, self._room
             for message in messages:
                 size = len(message[0]) + len(message[1])
-                self._data.append((kind, message, size))
-                self._data_bytes += size
-                self._queued += 1
-        return self._queued
+                if (
+                    share is not None
+                    and (lanes.line or room)
+                    and lanes.may_overtake(share, size, len(room))
+                ):
+                    lanes.overtake((kind, message, size), share)
+                    ticket = 0
+                else:
+                    lanes.line_up((kind, message, size), share)
+                    self._queued += 1
+                    ticket = self._queued
+        return ticket
 
     def add_pong_locked(self, payload: bytes) -> None:
         """Queue the answer to a ping; of too many, the oldest goes."""
@@ -123,12 +159,20 @@ class SendQueue:
 
     def drop_data_locked(self) -> None:
         """Forget data that has nowhere to go any more."""
-        self._data.clear()
-        self._data_bytes = 0
+        self._lanes.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
         """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
-        return self._data_bytes < self._config.max_send_queue and (waited or not self._room)
+        return self._lanes.size < self._max_size and (waited or not self._room)
+
+    def turn_locked(self, share: Share, size: int, waited: bool) -> int:
+        """Return how many bytes at most of the next ``size`` of a stream may be queued now."""
+        lanes, room = self._lanes, self._room
+        if (lanes.size < self._max_size and (waited or not room)) or (
+            (lanes.line or room) and lanes.may_overtake(share, size + HEAD, len(room))
+        ):
+            return self._drain_rate.turn
+        return 0
 
     def wait_room_locked(self, waiter: Waiter, deadline: Deadline) -> None:
         """Wait, with the mutex held, for a turn; the caller looks again whether there is room.
@@ -150,7 +194,7 @@ class SendQueue:
     def collect_room_locked(self, wakes: list[Bell]) -> None:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
-            room = self._config.max_send_queue - self._data_bytes
+            room = self._max_size - self._lanes.size
             turns = 1 + room // self._config.max_frame_size if room > 0 else 0
             while self._room and turns:
                 self._room.popleft().collect(wakes)
@@ -170,19 +214,31 @@ class SendQueue:
         """Tell whether writers wait for room; a glance, without the mutex."""
         return bool(self._room)
 
+    def waiters_locked(self) -> frozenset[Waiter]:
+        """Return the writers that wait for room."""
+        return frozenset(self._room)
+
+    def holder_waits_locked(self) -> bool:
+        """Tell whether a writer waits for the socket."""
+        return self._holder_waits
+
     def waiting_locked(self) -> int:
         """Return how many writers wait for room."""
         return len(self._room)
 
     def queued_bytes_locked(self) -> int:
         """Return the bytes of data frames in the queue."""
-        return self._data_bytes
+        return self._lanes.size
 
     # Without the mutex
 
     def has_output(self) -> bool:
         """Tell whether anything waits for the socket."""
-        return bool(self._data or self._control or self._out or self._pongs)
+        return bool(self._line or self._quick or self._control or self._out or self._pongs)
+
+    def taken_by_peer(self) -> int:
+        """Return how many bytes the peer's system has taken, as far as this one can tell."""
+        return self.bytes_sent - self._socket.unacknowledged()
 
     def flush(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
@@ -196,7 +252,7 @@ class SendQueue:
             OSError: the socket failed; the frames are void.
         """
         emptied = True
-        while emptied and (self._data or self._control or self._out or self._pongs):
+        while emptied and (self._line or self._quick or self._control or self._out or self._pongs):
             # A loop over an iterator, since an interrupt can come between a call that gets the
             # lock and the line behind it.
             for _ in iter(self._try_lock, False):
@@ -204,6 +260,7 @@ class SendQueue:
                 try:
                     emptied = self._drain(ticket, deadline, given_up)
                 finally:
+                    self.sent = self._taken - (0 if emptied else self._out_frames)
                     self.wants_io = not emptied
                     self._send_lock.release()
                 break
@@ -218,7 +275,10 @@ class SendQueue:
         waiting = False
         try:
             while True:
-                if not (self._out or self._data or self._control or self._pongs):
+                if not (self._out or self._line or self._quick or self._control or self._pongs):
+                    drain = self._drain_rate
+                    if drain.timing or drain.slow:
+                        drain.emptied(time.monotonic(), self.bytes_sent)
                     return True
                 out = self._out or self._fill()
                 if not out:
@@ -231,6 +291,12 @@ class SendQueue:
                     else:
                         _advance(out, sent)
                     continue
+                if self._drain_rate.full(time.monotonic(), self.bytes_sent):
+                    # What the system holds unsent delays a short message as a turn does.
+                    self._socket.limit_unsent(2 * self._drain_rate.turn)
+                if not self.blocked:
+                    self.blocked = True
+                    self._io_thread.set()  # to time how long the peer takes nothing
                 if deadline is None or ticket <= self._taken - self._out_frames:
                     return False
                 waiting = True
@@ -264,16 +330,12 @@ class SendQueue:
 
     def _fill(self) -> list[Buffer]:
         """Move frames from the queues, control first, and encode them."""
-        data, out, encode = self._data, self._out, self._framing.encode
+        out, encode, drain = self._out, self._framing.encode, self._drain_rate
         wakes: list[Bell] | None = None
         with self._mutex:
             frames = self._take_control_locked() if self._control or self._pongs else []
-            count = taken = 0
-            while data and taken < BATCH_BYTES and count < BATCH_FRAMES:
-                frames.append(data.popleft())
-                taken += frames[-1][2]
-                count += 1
-            self._data_bytes -= taken
+            size = drain.turn if drain.slow else BATCH_BYTES
+            count = self._lanes.take(frames, size, BATCH_FRAMES)
             self._taken += count
             self._out_frames = count
             if self._room:
@@ -281,6 +343,8 @@ class SendQueue:
                 self.collect_room_locked(wakes)
         if wakes:
             wake(wakes)
+        if self.tap is not None:
+            self.tap(frames)
         for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
@@ -290,7 +354,7 @@ class SendQueue:
                 out.append(control)
         return out
 
-    def _take_control_locked(self) -> list[_Frame]:
+    def _take_control_locked(self) -> list[Frame]:
         frames = list(self._control)
         self._control.clear()
         self._provoked_frames = self._provoked_bytes = 0

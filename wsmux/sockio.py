@@ -7,15 +7,19 @@ for whoever holds the channel's send lock; both return ``None`` when the call wo
 
 from __future__ import annotations
 
+import array
+import fcntl
+import math
 import os
 import select
 import socket
 import ssl
+import termios
 import threading
 from collections.abc import Sequence
 from functools import partial
 
-from .deadline import LONGEST_WAIT
+from .deadlines import LONGEST_WAIT
 from .protocols.base import Buffer
 
 __all__ = [
@@ -32,6 +36,18 @@ MAX_PIECES = 64
 
 # OpenSSL writes records of 16 KiB; joining more than that only copies.
 TLS_RECORD = 16 * 1024
+
+# Bytes in the system's send buffer that are not on their way yet, at which the socket counts as
+# full: a control frame waits behind them. Without it they grow to what TCP's window allows: 64 KiB
+# more than halve the time of a ping under bulk over a slow path, and cost nothing on a fast one.
+UNSENT = 64 * 1024
+
+# Probes of a silent TCP connection that may stay unanswered.
+PROBES = 3
+
+# What Linux takes of an option at most: seconds in 15 bits, milliseconds in 31.
+LARGEST_TIMES = {"TCP_KEEPIDLE": 32_767, "TCP_KEEPINTVL": 32_767}
+LARGEST_INT = 2**31 - 1
 
 # A TLS write that must read first waits for the reading thread to do it.
 TLS_READ_WAIT = 0.02
@@ -71,6 +87,23 @@ class PlainSocket:
             return self._sock.sendmsg(pieces[:MAX_PIECES])
         except (BlockingIOError, InterruptedError):
             return None
+
+    def limit_unsent(self, count: int) -> None:
+        """Count as full with fewer bytes in the system than ``UNSENT``, where it can be told so."""
+        if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+            _limit_unsent(self._sock, min(count, UNSENT))
+
+    def unacknowledged(self) -> int:
+        """Return how many bytes the system holds that the peer has not taken, 0 if it is unknown.
+
+        A full buffer is announced as writable only when a third of it has gone; this moves before.
+        """
+        count = array.array("i", [0])
+        try:
+            fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, count)
+        except OSError:
+            return 0  # the socket is closed, or its kind has no such count
+        return count[0]
 
     def end_writing(self) -> None:
         """Have the peer read the end of file behind everything sent; further times do nothing."""
@@ -165,15 +198,40 @@ def _record(pieces: Sequence[Buffer]) -> Buffer:
     return b"".join(joined)
 
 
-def take_over(sock: socket.socket) -> Socket:
+def take_over(sock: socket.socket, user_timeout: float | None = None) -> Socket:
     """Wrap a connected socket and set what interactive use needs.
+
+    With ``user_timeout``, in seconds, the system gives up a TCP connection whose peer acknowledges
+    nothing for so long, be it data or, when none is under way, probes; where it has such options.
 
     Without TCP_NODELAY, Nagle's algorithm and delayed acknowledgements make an open, one small
     exchange and a close take 43 ms. Unix sockets have no such option.
     """
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _limit_unsent(sock, UNSENT)
+        if user_timeout is not None:
+            _limit_silence(sock, user_timeout)
     return TlsSocket(sock) if isinstance(sock, ssl.SSLSocket) else PlainSocket(sock)
+
+
+def _limit_unsent(sock: socket.socket, count: int) -> None:
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, count)
+
+
+def _limit_silence(sock: socket.socket, seconds: float) -> None:
+    probes = {
+        "TCP_USER_TIMEOUT": math.ceil(seconds * 1000),
+        "TCP_KEEPIDLE": math.ceil(seconds / 2),
+        "TCP_KEEPINTVL": math.ceil(seconds / 2 / PROBES),
+        "TCP_KEEPCNT": PROBES,
+    }
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in probes.items():
+        if hasattr(socket, name):
+            largest = LARGEST_TIMES.get(name, LARGEST_INT)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), min(value, largest))
 
 
 def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:

@@ -8,6 +8,7 @@ its waiter under the mutex and wakes it afterwards; the waiter looks again and r
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .bell import Bell
 from .buffer import ByteQueue
-from .deadline import Deadline, deadline_in
+from .deadlines import Deadline, deadline_in
 from .engine import Engine
 from .entry import Entry, Failure, read_closed, write_closed
 from .exceptions import (
@@ -23,6 +24,9 @@ from .exceptions import (
     StreamReset,
     WriteTimeout,
 )
+from .filelike import make_file
+from .interrupts import is_interrupt
+from .sockets import as_socket
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -124,21 +128,46 @@ class Stream(io.RawIOBase):
         with memoryview(target) as view, view.cast("B") as flat:
             return self._read(ByteQueue.take_into, flat, len(flat)) or 0
 
+    def fill(self, target: Any, /) -> int:
+        """Read into a writable buffer until it is full; return how many bytes.
+
+        Fewer only at the clean end. What was read before an error is lost. ``timeout`` is for each
+        wait for further bytes. For bulk this costs less than ``readinto`` does: the thread is not
+        woken for each message, but for a quarter of a window.
+
+        Raises: as ``read``.
+        """
+        with memoryview(target) as view, view.cast("B") as flat:
+            filled, size = 0, len(flat)
+            while filled < size:
+                with flat[filled:] as rest:
+                    count = self._read(ByteQueue.take_into, rest, len(rest), enough=len(rest))
+                if not count:
+                    break
+                filled += count
+            return filled
+
     def _read(
         self,
         take: Callable[[ByteQueue, Any], Any],
         argument: int | memoryview,
         wanted: int,
         deadline: Deadline | None = None,
+        enough: int = 1,
     ) -> Any:
-        """Wait for bytes and take them; return ``None`` at the clean end."""
+        """Wait for bytes and take them; return ``None`` at the clean end.
+
+        Where there is a choice, as many as are ``enough`` are waited for, or the low water mark.
+        """
         engine, entry = self._engine, self._entry
         channel, buffer = engine.channel, entry.buffer
         changing = taking = False
         try:
             with channel.mutex:
-                if entry.reading or channel.in_child or not buffer.size or not wanted:
-                    failure = self._wait_bytes_locked(deadline or deadline_in(self.timeout), wanted)
+                if entry.reading or channel.in_child or buffer.size < enough or not wanted:
+                    failure = self._wait_bytes_locked(
+                        deadline or deadline_in(self.timeout), wanted, enough
+                    )
                     if failure is None and not (buffer.size and wanted):
                         return None
                 else:
@@ -160,8 +189,10 @@ class Stream(io.RawIOBase):
                 engine.abandon(entry)  # the caller never gets what was taken: no silent hole
             raise
 
-    def _wait_bytes_locked(self, deadline: Deadline, wanted: int) -> Failure | None:
+    def _wait_bytes_locked(self, deadline: Deadline, wanted: int, enough: int) -> Failure | None:
         """Wait until there are bytes, or the half has ended; return its failure, if it failed.
+
+        Fewer than ``enough`` have to do when no more come, or not in time.
 
         The failure may run the application's code, so the caller raises it without the mutex.
         """
@@ -170,7 +201,10 @@ class Stream(io.RawIOBase):
         engine.check_forked_locked()
         if entry.reading:
             raise ConcurrencyError(f"another thread is reading stream {entry.id}")
-        while not (entry.buffer.size and wanted):
+        enough = min(enough, entry.low_water)
+        while not (entry.buffer.size >= enough and wanted):
+            if entry.buffer.size and (entry.ended or channel.error is not None):
+                break
             if entry.read_failure is not None:
                 return entry.read_failure
             if entry.ended or not wanted:
@@ -178,12 +212,14 @@ class Stream(io.RawIOBase):
             if channel.error is not None:
                 channel.check_locked()
             if deadline.expired():
+                if entry.buffer.size:
+                    break
                 raise TimeoutError(f"read of stream {entry.id} timed out")
-            entry.reading = True
+            entry.reading, entry.enough = True, enough
             try:
                 entry.reader.wait(channel.mutex, deadline)
             finally:
-                entry.reading = False
+                entry.reading, entry.enough = False, 1
         return None
 
     # Writing
@@ -283,7 +319,7 @@ class Stream(io.RawIOBase):
                     waited = True
                     queue.wait_room_locked(entry.writer, deadline)
         except BaseException as error:
-            if changing and not isinstance(error, Exception):
+            if changing and is_interrupt(error):
                 engine.broken_locked()
             raise
         finally:
@@ -399,29 +435,14 @@ class Stream(io.RawIOBase):
 
         Needed where a read must return exactly what it asks for: csv, pickle, ``readline``.
         """
-        if set(mode) - set("rwb") or not set(mode) & set("rw"):
-            raise ValueError(f"mode must be made of r, w and b, not {mode!r}")
-        size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
-        buffered: Any
-        if "r" in mode and "w" in mode:
-            buffered = _BufferedPair(self, size)
-        elif "r" in mode:
-            buffered = io.BufferedReader(self, size)
-        else:
-            buffered = io.BufferedWriter(self, size)
-        return buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
+        return make_file(self, mode, buffering, text)
 
+    def as_socket(self) -> socket.socket:
+        """Return a connected TCP socket that reads and writes the stream, which it owns now.
 
-class _BufferedPair(io.BufferedRWPair):
-    """Be a pair that may be collected unclosed, as the other buffered files may."""
+        For what needs a descriptor: ``select``, ``ssl``, ``subprocess``. Two daemon threads copy
+        until both directions have ended; how ends and resets map, ``wsmux.sockets`` tells.
 
-    def __init__(self, stream: Stream, size: int) -> None:
-        super().__init__(stream, stream, size)
-        self._stream = stream
-
-    def __del__(self) -> None:
-        # BufferedRWPair's own flushes without a word; the writer inside says it to the stream.
-        return
-
-    def _dealloc_warn(self, source: object) -> None:
-        self._stream._dealloc_warn(source)
+        Raises: OSError, RuntimeError: the system gives no sockets, or no threads.
+        """
+        return as_socket(self)

@@ -22,6 +22,7 @@ from .protocols import events as ev
 from .protocols.base import InitialStream, MuxProtocol
 from .protocols.events import DataReceived
 from .reasons import Reasons
+from .sweep import Sweep
 from .waiter import WaitList
 
 __all__ = ["PRESSURE", "StreamTable"]
@@ -46,6 +47,7 @@ class StreamTable:
         unread: bytes received and not read, of all streams.
         changed: streams came or went since the owner last kept time.
         pings: those in the wire's own words.
+        sweep: ends streams that are left half open.
         peer_refuses_from: first id that a peer which is going away did not handle.
     """
 
@@ -71,6 +73,7 @@ class StreamTable:
         self.accept_streams = accept_streams
         self.changed = False
         self.peer_refuses_from: int | None = None
+        self.sweep = Sweep(config, protocol, self.entries)
         self.idle_since: float | None = now
         self._protocol = protocol
         self._config = config
@@ -111,14 +114,17 @@ class StreamTable:
             self.entries[entry.id] = entry
             self._peer_streams += stream.peer_opened
             self.idle_since = None
+            self.sweep.begin(self._now)
             entries.append(entry)
         return entries
 
     # What the application does
 
-    def open(self) -> Entry:
+    def open(self, now: float) -> Entry:
         """Open a stream; the protocol must permit it."""
-        entry = Entry(self._protocol.open_stream(self._window()), peer_opened=False)
+        self.sweep.begin(now)
+        window = self._window()
+        entry = Entry(self._protocol.open_stream(window), peer_opened=False, window=window)
         self.entries[entry.id] = entry
         self.opened += 1
         self.changed = True
@@ -174,6 +180,15 @@ class StreamTable:
             self._protocol.reset_write(entry.id, CODE_UNKNOWN)
         self._protocol.reset_read(entry.id, CODE_UNKNOWN)
 
+    def sweep_up(self, now: float, wakes: list[Bell]) -> None:
+        """Reset streams that were left half open.
+
+        Raises:
+            FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
+        """
+        for entry in self.sweep.run(now, wakes):
+            self.reset(entry, self._protocol.refused_code)
+
     # What the protocol reports
 
     def apply(self, now: float, wakes: list[Bell]) -> None:
@@ -194,8 +209,11 @@ class StreamTable:
         stream_id, data = event
         entry = self.entries[stream_id]
         entry.buffer.append(data)
-        self.unread += len(data)
-        if entry.reading:
+        entry.quiet, entry.heard = 0, self._now
+        size = len(data)
+        entry.received += size
+        self.unread += size
+        if entry.reading and entry.buffer.size >= entry.enough:
             entry.reader.collect(self._wakes)
         if not entry.accepted:
             self._offer(entry)
@@ -216,11 +234,13 @@ class StreamTable:
             self.refused += 1
             self._protocol.refuse(stream_id, self._protocol.refused_code)
             return
-        self._protocol.accept(stream_id, self._window())
-        entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True)
+        window = self._window()
+        self._protocol.accept(stream_id, window)
+        entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True, window=window)
         self._peer_streams += 1
         self.unaccepted += 1
         self.idle_since = None
+        self.sweep.begin(self._now)
         if not self._start_on_data:
             self._offer(entry)
 
@@ -308,7 +328,7 @@ class StreamTable:
 
     def next_timer(self) -> float | None:
         """Return when ``refuse_late`` or the idle timeout is due, or the protocol's timer."""
-        times = [self._protocol.next_timer()]
+        times = [self._protocol.next_timer(), self.sweep.due]
         if self.offered and self._config.open_timeout is not None:
             times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
         if self.idle_since is not None and self._config.idle_timeout is not None:

@@ -13,27 +13,38 @@ those whom an interrupted thread had collected and never woke.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 from .bell import Bell, borrow, give_back
-from .deadline import Deadline
+from .deadlines import Deadline
 
-__all__ = ["Bell", "WaitList", "Waiter", "wake"]
+__all__ = ["Bell", "Flag", "WaitList", "Waiter", "wake"]
 
 
 class Waiter:
-    """Let at most one thread wait."""
+    """Let at most one thread wait.
 
-    __slots__ = ("_bell", "_collected")
+    Attributes:
+        since, thread: when the last wait began, by the monotonic clock, and whose it is.
+        parks: what waits is a thread; else somebody else, such as a bridge, is told.
+    """
+
+    parks = True
+
+    __slots__ = ("_bell", "_collected", "since", "thread")
 
     def __init__(self) -> None:
         self._bell: Bell | None = None
         self._collected = False
+        self.since = 0.0
+        self.thread = 0
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         """Release the held mutex, park until woken or out of time, and hold the mutex again."""
         bell = borrow()
         self._collected = False
+        self.since, self.thread = time.monotonic(), threading.get_ident()
         self._bell = bell
         try:
             _sleep(bell, mutex, deadline)
@@ -64,16 +75,18 @@ class WaitList:
         parked: who waits and was not collected; for a glance whether there are any.
     """
 
-    __slots__ = ("_collected", "parked")
+    __slots__ = ("_began", "_collected", "parked")
 
     def __init__(self) -> None:
         self.parked: deque[Bell] = deque()
         self._collected: set[Bell] = set()
+        self._began: dict[Bell, tuple[float, int]] = {}
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         """Wait as ``Waiter.wait`` does; a thread that is interrupted passes its turn on."""
         bell = borrow()
         interrupted = True
+        self._began[bell] = time.monotonic(), threading.get_ident()
         self.parked += (bell,)  # not a call, behind which a signal could be looked for
         try:
             _sleep(bell, mutex, deadline)
@@ -83,11 +96,16 @@ class WaitList:
             self._collected.discard(bell)
             if bell in self.parked:
                 self.parked.remove(bell)
+            self._began.pop(bell, None)
             if interrupted and turn:
                 wakes: list[Bell] = []
                 self.collect(wakes, 1)
                 wake(wakes)
             give_back(bell)
+
+    def waits(self) -> list[tuple[float, int]]:
+        """Tell when each parked thread began to wait, by the monotonic clock, and who it is."""
+        return [self._began[bell] for bell in self.parked]
 
     def collect(self, wakes: list[Bell], count: int | None = None) -> None:
         """Add the first ``count`` parked bells, or all, to ``wakes``."""
@@ -103,6 +121,36 @@ class WaitList:
         """Collect everybody, even who was collected before."""
         self.collect(wakes)
         wakes.extend(self._collected)
+
+
+class Flag:
+    """Be set once, and let any number of threads wait for it.
+
+    ``threading.Event`` may raise a ``RuntimeError`` of its own where a signal ends its wait.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._waiting = WaitList()
+        self._set = False
+
+    def set(self) -> None:
+        """Wake everybody who waits, and all who come later."""
+        wakes: list[Bell] = []
+        with self._mutex:
+            self._set = True
+            self._waiting.collect(wakes)
+        wake(wakes)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set, for at most so many seconds; tell whether it is."""
+        deadline = Deadline(timeout)
+        with self._mutex:
+            while not self._set:
+                if deadline.expired():
+                    return False
+                self._waiting.wait(self._mutex, deadline)
+        return True
 
 
 def wake(wakes: list[Bell]) -> None:

@@ -1,0 +1,94 @@
+"""Carry one time budget across several waits, or across all of a block."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+__all__ = ["LONGEST_WAIT", "Deadline", "deadline", "deadline_in"]
+
+# Seconds of one wait; whoever waits looks again. Locks take 49 days on Windows, as poll does, which
+# counts 2^31 milliseconds.
+LONGEST_WAIT = 86_400.0
+
+
+# When the block that this thread is in has to be over, by the monotonic clock.
+_block_ends: ContextVar[float | None] = ContextVar("wsmux_block_ends", default=None)
+
+
+class Deadline:
+    """Count down ``timeout`` seconds from now, by the monotonic clock; ``None`` never runs out.
+
+    It comes no later than the end of the block of ``deadline`` that this thread is in, unless it is
+    for something that ``outlives`` the block.
+    """
+
+    __slots__ = ("_at",)
+
+    def __init__(self, timeout: float | None, *, outlives: bool = False) -> None:
+        self._at = None if timeout is None else time.monotonic() + timeout
+        ends = None if outlives else _block_ends.get()
+        if ends is not None and (self._at is None or ends < self._at):
+            self._at = ends
+
+    def remaining(self) -> float | None:
+        """Return the seconds left, never below 0; ``None`` when there is no limit."""
+        if self._at is None:
+            return None
+        return max(0.0, self._at - time.monotonic())
+
+    def expired(self) -> bool:
+        """Tell whether the time is up."""
+        return self._at is not None and time.monotonic() >= self._at
+
+    def park_seconds(self) -> float:
+        """Return what ``Lock.acquire(timeout=)`` takes: the seconds left, -1 for no limit."""
+        remaining = self.remaining()
+        return -1 if remaining is None else min(remaining, LONGEST_WAIT)
+
+
+_NEVER = Deadline(None, outlives=True)
+
+
+def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
+    """Return a deadline; the one that never comes is made once."""
+    if timeout is None and (outlives or _block_ends.get() is None):
+        return _NEVER
+    return Deadline(timeout, outlives=outlives)
+
+
+@contextmanager
+def deadline(timeout: float | None) -> Iterator[Deadline]:
+    """Give every blocking call of this thread, within the block, the same time in all.
+
+    Each call raises the ``TimeoutError`` that its own ``timeout`` would raise, at whichever comes
+    first: opening, accepting, reading, writing, pinging, closing, connecting, and those of
+    ``wsmux.rpc`` and ``wsmux.bus``. A call that begins when the time is up raises at once if it
+    would have to wait. Blocks may nest; the one that ends first counts. The time does not follow
+    into threads that the block starts, nor does it end what goes on behind the block, such as a
+    subscription that was begun in it::
+
+        with wsmux.deadline(5):
+            stream = connection.open_stream()
+            stream.write(question)
+            answer = stream.read()
+
+    Args:
+        timeout: seconds, by the monotonic clock; ``None`` changes nothing.
+
+    Yields:
+        What tells the seconds that are left: ``remaining()``, ``expired()``.
+
+    Raises:
+        ValueError: the timeout is no number of seconds.
+    """
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"a deadline must be in 0 seconds or more, not {timeout!r}")
+    block = Deadline(timeout)
+    token = _block_ends.set(block._at)
+    try:
+        yield block
+    finally:
+        _block_ends.reset(token)

@@ -1,0 +1,46 @@
+"""Put the buffered files of the standard library over a stream."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .stream import Stream
+
+__all__ = ["make_file"]
+
+
+def make_file(stream: Stream, mode: str, buffering: int, text: Mapping[str, Any]) -> Any:
+    """Return a file as ``Stream.makefile`` tells.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if set(mode) - set("rwb") or not set(mode) & set("rw"):
+        raise ValueError(f"mode must be made of r, w and b, not {mode!r}")
+    size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
+    buffered: Any
+    if "r" in mode and "w" in mode:
+        buffered = _BufferedPair(stream, size)
+    elif "r" in mode:
+        buffered = io.BufferedReader(stream, size)
+    else:
+        buffered = io.BufferedWriter(stream, size)
+    return buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
+
+
+class _BufferedPair(io.BufferedRWPair):
+    """Be a pair that may be collected unclosed, as the other buffered files may."""
+
+    def __init__(self, stream: Stream, size: int) -> None:
+        super().__init__(stream, stream, size)
+        self._stream = stream
+
+    def __del__(self) -> None:
+        # BufferedRWPair's own flushes without a word; the writer inside says it to the stream.
+        return
+
+    def _dealloc_warn(self, source: object) -> None:
+        self._stream._dealloc_warn(source)

@@ -1,0 +1,29 @@
+"""Tell an interrupt from the errors that a call raises itself.
+
+A handler of SIGALRM may raise anything between two lines of ours, a ``TimeoutError`` above all, and
+another thread may throw anything in. What a call raises itself leaves nothing half done, and need
+not be made good; what came from outside may.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .exceptions import WsmuxError
+
+__all__ = ["is_interrupt"]
+
+HERE = str(Path(__file__).parent)
+
+# What this package raises where it says so.
+OWN = (WsmuxError, TimeoutError, TypeError, ValueError)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether an error came from outside: by its type, or by where it was raised."""
+    trace = error.__traceback__
+    if not isinstance(error, OWN) or trace is None:
+        return True
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return not trace.tb_frame.f_code.co_filename.startswith(HERE)
