@@ -1,0 +1,152 @@
+"""Show the numbers of connections to Prometheus.
+
+::
+
+    numbers = wsmux.prometheus.collector(lambda: server.connections)
+
+Nothing is counted twice: what is shown is read from ``connection.stats()`` when Prometheus asks,
+and costs nothing between. Connections are summed by role and wire, since a label for each would
+make a new series for every client.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
+except ImportError as error:  # pragma: no cover - the tests need it
+    text = "wsmux.prometheus needs prometheus-client: pip install 'wsmux-streams[metrics]'"
+    raise ImportError(text) from error
+
+from .connection import Connection
+from .snapshots import ConnectionStats
+
+__all__ = ["ConnectionCollector", "collector"]
+
+Connections: TypeAlias = Callable[[], Iterable[Connection]] | Iterable[Connection]
+Labels: TypeAlias = tuple[str, str]
+
+LABELS = ("role", "protocol")
+
+COUNTERS = {
+    "streams_opened": ("wsmux_streams_opened", "streams opened by this side"),
+    "streams_accepted": ("wsmux_streams_accepted", "streams of the peer that were accepted"),
+    "streams_refused": ("wsmux_streams_refused", "streams of the peer that were refused"),
+    "bytes_received": ("wsmux_received_bytes", "bytes received, framing included"),
+    "bytes_sent": ("wsmux_sent_bytes", "bytes sent, framing included"),
+}
+
+GAUGES = {
+    "streams": ("wsmux_streams", "streams open at the moment"),
+    "unaccepted": ("wsmux_streams_unaccepted", "streams of the peer that nobody has accepted yet"),
+    "waiting_readers": ("wsmux_waiting_readers", "threads that wait for bytes"),
+    "waiting_writers": ("wsmux_waiting_writers", "threads that wait for credit"),
+    "waiting_for_room": ("wsmux_waiting_for_room", "threads that wait for the send queue"),
+    "unread_bytes": ("wsmux_unread_bytes", "bytes received that nobody has read yet"),
+    "queued_bytes": ("wsmux_queued_bytes", "bytes that wait for the socket"),
+}
+
+
+class ConnectionCollector(Collector):
+    """Be a Prometheus collector over connections; made by ``collector``. Any thread may use it."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._known: dict[str, Connection] = {}
+        self._past: dict[Labels, Counter[str]] = {}  # of those that have ended
+        self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # that are in it
+
+    def add(self, connection: Connection) -> None:
+        """Show a connection from now on, and what it did in all once it has ended."""
+        with self._lock:
+            self._known[connection.name] = connection
+
+    def describe(self) -> Iterable[Metric]:
+        """Say what will be shown, without looking."""
+        return self._families({}, {}, {}, {})
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the numbers; called by the registry."""
+        given = self._connections() if callable(self._connections) else self._connections
+        with self._lock:
+            self._known |= {each.name: each for each in given if each not in self._ended}
+            totals = {labels: Counter(past) for labels, past in self._past.items()}
+            now: dict[Labels, Counter[str]] = {}
+            live: Counter[Labels] = Counter()
+            slowest: dict[Labels, float] = {}
+            for name, connection in list(self._known.items()):
+                ended, labels = connection.closed, (str(connection.role), connection.protocol)
+                stats = connection.stats()
+                totals.setdefault(labels, Counter()).update(_counted(stats))
+                if ended:
+                    self._past.setdefault(labels, Counter()).update(_counted(stats))
+                    self._ended.add(connection)
+                    del self._known[name]
+                    continue
+                live[labels] += 1
+                fields = {field: getattr(stats, field) for field in GAUGES}
+                now.setdefault(labels, Counter()).update(fields)
+                slowest[labels] = max(slowest.get(labels, 0.0), stats.rtt or 0.0)
+        yield from self._families(totals, now, live, slowest)
+
+    @staticmethod
+    def _families(
+        totals: dict[Labels, Counter[str]],
+        now: dict[Labels, Counter[str]],
+        live: dict[Labels, int],
+        slowest: dict[Labels, float],
+    ) -> Iterator[Metric]:
+        shown = GaugeMetricFamily("wsmux_connections", "connections at the moment", labels=LABELS)
+        for labels, count in live.items():
+            shown.add_metric(labels, count)
+        yield shown
+        trip = GaugeMetricFamily(
+            "wsmux_rtt_max_seconds", "slowest last ping of a connection", labels=LABELS
+        )
+        for labels, seconds in slowest.items():
+            trip.add_metric(labels, seconds)
+        yield trip
+        for field, (name, text) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=LABELS)
+            for labels, numbers in now.items():
+                gauge.add_metric(labels, numbers[field])
+            yield gauge
+        for field, (name, text) in COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=LABELS)
+            for labels, numbers in totals.items():
+                counter.add_metric(labels, numbers[field])
+            yield counter
+
+
+def _counted(stats: ConnectionStats) -> dict[str, int]:
+    return {field: getattr(stats, field) for field in COUNTERS}
+
+
+def collector(
+    connections: Connections = (), registry: CollectorRegistry | None = None
+) -> ConnectionCollector:
+    """Register a collector over connections, and return it.
+
+    Args:
+        connections: those to show: a collection, or a function that returns one, asked each time,
+            such as ``lambda: server.connections``. Further ones are given by ``add``.
+        registry: where to register; the process's own by default.
+
+    A connection that was shown once is remembered until it has ended and that was shown too, so
+    that counters never go back. One that comes and goes between two looks is not seen, unless it
+    was given to ``add``.
+
+    Raises:
+        ValueError: there is one in the registry already.
+    """
+    made = ConnectionCollector(connections)
+    (REGISTRY if registry is None else registry).register(made)
+    return made
