@@ -8,14 +8,13 @@ then serves the connection.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import socket
 import ssl
 import stat
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -23,8 +22,9 @@ from urllib.parse import quote
 
 from . import forks
 from .config import Config
-from .deadline import Deadline
+from .deadlines import Deadline
 from .exceptions import HandshakeError
+from .logs import logger
 from .transports.http_request import read_request, refuse
 from .transports.websocket_server import accept
 
@@ -44,7 +44,7 @@ DRAIN = 10.0
 PAUSE = 0.1
 REFUSAL = 1.0
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -274,10 +274,16 @@ class Acceptor(ABC):
             raise
         return secure
 
-    def _request(self, sock: socket.socket, address: Any, deadline: Deadline) -> dict[str, Any]:
+    def _request(
+        self,
+        sock: socket.socket,
+        address: Any,
+        deadline: Deadline,
+        methods: Collection[str] = ("GET",),
+    ) -> dict[str, Any]:
         """Return the environ of the HTTP request that arrives."""
         with self._cut_by_shutdown(sock):
-            environ = read_request(sock, deadline, self._config.max_handshake_size)
+            environ = read_request(sock, deadline, self._config.max_handshake_size, methods)
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
         return environ
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,10 +10,12 @@ from .channel import Channel
 from .config import Config
 from .connection import Connection, StartOn
 from .exceptions import ConnectionClosed, ForkedError
+from .logs import logger
 from .protocols.base import MuxProtocol, Role
 from .protocols.bymux_state import BymuxState
 from .protocols.carrier import Framing
 from .reasons import CodeToReason, ReasonToCode
+from .recorder import record
 from .snapshots import Request
 from .transports.wires import wire
 from .workers import StreamHandler, StreamWorkers
@@ -26,7 +27,7 @@ ConnectionHandler = Callable[[Connection], object]
 # Threads that run the stream handlers of one connection.
 DEFAULT_WORKERS = 64
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +70,10 @@ class Behaviour:
     ) -> Connection:
         framing, machine = parts
         try:
+            channel = Channel(sock, framing, role, self.config)
+            record(channel, machine.name, framing)
             return Connection(
-                Channel(sock, framing, role, self.config),
+                channel,
                 machine,
                 accept_streams=self.accept_streams,
                 start_on=self.start_on,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from .connection import Connection
-from .deadline import Deadline
+from .deadlines import Deadline
 from .exceptions import (
     BAD_GATEWAY,
     ConnectionClosed,
@@ -14,13 +13,14 @@ from .exceptions import (
     LocalProtocolError,
     StreamRefused,
 )
+from .logs import logger
 from .pump import End, Pump
 
 __all__ = ["bridge"]
 
 REASON = "the other side of the bridge has ended"
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 def bridge(one: Connection, other: Connection) -> None:

@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
+from .acceptor import DRAIN
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
+from .draining import Served
 from .exceptions import HandshakeError
+from .flask_debug import debug_blueprint
 from .flask_responses import Ended, Flask, Response, refusal, request
+from .flask_script import script_blueprint
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
@@ -24,7 +28,7 @@ from .transports.websocket_server import accept, check_request, request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
 
-__all__ = ["Mux"]
+__all__ = ["Mux", "debug_blueprint", "script_blueprint"]
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
 
@@ -73,6 +77,7 @@ class Mux:
             "bymux_state": bymux_state,
         }
         Behaviour(**self._options)  # raises for a bad value
+        self._served = Served(self._options["config"].close_timeout)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
         if app is not None:
@@ -84,6 +89,38 @@ class Mux:
         for path, view, options in self._routes:
             app.add_url_rule(path, view_func=view, websocket=True, **options)
         self._routes.clear()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that this process serves at this moment."""
+        return self._served.connections
+
+    @property
+    def stopping(self) -> bool:
+        """Whether ``shutdown`` was called."""
+        return self._served.stopping
+
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        """End every connection of this process, as ``Server.shutdown`` does; take no further one.
+
+        Blocks while streams are open, for at most ``timeout`` seconds, and for the closing.
+        Requests that come later get 503. From any thread.
+        """
+        self._served.shutdown(timeout)
+
+    def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
+        """Have SIGTERM, which stops and reloads a server's processes, call ``shutdown`` first.
+
+        What the signal did before happens at once beside it, as gunicorn's own way to stop, which
+        waits for the requests that run; where that was to die, it happens after it. Let ``timeout``
+        be shorter than gunicorn's ``--graceful-timeout`` by the second that the closing takes. Call
+        it where the server has set its own handler already: in the application's module, or with
+        ``--preload`` in the hook ``post_worker_init``.
+
+        Raises:
+            ValueError: this is not the main thread.
+        """
+        self._served.drain_on_sigterm(timeout)
 
     def route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
         """Serve ``handler(connection, **variables)`` at a path; Flask's routing options apply."""
@@ -117,6 +154,7 @@ class Mux:
         environ = request.environ
         try:
             protocol = check_request(environ, self._protocols, self._origins)
+            self._served.check()
             accepted = accept(environ, protocol)
         except HandshakeError as error:
             return refusal(error)
@@ -124,5 +162,6 @@ class Mux:
         connection: Connection = behaviour.over_websocket(
             accepted.socket, Role.SERVER, protocol, request_of(environ)
         )
-        behaviour.serve(connection, handler)
+        with self._served.serving(connection):
+            behaviour.serve(connection, handler)
         return Ended(accepted.mode)

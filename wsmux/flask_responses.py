@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 try:
-    from flask import Flask, Response, request
+    from flask import Blueprint, Flask, Response, request
 except ImportError as error:
     raise ImportError("wsmux.flask needs Flask: pip install 'wsmux-streams[flask]'") from error
 
 from .exceptions import HandshakeError
 from .transports.http_request import refusal_headers
 
-__all__ = ["Ended", "Flask", "Response", "refusal", "request"]
+__all__ = ["Blueprint", "Ended", "Flask", "Response", "refusal", "request"]
 
 
 def refusal(error: HandshakeError) -> Response:
     """Return what tells a client why it is refused."""
     status = error.status or 400
-    return Response(f"{error}\n", status=status, headers=refusal_headers(status))
+    headers = refusal_headers(status)
+    if not _takes_upgrades(request.environ):
+        del headers["Connection"]  # which other servers do not let applications say
+    return Response(f"{error}\n", status=status, headers=headers)
+
+
+def _takes_upgrades(environ: Mapping[str, Any]) -> bool:
+    gevent = environ.get("SERVER_SOFTWARE", "").startswith("gevent")
+    return gevent or "werkzeug.socket" in environ or "gunicorn.socket" in environ
 
 
 class Ended(Response):

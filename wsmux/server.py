@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 from collections.abc import Collection, Iterable
@@ -12,8 +11,10 @@ from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
-from .deadline import Deadline
-from .exceptions import HandshakeError, WsmuxError
+from .deadlines import Deadline
+from .draining import REASON, end_connections
+from .exceptions import HandshakeError
+from .logs import logger
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
@@ -26,7 +27,7 @@ __all__ = ["Server", "serve"]
 
 Transport = Literal["websocket", "tcp"]
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 class Server(Acceptor):
@@ -73,6 +74,11 @@ class Server(Acceptor):
         with self._lock:
             return list(self._connections)
 
+    @property
+    def stopping(self) -> bool:
+        """Whether ``shutdown`` was called."""
+        return self._stopping.is_set()
+
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, tell every peer, and close what is left when the time is up.
 
@@ -89,20 +95,7 @@ class Server(Acceptor):
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
         """Let the streams of every connection end, then close it; return what is left for that."""
-        connections = self.connections
-        for connection in connections:
-            try:
-                connection.go_away()
-            except WsmuxError as error:
-                _log.debug("%s ended before it was told: %s", connection.name, error)
-        for connection in connections:
-            connection.wait_drained(deadline.remaining())
-        for connection in connections:
-            connection.begin_close(code=1001, reason="server shutdown")
-        closing = Deadline(self._behaviour.config.close_timeout)
-        for connection in connections:
-            connection.close(closing.remaining(), code=1001)
-        return closing
+        return end_connections(self.connections, deadline, self._behaviour.config.close_timeout)
 
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
@@ -119,7 +112,7 @@ class Server(Acceptor):
             self._connections.add(connection)
         try:
             if self._stopping.is_set():
-                connection.close(code=1001, reason="server shutdown")
+                connection.close(code=1001, reason=REASON)
             self._behaviour.serve(connection, self._handler)
         finally:
             with self._lock:

@@ -8,12 +8,12 @@ from thread to thread, and calls nested deeper than there are workers end in a t
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
 from .connection import Connection
 from .exceptions import ConnectionClosed, ForkedError, WsmuxError
+from .logs import logger
 from .stream import Stream
 
 __all__ = ["StreamHandler", "StreamWorkers"]
@@ -23,7 +23,7 @@ StreamHandler = Callable[[Stream], object]
 # Seconds that a worker waits for a further stream before it ends; one per connection stays.
 IDLE = 10.0
 
-_log = logging.getLogger("wsmux")
+_log = logger("wsmux")
 
 
 class StreamWorkers:

@@ -47,6 +47,8 @@ def _normal(origin: str) -> tuple[str, str, int] | None:
     whole = origin.lower() == f"{scheme}://{parts.netloc.lower()}"
     if not whole or "@" in parts.netloc or parts.netloc.endswith(":"):
         return None
+    if port is not None and not parts.netloc.endswith(f":{port}"):
+        return None  # such as 080, which no browser writes
     if scheme not in _DEFAULT_PORTS or not parts.hostname:
         return None
     return scheme, parts.hostname.lower(), _DEFAULT_PORTS[scheme] if port is None else port

@@ -6,7 +6,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 
 __all__ = ["SCHEME", "connect_tcp", "is_tcp"]

@@ -23,7 +23,7 @@ from urllib.parse import urljoin, urlsplit
 
 import websocket
 
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 
 __all__ = ["shake_hands"]

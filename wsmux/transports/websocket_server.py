@@ -130,7 +130,8 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     duplicated and is the server's own.
 
     Raises:
-        HandshakeError: the WSGI server gives no socket, or the request is malformed.
+        HandshakeError: the WSGI server gives no socket, the request is malformed, or the client
+            has left.
     """
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
@@ -152,6 +153,8 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
         ) from error
     except (LocalProtocolError, RemoteProtocolError, simple_websocket.ConnectionError) as error:
         raise HandshakeError(f"malformed WebSocket handshake: {error}", 400) from error
+    except OSError as error:
+        raise HandshakeError(f"the client left before the answer: {error}", 400) from error
     sock = server.sock
     if not isinstance(sock, ssl.SSLSocket):
         # simple-websocket has duplicated gevent's already.

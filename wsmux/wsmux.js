@@ -1,0 +1,636 @@
+/**
+ * Many streams over one WebSocket, for a page of a Flask application that has a `Mux` route.
+ *
+ *     import { Wsmux } from "/wsmux.js";
+ *
+ *     const mux = new Wsmux("/files");
+ *     const stream = await mux.createBidirectionalStream();
+ *     const writer = stream.writable.getWriter();
+ *     await writer.write(new TextEncoder().encode("hello"));
+ *     await writer.close();
+ *     console.log(await new Response(stream.readable).text());
+ *
+ * The names and the behaviour are those of the browsers' `WebTransport`, whose bidirectional
+ * streams these are, so that what is written for one runs on the other. What differs: a stream has
+ * an `id`; codes of streams are those of the wire, so 0 and from 64 up are the application's; a
+ * closing code is one of a WebSocket, 1000 or 3000 to 4999; there are no datagrams.
+ *
+ * The wire is `wsmux.v1`, this side always its client:
+ *
+ *     varint id | type | body      0 DATA     bytes
+ *                                  1 ACK      uint32: bytes of credit
+ *                                  2 ERROR    direction, varint code
+ *                                  3 CLOSE    direction
+ *                                  4 GO_AWAY  varint code; the id is the first not handled
+ *
+ * Direction is named from the receiver: 0 "your readable end", 1 "your writable end".
+ *
+ * Departures from what `wsmux` does elsewhere: windows do not grow (`receiveWindow` sets them);
+ * frames are not budgeted, since nothing is kept of those that change nothing; data for a stream
+ * that is read no further is dropped, not counted; a browser lets a page close with no code below
+ * 3000, so a broken protocol is told with 4002 where others tell it with 1002.
+ */
+
+const DATA = 0, ACK = 1, ERROR = 2, CLOSE = 3, GO_AWAY = 4;
+const READ = 0, WRITE = 1;
+
+const SUBPROTOCOL = "wsmux.v1";
+const OVERFLOW = 2, REFUSED = 3, FIRST_APPLICATION_CODE = 64;
+const PROTOCOL_ERROR = 4002;
+
+const MAX_VARINT = 2n ** 62n;
+const MAX_UINT32 = 2 ** 32 - 1;
+const MAX_INT32 = 2 ** 31 - 1;
+const MAX_REASON = 100;       // of the 123 bytes of a Close; all that is said is ASCII
+const MAX_FRAME = 64 * 1024;  // bytes of one stream in one turn
+const MAX_PENDING = 256;      // streams opened here that the server has not answered
+
+// Bytes in the browser's own queue beyond which writers wait: what is queued there cannot be
+// overtaken. The browser does not say when it has room, so it is asked every few milliseconds.
+const MAX_BUFFERED = 1024 * 1024;
+const LOOK_AGAIN = 4;
+
+/** What went wrong, with one stream (`source` is "stream") or all of them ("session"). */
+export class WsmuxError extends Error {
+  /**
+   * @param {string} message what happened.
+   * @param {{source?: string, streamErrorCode?: number | bigint | null}} [options] the code tells
+   *   the other side why, where an error is the reason of `abort()` or `cancel()`: 0, or from 64 up.
+   */
+  constructor(message, { source = "stream", streamErrorCode = null } = {}) {
+    super(message);
+    this.name = "WsmuxError";
+    this.source = source;
+    this.streamErrorCode = streamErrorCode;
+  }
+}
+
+// What the server may not send. The message is told to it.
+class ProtocolError extends Error {}
+
+function encodeVarint(value) {
+  const number = BigInt(value);
+  if (number < 64n) return new Uint8Array([Number(number)]);
+  const view = new DataView(new ArrayBuffer(8));
+  if (number < 1n << 14n) view.setUint16(0, 0x4000 | Number(number));
+  else if (number < 1n << 30n) view.setUint32(0, 0x80000000 + Number(number));
+  else view.setBigUint64(0, (3n << 62n) | number);
+  return new Uint8Array(view.buffer, 0, number < 1n << 14n ? 2 : number < 1n << 30n ? 4 : 8);
+}
+
+/** Return a number, or a BigInt where it has no room in one, and where it ends. */
+function decodeVarint(view, offset) {
+  if (offset >= view.byteLength) return null;
+  const size = 1 << (view.getUint8(offset) >> 6), end = offset + size;
+  if (end > view.byteLength) return null;
+  if (size === 1) return [view.getUint8(offset), end];
+  if (size === 2) return [view.getUint16(offset) & 0x3fff, end];
+  if (size === 4) return [view.getUint32(offset) % 2 ** 30, end];
+  const value = view.getBigUint64(offset) & ((1n << 62n) - 1n);
+  return [value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value, end];
+}
+
+function directionOf(kind, id, view, offset) {
+  if (offset >= view.byteLength) throw new ProtocolError(`${kind} on stream ${id} without a direction`);
+  const direction = view.getUint8(offset);
+  if (direction > WRITE) throw new ProtocolError(`${kind} on stream ${id} with the direction ${direction}`);
+  return direction;
+}
+
+function checkEnd(kind, id, view, end) {
+  if (end !== view.byteLength) throw new ProtocolError(`${kind} on stream ${id} has a body of the wrong length`);
+}
+
+/** The code that a reason of abort() or cancel() stands for: the reserved ones are the wire's. */
+function codeOf(reason) {
+  const code = reason instanceof WsmuxError ? reason.streamErrorCode : 0;
+  const whole = typeof code === "bigint" || Number.isSafeInteger(code);
+  return whole && code >= FIRST_APPLICATION_CODE && code < MAX_VARINT ? code : 0;
+}
+
+function bytesOf(chunk) {
+  if (chunk instanceof ArrayBuffer) return new Uint8Array(chunk);
+  if (ArrayBuffer.isView(chunk)) return new Uint8Array(chunk.buffer, chunk.byteOffset, chunk.byteLength);
+  throw new TypeError(
+    "a stream takes bytes, in an ArrayBuffer or a view of one; new TextEncoder().encode() makes them of text",
+  );
+}
+
+/** A promise with its two ends; a rejection that nobody looks at is not reported. */
+class Deferred {
+  constructor() {
+    this.promise = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
+    this.promise.catch(() => {});
+  }
+}
+
+/** One stream: `id`, `readable` and `writable`. Made by a `Wsmux`. */
+export class WsmuxStream {
+  #link;
+  #head;
+  // The reading half
+  #reading = true;
+  #ended = false;
+  #wanted = false;
+  #unread = [];
+  #window = 0;
+  #available = 0;
+  #consumed = 0;
+  #source;
+  // The writing half
+  #writing = true;
+  #credit = 0;
+  #turn = null;  // of a write that waits for credit
+  #sink;
+
+  /** For `Wsmux` alone. */
+  constructor(link, id) {
+    this.#link = link;
+    this.#head = encodeVarint(id);
+    this.id = id;
+    this.readable = new ReadableStream({
+      type: "bytes",
+      start: (controller) => { this.#source = controller; },
+      pull: () => { this.#wanted = true; this.#deliver(); },
+      cancel: (reason) => this.#stopReading(codeOf(reason)),
+    }, { highWaterMark: 0 });
+    this.writable = new WritableStream({
+      start: (controller) => {
+        this.#sink = controller;
+        // At once, where abort() would wait for a write that itself waits for credit.
+        controller.signal.addEventListener("abort", () => this.#resetWriting(codeOf(controller.signal.reason)));
+      },
+      write: (chunk) => this.#write(chunk),
+      close: () => this.#closeWriting(),
+    }, { highWaterMark: MAX_FRAME, size: (chunk) => chunk?.byteLength ?? 1 });
+  }
+
+  // Calls of the link
+
+  /** Announce the window: it opens a stream of this side's, and answers one of the server's. */
+  accept() {
+    this.#window = this.#available = this.#link.receiveWindow;
+    this.#sendAck(this.#window);
+  }
+
+  refuse() {
+    this.#resetWriting(REFUSED);
+    this.#stopReading(REFUSED);
+  }
+
+  receiveData(bytes) {
+    if (!this.#reading) {
+      if (this.#ended) throw new ProtocolError(`DATA on stream ${this.id} after the peer ended its writing half`);
+      return;
+    }
+    if (!bytes.byteLength) return;
+    if (bytes.byteLength > this.#available) {
+      const detail = `the server sent ${bytes.byteLength} bytes with ${this.#available} bytes of credit`;
+      this.#failReading(new WsmuxError(detail, { streamErrorCode: OVERFLOW }));
+      this.#send(ERROR, [WRITE, OVERFLOW]);
+      this.#forgetIfDone();
+      return;
+    }
+    this.#available -= bytes.byteLength;
+    this.#unread.push(bytes);
+    this.#deliver();
+  }
+
+  receiveAck(count) {
+    if (this.#credit + count > MAX_UINT32) {
+      throw new ProtocolError(`ACK of ${count} bytes lifts the unspent credit of ${this.#credit} above 2^32-1`);
+    }
+    this.#credit += count;
+    if (this.#credit) this.#turn?.resolve();
+  }
+
+  receiveError(direction, code) {
+    const refused = code === REFUSED && this.id % 2 === 0;  // opened here
+    const error = new WsmuxError(
+      refused ? "the stream was refused: nobody took it there" : `the server reset the stream with the code ${code}`,
+      { streamErrorCode: code },
+    );
+    if (direction === READ) {
+      if (this.#failReading(error)) this.#send(ERROR, [WRITE, ...encodeVarint(code)]);
+      this.#ended = true;
+    } else if (this.#failWriting(error)) {
+      this.#send(ERROR, [READ, ...encodeVarint(code)]);
+    }
+    this.#forgetIfDone();
+  }
+
+  receiveClose(direction) {
+    if (direction === READ) {
+      const open = this.#reading;
+      this.#ended = true;
+      if (open) {
+        this.#reading = false;
+        this.#send(CLOSE, [WRITE]);
+        this.#deliver();
+      }
+    } else if (this.#failWriting(new WsmuxError("the server reads no further"))) {
+      this.#send(CLOSE, [READ]);
+    }
+    this.#forgetIfDone();
+  }
+
+  /** End both halves without a word to the server; what has come whole can still be read. */
+  fail(error) {
+    this.#failReading(error);
+    this.#failWriting(error);
+  }
+
+  // The reading half
+
+  #deliver() {
+    if (this.#wanted && this.#unread.length) {
+      this.#wanted = false;
+      const bytes = this.#unread.shift(), count = bytes.byteLength;
+      this.#source.enqueue(bytes);  // which may ask for the next one at once
+      this.#consume(count);
+    }
+    if (this.#ended && !this.#unread.length && this.#source) {
+      const source = this.#source;
+      this.#source = null;
+      source.close();
+      source.byobRequest?.respond(0);
+    }
+  }
+
+  #consume(count) {
+    this.#consumed += count;
+    if (!this.#reading || 2 * this.#consumed < this.#window) return;
+    this.#sendAck(this.#consumed);
+    this.#available += this.#consumed;
+    this.#consumed = 0;
+  }
+
+  /** Tell whether there was anything to fail; as failWriting(). */
+  #failReading(error) {
+    if (!this.#reading) return false;
+    this.#reading = false;
+    this.#unread = [];
+    this.#source.error(error);
+    this.#source = null;
+    return true;
+  }
+
+  #stopReading(code) {
+    this.#source = null;
+    this.#unread = [];
+    if (!this.#reading) return;
+    this.#reading = false;
+    if (code) this.#send(ERROR, [WRITE, ...encodeVarint(code)]);
+    else this.#send(CLOSE, [WRITE]);
+    this.#forgetIfDone();
+  }
+
+  // The writing half
+
+  async #write(chunk) {
+    try {
+      const bytes = bytesOf(chunk);
+      for (let offset = 0; offset < bytes.length;) {
+        await this.#link.room();
+        if (!this.#credit && this.#writing) {
+          this.#turn = new Deferred();
+          await this.#turn.promise;
+        }
+        if (!this.#writing) return;  // the sink has been told why
+        const size = Math.min(bytes.length - offset, this.#credit, MAX_FRAME);
+        this.#credit -= size;
+        this.#send(DATA, bytes.subarray(offset, offset + size));
+        offset += size;
+      }
+    } catch (error) {
+      this.#resetWriting(0);  // what is left out must not look whole
+      throw error;
+    }
+  }
+
+  #closeWriting() {
+    if (!this.#writing) return;
+    this.#writing = false;
+    this.#send(CLOSE, [READ]);
+    this.#forgetIfDone();
+  }
+
+  #resetWriting(code) {
+    if (!this.#writing) return;
+    this.#writing = false;
+    this.#turn?.resolve();
+    this.#send(ERROR, [READ, ...encodeVarint(code)]);
+    this.#forgetIfDone();
+  }
+
+  #failWriting(error) {
+    if (!this.#writing) return false;
+    this.#writing = false;
+    this.#sink.error(error);
+    this.#turn?.resolve();
+    return true;
+  }
+
+  // Both
+
+  #send(kind, body) {
+    this.#link.send(this.#head, kind, body);
+  }
+
+  #sendAck(count) {
+    const body = new Uint8Array(4);
+    new DataView(body.buffer).setUint32(0, count);
+    this.#send(ACK, body);
+  }
+
+  #forgetIfDone() {
+    if (!this.#reading && !this.#writing) this.#link.forget(this);
+  }
+}
+
+/** One connection. Made at once; `ready` tells when it stands. */
+export class Wsmux {
+  #socket;
+  #link;
+  #limits;
+  #streams = new Map();
+  #theirs = 0;      // of them, opened by the server
+  #next = 0;
+  #peerNext = 1;
+  #unanswered = new Set();
+  #openers = [];    // that wait until fewer are
+  #unaccepted = new Map();  // streams of the server's that nobody has taken, to their timers
+  #source;
+  #wanted = false;
+  #writers = [];    // that wait for room
+  #refused = null;  // why no further stream can be opened
+  #stood = false;
+  #over = false;
+  #ready = new Deferred();
+  #closed = new Deferred();
+  #draining = new Deferred();
+
+  /**
+   * @param {string | URL} url of a `Mux` route, such as "/files"; relative to the page.
+   * @param {object} [limits]
+   * @param {number} [limits.receiveWindow] bytes of each stream that may lie here unread.
+   * @param {number} [limits.maxStreams] streams of the server's at once; more are refused.
+   * @param {number} [limits.maxUnaccepted] those among them that nobody has taken.
+   * @param {number} [limits.openTimeout] milliseconds in which one is taken, else it is refused.
+   */
+  constructor(url, { receiveWindow = 256 * 1024, maxStreams = 1024, maxUnaccepted = 256, openTimeout = 10_000 } = {}) {
+    this.#limits = { receiveWindow, maxStreams, maxUnaccepted, openTimeout };
+    for (const [name, value] of Object.entries(this.#limits)) {
+      if (!Number.isInteger(value) || value < 1 || value > MAX_INT32) {
+        throw new RangeError(`${name} must be a whole number from 1 to 2^31-1, not ${value}`);
+      }
+    }
+    this.#link = {
+      receiveWindow,
+      send: (head, kind, body) => this.#send(head, kind, body),
+      forget: (stream) => this.#forget(stream),
+      room: () => this.#room(),
+    };
+    this.incomingBidirectionalStreams = new ReadableStream({
+      start: (controller) => { this.#source = controller; },
+      pull: () => { this.#wanted = true; this.#hand(); },
+      cancel: () => { this.#source = null; this.#unaccepted.forEach((_, stream) => stream.refuse()); },
+    }, { highWaterMark: 0 });
+    const target = new URL(url, globalThis.location?.href);
+    target.protocol = target.protocol.replace(/^http/, "ws");
+    this.#socket = new WebSocket(target, [SUBPROTOCOL]);
+    this.#socket.binaryType = "arraybuffer";
+    this.#socket.onopen = () => { this.#stood = true; this.#ready.resolve(); };
+    this.#socket.onmessage = (event) => this.#take(event.data);
+    this.#socket.onclose = (event) => this.#lose(event, target);
+  }
+
+  /** Resolves when streams can be opened; rejects where that never comes. */
+  get ready() { return this.#ready.promise; }
+
+  /** Resolves to `{closeCode, reason}` at an orderly end, of either side; rejects at another. */
+  get closed() { return this.#closed.promise; }
+
+  /** Resolves when the server takes no further streams: it goes once those that are open have. */
+  get draining() { return this.#draining.promise; }
+
+  /** Open a stream; waits while the server has 256 of them to answer. */
+  async createBidirectionalStream() {
+    await this.ready;
+    while (this.#unanswered.size >= MAX_PENDING && !this.#refused) {
+      const turn = new Deferred();
+      this.#openers.push(turn);
+      await turn.promise;
+    }
+    if (this.#refused) throw this.#refused;
+    const stream = new WsmuxStream(this.#link, this.#next);
+    this.#next += 2;
+    this.#streams.set(stream.id, stream);
+    this.#unanswered.add(stream);
+    stream.accept();
+    return stream;
+  }
+
+  /** End the connection, and with it every stream. */
+  close({ closeCode = 1000, reason = "" } = {}) {
+    if (this.#over) return;
+    this.#socket.close(closeCode, reason);  // raises for a code that a page may not give
+    this.#end(new WsmuxError("the connection was closed here", { source: "session" }), { closeCode, reason });
+  }
+
+  // Messages in
+
+  #take(data) {
+    if (this.#over) return;
+    try {
+      if (!(data instanceof ArrayBuffer)) throw new ProtocolError("a text message");
+      this.#receive(data, new DataView(data));
+    } catch (error) {
+      if (!(error instanceof ProtocolError)) throw error;
+      const said = `the server broke the protocol: ${error.message}`;
+      this.#socket.close(PROTOCOL_ERROR, error.message.slice(0, MAX_REASON));
+      this.#end(new WsmuxError(said, { source: "session" }));
+    }
+  }
+
+  #receive(data, view) {
+    const parsed = decodeVarint(view, 0);
+    if (!parsed) throw new ProtocolError(data.byteLength ? "message without a whole stream id" : "empty message");
+    const [id, end] = parsed;
+    if (typeof id === "bigint") throw new ProtocolError(`the stream id ${id} is above 2^53-1`);
+    if (end === data.byteLength) throw new ProtocolError(`message for stream ${id} ends before its type`);
+    const kind = view.getUint8(end), body = end + 1, stream = this.#streams.get(id);
+    switch (kind) {
+      case DATA:
+        if (!stream) this.#checkSeen(id, "DATA");
+        else stream.receiveData(new Uint8Array(data, body));
+        break;
+      case ACK:
+        checkEnd("ACK", id, view, body + 4);
+        this.#receiveAck(id, stream, view.getUint32(body));
+        break;
+      case ERROR: {
+        const direction = directionOf("ERROR", id, view, body), code = decodeVarint(view, body + 1);
+        if (!code) throw new ProtocolError(`ERROR on stream ${id} without a whole code`);
+        checkEnd("ERROR", id, view, code[1]);
+        if (stream) this.#answered(stream).receiveError(direction, code[0]);
+        else this.#checkSeen(id, "ERROR");
+        break;
+      }
+      case CLOSE: {
+        const direction = directionOf("CLOSE", id, view, body);
+        checkEnd("CLOSE", id, view, body + 1);
+        if (stream) this.#answered(stream).receiveClose(direction);
+        else this.#checkSeen(id, "CLOSE");
+        break;
+      }
+      case GO_AWAY: {
+        const code = decodeVarint(view, body);
+        if (!code || code[1] !== data.byteLength) throw new ProtocolError("GO_AWAY without exactly one code");
+        this.#receiveGoAway(id, code[0]);
+        break;
+      }
+      default:
+        throw new ProtocolError(`message for stream ${id} has the unknown type ${kind}`);
+    }
+  }
+
+  #receiveAck(id, stream, count) {
+    if (!stream) {
+      if (this.#seen(id)) return;  // it crossed the end of the stream
+      this.#peerNext = id + 2;
+      stream = new WsmuxStream(this.#link, id);
+      this.#streams.set(id, stream);
+      this.#theirs += 1;
+      stream.receiveAck(count);
+      this.#offer(stream);
+    } else {
+      this.#answered(stream).receiveAck(count);
+    }
+  }
+
+  #receiveGoAway(id, code) {
+    if (id % 2 || id > this.#next) {
+      throw new ProtocolError(`GO_AWAY names stream ${id}; the next one here would be ${this.#next}`);
+    }
+    const error = new WsmuxError("the server takes no further streams: it is going away", {
+      source: "session", streamErrorCode: code,
+    });
+    this.#stopOpening(error);
+    this.#draining.resolve();
+    for (const stream of [...this.#streams.values()]) {
+      if (stream.id % 2 === 0 && stream.id >= id) {
+        stream.fail(error);
+        this.#forget(stream);
+      }
+    }
+  }
+
+  /** Whether a stream was opened before; one that cannot be any more is illegal. */
+  #seen(id) {
+    if (id % 2) return id < this.#peerNext;
+    if (id < this.#next) return true;
+    throw new ProtocolError(`stream ${id} has the parity of the client, which has not opened it`);
+  }
+
+  #checkSeen(id, kind) {
+    if (!this.#seen(id)) throw new ProtocolError(`the first message on stream ${id} is ${kind}, not ACK`);
+  }
+
+  // Streams of this side's
+
+  #answered(stream) {
+    if (this.#unanswered.delete(stream)) this.#openers.shift()?.resolve();
+    return stream;
+  }
+
+  #stopOpening(error) {
+    this.#refused ??= error;
+    this.#openers.splice(0).forEach((turn) => turn.resolve());
+  }
+
+  #forget(stream) {
+    this.#streams.delete(stream.id);
+    this.#theirs -= stream.id % 2;
+    this.#answered(stream);
+    clearTimeout(this.#unaccepted.get(stream));
+    this.#unaccepted.delete(stream);
+  }
+
+  // Streams of the server's
+
+  #offer(stream) {
+    const { maxStreams, maxUnaccepted, openTimeout } = this.#limits;
+    if (!this.#source || this.#theirs > maxStreams || this.#unaccepted.size >= maxUnaccepted) {
+      stream.refuse();
+      return;
+    }
+    this.#unaccepted.set(stream, setTimeout(() => stream.refuse(), openTimeout));
+    this.#hand();
+  }
+
+  #hand() {
+    if (!this.#wanted || !this.#unaccepted.size) return;
+    const [[stream, timer]] = this.#unaccepted;
+    clearTimeout(timer);
+    this.#unaccepted.delete(stream);
+    this.#wanted = false;
+    stream.accept();
+    this.#source.enqueue(stream);
+  }
+
+  // Messages out
+
+  #send(head, kind, body) {
+    if (this.#over) return;
+    const message = new Uint8Array(head.length + 1 + body.length);
+    message.set(head);
+    message[head.length] = kind;
+    message.set(body, head.length + 1);
+    this.#socket.send(message);
+  }
+
+  /** Wait until the browser's queue is short enough for a further frame of data. */
+  async #room() {
+    if ((this.#socket.bufferedAmount < MAX_BUFFERED && !this.#writers.length) || this.#over) return;
+    const turn = new Deferred();
+    if (this.#writers.push(turn) === 1) setTimeout(() => this.#look(), LOOK_AGAIN);
+    await turn.promise;
+  }
+
+  #look() {
+    const frames = Math.ceil((MAX_BUFFERED - this.#socket.bufferedAmount) / MAX_FRAME);
+    this.#writers.splice(0, this.#over ? Infinity : Math.max(0, frames)).forEach((turn) => turn.resolve());
+    if (this.#writers.length) setTimeout(() => this.#look(), LOOK_AGAIN);
+  }
+
+  // The end
+
+  #lose({ code, reason, wasClean }, target) {
+    const said = reason ? `${code}, ${reason}` : `${code}`;
+    const error = new WsmuxError(
+      this.#stood ? `the server ended the connection: ${said}` : `${target} takes no connection of ${SUBPROTOCOL}: ${said}`,
+      { source: "session" },
+    );
+    const orderly = wasClean && (code === 1000 || code === 1001);
+    this.#end(error, orderly ? { closeCode: code, reason } : null);
+  }
+
+  #end(error, orderly = null) {
+    if (this.#over) return;
+    this.#over = true;
+    this.#stopOpening(error);
+    this.#ready.reject(error);
+    this.#draining.resolve();
+    if (orderly) this.#closed.resolve(orderly);
+    else this.#closed.reject(error);
+    for (const stream of [...this.#streams.values()]) {
+      stream.fail(error);
+      this.#forget(stream);
+    }
+    this.#look();
+    if (orderly) this.#source?.close();
+    else this.#source?.error(error);
+    this.#source = null;
+  }
+}
