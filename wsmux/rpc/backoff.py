@@ -1,12 +1,15 @@
 """Say how long to wait before an attempt to connect.
 
-Attempts without lasting success add up. The first of a row waits nothing, each further one twice
-as long as the one before, up to a maximum. Once a connection is made they are forgiven, one per
-interval, down to none.
+Attempts without lasting success add up. The first of a row waits nothing, each further one up to
+twice as long as the one before, up to a maximum. Once a connection is made they are forgiven, one
+per interval, down to none.
 
-Shipped code differs in two ways. It never forgives the last attempt, so that the first one after
-any drop waits 150 to 350 ms; here it goes at once. And it stops for good after five attempts
-without success; here attempts go on at the maximum.
+Shipped code differs in three ways. It never forgives the last attempt, so that the first one after
+any drop waits 150 to 350 ms; here it goes at once. It stops for good after five attempts without
+success; here attempts go on at the maximum. And it adds at most 200 ms of chance to any wait, so
+that a thousand clients which lost one server would come back to it within 200 ms of each other even
+after half a minute; here each wait is drawn from nothing up to its longest, which spreads them over
+all of it.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class Backoff:
         return wait
 
     def hurried(self) -> float:
-        """Return the seconds that even the most urgent attempt after a failed one waits."""
+        """Return the seconds that the most urgent attempt after a failed one waits."""
         return self._wait(1)
 
     def succeeded(self, now: float) -> None:
@@ -68,4 +71,5 @@ class Backoff:
         if consumed == 0:
             return 0.0
         delay = min(self._delay(consumed), self._options.backoff_max)
-        return delay + self._random() * self._options.backoff_jitter
+        jitter = self._options.backoff_jitter
+        return self._random() * (delay + jitter) if jitter else delay

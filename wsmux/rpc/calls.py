@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ..bell import Bell
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from .errors import CANCEL, RiverError
 from .options import Options
 from .pipes import Line

@@ -7,7 +7,6 @@ that one kind of channel does for all.
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 import threading
@@ -18,8 +17,11 @@ from urllib.parse import unquote, urlsplit
 from ..channel import Channel
 from ..config import KIB, Config
 from ..connection import Connection
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import HandshakeError, WsmuxError
+from ..logs import logger
+from ..messages import hang_up as end_messages
+from ..messages import message_channel
 from ..protocols.base import Role
 from ..stream import Stream
 from ..transports.tcp import connect_tcp, is_tcp
@@ -52,30 +54,18 @@ NORMAL = 1000
 # Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
 CLOSE_TIMEOUT = 1.0
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 def channel_over(sock: socket.socket, role: Role, max_size: int, websocket: bool) -> Channel:
     """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
-    config = Config(
-        ping_interval=None,
-        close_timeout=CLOSE_TIMEOUT,
-        max_message_size=max(max_size, 128 * KIB),
-    )
     framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
-    try:
-        return Channel(sock, framing, role, config)
-    except OSError:  # the system has no descriptor to give
-        sock.close()
-        raise
+    return message_channel(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
 
 
 def hang_up(channel: Channel) -> None:
     """Begin to close a channel, with the code that River closes with whatever the cause."""
-    with channel.mutex:
-        channel.close_locked(NORMAL, "")
-    channel.flush()
-    channel.wake()
+    end_messages(channel, NORMAL, "")
 
 
 def dialler(

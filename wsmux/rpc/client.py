@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
-from ..deadline import Deadline, deadline_in
+from ..deadlines import Deadline, deadline_in
 from .calls import Call, StreamCall, Subscription, Upload
 from .carriers import Headers, Target, dialler
 from .client_engine import ClientEngine
@@ -93,7 +93,7 @@ class Client:
             TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
             EncodeError: the codec cannot carry ``init``.
         """
-        call = self.submit(service, procedure, init, timeout)
+        call = self._submit(service, procedure, init, deadline_in(timeout))
         try:
             return call.result()
         except BaseException:
@@ -113,8 +113,11 @@ class Client:
         Raises:
             EncodeError: the codec cannot carry ``init``.
         """
+        return self._submit(service, procedure, init, deadline_in(timeout, outlives=True))
+
+    def _submit(self, service: str, procedure: str, init: Any, deadline: Deadline) -> PendingCall:
         engine = self._engine
-        call = self._pending(f"{service}.{procedure}", deadline_in(timeout), None)
+        call = self._pending(f"{service}.{procedure}", deadline, None)
         for error in engine.start([(call, init)], service, procedure):
             raise error
         return call
@@ -132,7 +135,7 @@ class Client:
         An init that the codec cannot carry is the failure of its own call alone, whose result
         raises ``EncodeError``. ``completions`` tells in which order the calls end.
         """
-        name, deadline = f"{service}.{procedure}", deadline_in(timeout)
+        name, deadline = f"{service}.{procedure}", deadline_in(timeout, outlives=True)
         calls = [(self._pending(name, deadline, completions), init) for init in inits]
         self._engine.start(calls, service, procedure)
         return [call for call, _ in calls]
@@ -154,19 +157,22 @@ class Client:
 
         ``timeout`` is for the whole of it, and raises ``TimeoutError`` in a read.
         """
-        return Subscription(self._open(service, procedure, init, CLOSED), Deadline(timeout))
+        call = self._open(service, procedure, init, CLOSED)
+        return Subscription(call, Deadline(timeout, outlives=True))
 
     def upload(
         self, service: str, procedure: str, init: Any, timeout: float | None = None
     ) -> Upload[Any, Any]:
         """Call a procedure that takes requests and answers once."""
-        return Upload(self._open(service, procedure, init, 0), Deadline(timeout))
+        call = self._open(service, procedure, init, 0)
+        return Upload(call, Deadline(timeout, outlives=True))
 
     def stream(
         self, service: str, procedure: str, init: Any, timeout: float | None = None
     ) -> StreamCall[Any, Any]:
         """Call a procedure that takes requests and sends responses."""
-        return StreamCall(self._open(service, procedure, init, 0), Deadline(timeout))
+        call = self._open(service, procedure, init, 0)
+        return StreamCall(call, Deadline(timeout, outlives=True))
 
     def _open(self, service: str, procedure: str, init: Any, flags: int) -> Call:
         engine = self._engine

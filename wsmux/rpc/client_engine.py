@@ -15,7 +15,6 @@ Threads and locks:
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import random
@@ -27,8 +26,9 @@ from typing import Any, TypeVar
 from .. import forks
 from ..bell import Bell
 from ..channel import Channel
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import ForkedError, LocalProtocolError
+from ..logs import logger
 from ..protocols.base import Message as SendMessage
 from ..waiter import Waiter, WaitList, wake
 from .calls import Call, Calls, Opened
@@ -63,7 +63,7 @@ from .session import Session
 
 __all__ = ["ClientEngine"]
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 OpenedT = TypeVar("OpenedT", bound=Opened)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..bell import Bell
 from ..channel import Channel
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import WsmuxError
+from ..logs import logger
 from ..protocols.carrier import Kind, Received
 from ..waiter import wake
 from .carriers import Gone, hang_up
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientLoop"]
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 _Batches = Generator[list[Received]]
 

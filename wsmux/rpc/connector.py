@@ -178,8 +178,7 @@ class Connector:
             raise LocalProtocolError("the client is closed")
         if self.session is not None:
             return self.session
-        if self.state is ConnectorState.BACKING_OFF and self._due is not None:
-            self._due = min(self._due, now + self._backoff.hurried())
+        self._hurry(now)
         return self._new_session(now)
 
     def hard_disconnect(self, now: float) -> None:
@@ -319,9 +318,12 @@ class Connector:
         text = f"handshake failed: {refusal.reason}"
         if refusal.retriable:
             self._trouble = text
-            if self.session is not None and self.session.attachments:
+            gone = self.session is not None and self.session.attachments > 0
+            if gone:
                 self._end_session(text)
             self._drop(now, again=True)
+            if gone:
+                self._hurry(now)  # the server is there, and may well take a new session
         else:
             self._fail(now, Failure(FailureKind.HANDSHAKE, text, refusal.code))
 
@@ -372,6 +374,11 @@ class Connector:
         if not wait:
             self._dial(now)
 
+    def _hurry(self, now: float) -> None:
+        """Let an attempt that is waited for come as early as the second of a row."""
+        if self.state is ConnectorState.BACKING_OFF and self._due is not None:
+            self._due = min(self._due, now + self._backoff.hurried())
+
     def _dial(self, now: float) -> None:
         self._move(ConnectorInput.WAITED)
         self._attempts += 1
@@ -413,7 +420,7 @@ class Connector:
     def _new_session(self, now: float) -> Session:
         self.session = Session(
             Role.CLIENT,
-            f"session-{self._new_id()}",
+            f"session-{self._new_id()}{self._new_id()}",  # a secret: 144 bits of chance
             self.own_id,
             self.peer_id,
             codec=self._codec,

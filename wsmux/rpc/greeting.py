@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..logs import logger
 from .handshake import RefusalCode
 from .schema import Schema
+from .session import Session
 
 __all__ = ["Greeting", "Parsed", "Rejection", "Unwelcome"]
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 class Rejection(Exception):
@@ -34,6 +35,7 @@ class Parsed(NamedTuple):
 
     metadata: Any
     expires: float | None
+    owner: object = None
 
 
 class Unwelcome(NamedTuple):
@@ -50,9 +52,14 @@ class Greeting:
     schema: Schema | None = None
     validate: Callable[[Any, Any, str], Any] | None = None
     expiry: Callable[[Any], float | None] | None = None
+    identity: Callable[[Any], object] | None = None
 
-    def check(self, metadata: Any, previous: Any, client_id: str) -> Parsed | Unwelcome:
+    def check(
+        self, metadata: Any, previous: Any, client_id: str, session: Session | None = None
+    ) -> Parsed | Unwelcome:
         """Return what handlers are to find, or why the client is refused.
+
+        New metadata for a ``session`` must name its owner.
 
         Metadata that have expired already are refused, which shipped servers leave to the first
         request for new ones.
@@ -65,6 +72,7 @@ class Greeting:
             if self.validate is not None:
                 parsed = self.validate(metadata, previous, client_id)
             left = self._seconds_left(parsed)
+            owner = None if self.identity is None else self.identity(parsed)
         except Rejection as error:
             if error.unsupported:
                 return Unwelcome(RefusalCode.REJECTED_UNSUPPORTED_CLIENT, str(error))
@@ -73,12 +81,15 @@ class Greeting:
             _log.exception("the validation of a handshake failed")
             text = "the validation of the handshake failed"
             return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+        if session is not None and session.owner != owner:
+            text = "the metadata are of another identity than before"
+            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
         if left is None:
-            return Parsed(parsed, None)
+            return Parsed(parsed, None, owner)
         if left <= 0:
             text = "the metadata have expired"
             return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
-        return Parsed(parsed, time.monotonic() + left)
+        return Parsed(parsed, time.monotonic() + left, owner)
 
     def _seconds_left(self, parsed: Any) -> float | None:
         expires = None if self.expiry is None else self.expiry(parsed)

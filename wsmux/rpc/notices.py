@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from ..logs import logger
 
 __all__ = ["Notices"]
 
 # Notices not yet told; beyond it new ones are dropped, with a line in the log.
 MAX_WAITING = 10_000
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 class Notices:
@@ -28,7 +29,8 @@ class Notices:
 
     def add(self, kind: str, *what: Any) -> None:
         """Have a notice told; never blocks."""
-        _log.debug("%s: %s %s", self._name, kind, what)
+        shown = what[:1] if kind == "session_status" else what  # who has a session's id, has it
+        _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:
             return
         if self._waiting.qsize() >= MAX_WAITING:

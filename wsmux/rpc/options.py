@@ -36,10 +36,11 @@ class Options:
     """Whether sessions survive their connections; both sides decide for themselves."""
 
     backoff_base: float = 0.15
-    """Seconds before the second attempt of a row; doubled for each further one."""
+    """Most seconds before the second attempt of a row; doubled for each further one. Each wait is
+    drawn from nothing up to its most, so that clients do not come all at once."""
 
     backoff_jitter: float = 0.2
-    """Most seconds added to it, at random, so that clients do not come all at once."""
+    """Seconds added to the most of each wait. With 0, waits are as long as they may be, always."""
 
     backoff_max: float = 32.0
     """Most seconds between attempts, less jitter. They go on for ever; a call brings one near."""

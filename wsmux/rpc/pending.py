@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any
 
 from ..bell import Bell
-from ..deadline import Deadline, deadline_in
+from ..deadlines import Deadline, deadline_in
 from ..waiter import Waiter, WaitList
 from .calls import Calls, Opened
 from .errors import CANCEL, RiverError

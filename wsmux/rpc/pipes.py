@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ..bell import Bell
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import ForkedError
 from ..waiter import WaitList, wake
 from .errors import READABLE_BROKEN, RiverError
@@ -77,6 +77,14 @@ class Line(ABC):
         self.over = False
         self._pid = os.getpid()
 
+    def let_go(self) -> None:
+        """Part from the halves, of which nobody was given one.
+
+        A call and its halves know one another: they would stay until the collector comes by,
+        whose rounds cost a small call a tenth of its time.
+        """
+        del self.reader._line, self.writer._line
+
     def in_child(self) -> bool:
         """Tell whether this is a forked child's useless copy."""
         return self._pid != os.getpid()
@@ -118,10 +126,21 @@ class Readable(Generic[Value]):
     on after it, so does reading.
     """
 
+    __slots__ = (
+        "_ended",
+        "_items",
+        "_line",
+        "_raises",
+        "_readers",
+        "_stopped",
+        "unread_bytes",
+        "unread_messages",
+    )
+
     def __init__(self, line: Line, raises: bool = True) -> None:
         self._line = line
         self._raises = raises
-        self._items: deque[tuple[Any, int]] = deque()
+        self._items: deque[tuple[Any, int]] | None = None  # made when something comes
         self._readers: WaitList | None = None  # made when somebody waits
         self._ended = False
         self._stopped = False  # this side reads no more
@@ -134,6 +153,8 @@ class Readable(Generic[Value]):
         """Add a value, or the ``RiverError`` of an error result, of ``size`` bytes."""
         if self._ended or self._stopped:
             return
+        if self._items is None:
+            self._items = deque()
         self._items.append((item, size))
         self.unread_messages += 1
         self.unread_bytes += size
@@ -208,9 +229,8 @@ class Readable(Generic[Value]):
             if self._stopped or (self._ended and not self._items):
                 return
             self._stopped = True
-            self._items.clear()
             error = RiverError(READABLE_BROKEN, "this side has stopped reading")
-            self._items.append((error, 0))
+            self._items = deque([(error, 0)])
             self.unread_messages, self.unread_bytes = 1, 0
             if self._readers is not None:
                 self._readers.collect(wakes)
@@ -224,6 +244,8 @@ class Readable(Generic[Value]):
 
 class Writable(Generic[Value]):
     """Write the messages of a call; made by the endpoint."""
+
+    __slots__ = ("_closed", "_failure", "_line")
 
     def __init__(self, line: Line) -> None:
         self._line = line

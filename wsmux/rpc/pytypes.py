@@ -369,6 +369,8 @@ def _one_literal(value: Any) -> Expr:
     if isinstance(value, str):
         return Expr("Literal", parts=(name(literal_source(value)),))
     if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:  # mypy takes no such literal within a string
+            return name("int")
         return Expr("Literal", parts=(name(repr(value)),))
     if isinstance(value, list | Mapping):
         return Expr("list", parts=(ANY,)) if isinstance(value, list) else Expr("dict", parts=(ANY,))

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 
 from ..acceptor import DRAIN, MAX_CONNECTIONS, REFUSAL, Acceptor, listen, listen_unix
 from ..config import Config
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 from ..transports.http_request import respond
 from ..transports.websocket_server import check_upgrade, is_upgrade

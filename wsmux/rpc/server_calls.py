@@ -8,14 +8,14 @@ out, in a thread that waits for no handler: handlers wait for it.
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from ..bell import Bell
-from ..deadline import Deadline
+from ..deadlines import Deadline
+from ..logs import logger
 from .errors import CANCEL, RiverError
 from .pipes import Line
 from .services import Procedure
@@ -23,7 +23,7 @@ from .session import Session
 
 __all__ = ["Context", "Replies", "ServerCall"]
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 class Replies(ABC):

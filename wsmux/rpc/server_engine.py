@@ -14,7 +14,6 @@ Threads and locks:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +22,8 @@ from typing import Any
 from .. import forks
 from ..bell import Bell
 from ..channel import Channel
-from ..deadline import Deadline
+from ..deadlines import Deadline
+from ..logs import logger
 from ..protocols.carrier import Kind as FrameKind
 from ..waiter import Waiter, wake
 from .carriers import hang_up
@@ -53,7 +53,7 @@ __all__ = ["ServerEngine"]
 # Messages of one read after which workers are woken, if there are more of them to handle.
 TOGETHER = 64
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 class ServerEngine(Router):
@@ -185,7 +185,7 @@ class ServerEngine(Router):
         with self.mutex:
             if self._closed:
                 return None  # its channel is being closed, too
-            decided = self.sessions.decide(hello, time.monotonic())
+            decided = self.sessions.decide(hello, time.monotonic(), parsed.owner)
             if isinstance(decided, Accepted):
                 live = self._accept_locked(channel, decided, parsed, others, over, wakes)
         wake(wakes)
@@ -310,7 +310,8 @@ class ServerEngine(Router):
             raise SessionFailure(str(error), FailureKind.HANDSHAKE) from error
 
         def run() -> None:
-            checked = self._greeting.check(metadata, live.metadata, live.session.peer_id)
+            session = live.session
+            checked = self._greeting.check(metadata, live.metadata, session.peer_id, session)
             if isinstance(checked, Unwelcome):
                 failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
                 self._destroy(live, attachment, channel, failure)

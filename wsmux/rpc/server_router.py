@@ -5,7 +5,6 @@ Threads and locks are told in ``server_engine``.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -13,7 +12,9 @@ from typing import Any
 
 from ..bell import Bell
 from ..channel import Channel
-from ..deadline import Deadline
+from ..deadlines import Deadline
+from ..logs import logger
+from ..pool import Workers
 from ..protocols.base import Message
 from ..waiter import WaitList, wake
 from .codec import Codec, EncodeError
@@ -34,7 +35,6 @@ from .results import (
 from .server_calls import Context, Replies, ServerCall
 from .services import Procedure, Service
 from .session import Session
-from .workers import Workers
 
 __all__ = ["Live", "Router"]
 
@@ -44,7 +44,7 @@ FAILED = "the handler failed"
 # Characters of a client's names in the sentences that refuse them.
 MAX_SHOWN = 100
 
-_log = logging.getLogger("wsmux.rpc")
+_log = logger("wsmux.rpc")
 
 
 class Live:
@@ -259,6 +259,8 @@ class Router(Replies):
                 with self.mutex:
                     live.orphans -= call.orphan
                     call.answered, call.orphan = True, False
+            if call.procedure.kind.exchanges:
+                call.let_go()
 
     def _handle(self, call: ServerCall, init: Any) -> None:
         """Run a handler, and send what comes of it."""

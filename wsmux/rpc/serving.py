@@ -16,7 +16,7 @@ from typing import Any, Self, TypedDict, Unpack
 from .. import forks
 from ..acceptor import DRAIN
 from ..channel import Channel
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from ..protocols.base import Role
 from ..stream import Stream
 from .carriers import channel_over, socket_over
@@ -63,6 +63,9 @@ class Serving(TypedDict, total=False):
     expiry: Callable[[Any], float | None]
     """Given validated metadata, returns when they expire, in seconds since 1970 as in a token, or
     ``None``. One ``handshake_timeout`` before, the client is asked for new ones."""
+    identity: Callable[[Any], object]
+    """Given validated metadata, returns who the client is, such as the subject of a token. Only the
+    same one resumes or replaces a session; without it, whoever knows its ids does."""
     serve_schema: bool
     """Answer an ordinary HTTP GET of the address with the schema of the services."""
     on_session_status: Callable[[str, str], object]
@@ -177,6 +180,7 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
         schema=None if handshake_schema is None else Schema(handshake_schema),
         validate=options.get("validate"),
         expiry=options.get("expiry"),
+        identity=options.get("identity"),
     )
     engine = ServerEngine(
         offered,

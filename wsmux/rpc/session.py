@@ -112,6 +112,8 @@ class Session:
 
     Attributes:
         id: the session's id.
+        owner: who may resume or replace it at a server, as the application says; ``None`` for
+            whoever knows the ids.
         attachments: connections so far. An owner that notes it when it attaches one can tell what
             comes late from a connection that was replaced.
     """
@@ -129,6 +131,7 @@ class Session:
         now: float,
     ) -> None:
         self.id = session_id
+        self.owner: object = None
         self.own_id = own_id
         self.peer_id = peer_id
         self.role = role

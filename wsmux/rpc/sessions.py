@@ -15,8 +15,9 @@ Stricter than shipped servers:
   again after a short wait. So a client that lost its state gets in at once if its old connection
   is gone, and within about two seconds if nobody told the server; and of two live clients of one
   id the first one stays. A session without a connection is given up at once, as in the
-  text. Who knows the session id is the session's client: ids must not be guessable. To know more,
-  validate the metadata.
+  text. Who knows the session id is the session's client: ids must not be guessable, and are
+  compared in a time that says nothing about them. Where the application tells who owns a session,
+  nobody else resumes or replaces it, whatever ids they know.
 - A refused handshake never destroys the session that is here.
 - A handshake for another server's id is refused: no message of that client would ever be handled.
 - A client that claims messages which were never sent cannot resume.
@@ -27,6 +28,7 @@ Stricter than shipped servers:
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -154,14 +156,17 @@ class Sessions:
         response = self._message(client_id, refusal_payload(code, reason))
         return Refused(code, reason, response, client_id)
 
-    def decide(self, hello: Hello, now: float) -> Accepted | Refused:
-        """Begin or resume a session, whose metadata is valid, or refuse it."""
+    def decide(self, hello: Hello, now: float, owner: object = None) -> Accepted | Refused:
+        """Begin or resume a session, whose metadata is valid and names its owner, or refuse it."""
         client_id, request = hello.client_id, hello.request
         old = self._sessions.get(client_id)
-        if old is None or old.id != request.session_id:
-            return self._begin(hello, old, now)
+        if old is not None and old.owner != owner:
+            theirs = "a session of somebody else has this client's id"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, theirs)
+        if old is None or not _same(old.id, request.session_id):
+            return self._begin(hello, old, now, owner)
         if not self._options.transparent_reconnect:
-            return self._begin(hello, old, now)
+            return self._begin(hello, old, now, owner)
         reason = old.mismatch(request.expected)
         if reason is not None:
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
@@ -175,7 +180,9 @@ class Sessions:
         old.attach(now, request.expected.next_expected)
         return Accepted(old, response, True, interrupted)
 
-    def _begin(self, hello: Hello, old: Session | None, now: float) -> Accepted | Refused:
+    def _begin(
+        self, hello: Hello, old: Session | None, now: float, owner: object
+    ) -> Accepted | Refused:
         client_id, request = hello.client_id, hello.request
         if request.expected != (0, 0):
             does = "know about" if self._options.transparent_reconnect else "resume"
@@ -207,6 +214,7 @@ class Sessions:
             new_id=self._new_id,
             now=now,
         )
+        session.owner = owner
         session.attach(now)
         return Accepted(session, response, False, replaced=old)
 
@@ -273,3 +281,9 @@ class Sessions:
             self.end(session)
             over.append(session)
         return over
+
+
+def _same(one: str, other: str) -> bool:
+    """Compare two secrets in a time that depends on their lengths alone."""
+    first, second = (text.encode(errors="surrogatepass") for text in (one, other))
+    return hmac.compare_digest(first, second)
