@@ -1,0 +1,140 @@
+"""Decide which message is offered to which relay next.
+
+A message is offered to its relays one after the other, best first; that is a pass. Three passes
+with short pauses make a round; a round without success is repeated after ``RETRY`` seconds, with
+the twin looked up anew, until the message expires. As the founding relay, but for one thing: there
+any refusal is final. Here a relay that refuses for good is not asked again, and only the refusal of
+the last one that is left ends the message.
+
+At most ``LANE`` attempts at one relay are under way, so that one that hangs holds up its own
+messages and leaves workers to the others.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import count
+
+__all__ = ["LANE", "LOOK_UP", "PASSES", "RETRY", "Job", "Schedule"]
+
+# As the founding relay: seconds between passes, from and to, and before a round is repeated.
+PAUSES = ((0.1, 0.15), (0.2, 0.3))
+PASSES = len(PAUSES) + 1
+RETRY = 3.0
+
+# Attempts at one relay, and look-ups of twins, that are under way at once.
+LANE = 16
+
+# The lane of messages whose relays have to be looked up.
+LOOK_UP = ""
+
+
+class Job:
+    """Be one message on its way to another relay.
+
+    Args:
+        ticket: what its queue knows it by.
+        data: the envelope's bytes.
+        expires_at: when to give it up, by the clock of the schedule.
+
+    Attributes:
+        reason: why the last attempt failed.
+    """
+
+    __slots__ = ("_left", "_passes", "_route", "data", "expires_at", "reason", "ticket")
+
+    def __init__(self, ticket: str, data: bytes, expires_at: float) -> None:
+        self.ticket = ticket
+        self.data = data
+        self.expires_at = expires_at
+        self.reason = ""
+        self._route: list[str] = []  # every relay that has not refused, best first
+        self._left: deque[str] = deque()  # those of this pass
+        self._passes = 0
+
+    @property
+    def lane(self) -> str:
+        """Return the domain to try next, or ``LOOK_UP``."""
+        return self._left[0] if self._left else LOOK_UP
+
+    def routed(self, domains: Iterable[str]) -> None:
+        """Begin a round over relays, best first."""
+        self._route = list(domains)
+        self._left = deque(self._route)
+        self._passes = 0
+
+    def refused(self, reason: str) -> bool:
+        """Drop the relay that was tried; tell whether another is left."""
+        self.reason = reason
+        self._route.remove(self._left.popleft())
+        if self._route and not self._left:
+            self._left = deque(self._route)
+        return bool(self._route)
+
+    def failed(
+        self, reason: str, order: Callable[[Iterable[str]], list[str]], random: float
+    ) -> float:
+        """Take note of a failed attempt and return the seconds to wait before the next.
+
+        Args:
+            reason: why it failed.
+            order: ranks relays for the next pass.
+            random: a number from 0 up to 1, which spreads the pauses.
+        """
+        self.reason = reason
+        if not self._left:  # the look-up failed
+            return RETRY
+        self._left.popleft()
+        if self._left:
+            return 0.0
+        self._passes += 1
+        if self._passes == PASSES:
+            self._route = []
+            return RETRY
+        self._route = order(self._route)
+        self._left = deque(self._route)
+        low, high = PAUSES[self._passes - 1]
+        return low + (high - low) * random
+
+
+class Schedule:
+    """Keep jobs until they are due and their lane has room; not for several threads at once."""
+
+    def __init__(self, lane: int = LANE) -> None:
+        self._lane = lane
+        self._order = count()  # of jobs that are due at one time
+        self._due: list[tuple[float, int, Job]] = []
+        self._busy: dict[str, int] = {}
+        self._waiting: dict[str, deque[Job]] = {}
+
+    def add(self, job: Job, due: float) -> None:
+        """Keep a job until ``due``, but not longer than its life."""
+        heapq.heappush(self._due, (min(due, job.expires_at), next(self._order), job))
+
+    def next_due(self) -> float | None:
+        """Return when the next job is due; ``None`` when no job waits for a time."""
+        return self._due[0][0] if self._due else None
+
+    def take(self, now: float) -> tuple[Job, str] | None:
+        """Return a job that is due with the lane it takes up until ``release``."""
+        while self._due and self._due[0][0] <= now:
+            job = heapq.heappop(self._due)[2]
+            lane, busy = job.lane, self._busy.get(job.lane, 0)
+            if busy < self._lane:
+                self._busy[lane] = busy + 1
+                return job, lane
+            self._waiting.setdefault(lane, deque()).append(job)
+        return None
+
+    def release(self, lane: str, now: float) -> None:
+        """Have the next job of a lane go on in place of one that was taken."""
+        self._busy[lane] -= 1
+        if not self._busy[lane]:
+            del self._busy[lane]
+        waiting = self._waiting.get(lane)
+        if waiting:
+            self.add(waiting.popleft(), now)
+            if not waiting:
+                del self._waiting[lane]

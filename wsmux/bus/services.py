@@ -1,0 +1,276 @@
+"""Answer requests with functions, each call in a thread of a bounded pool.
+
+Threads and locks: ``take`` runs in the thread of a link and never waits; looking the sender up,
+checking its signature and decrypting are the pool's work, as the directory may be slow. The lock
+here guards the commands and the answers that are remembered.
+
+What waits for the pool is bounded, in number and bytes. Beyond that, and for commands that nobody
+serves, an error goes back at once: the original lets such requests wait for ever.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..deadlines import Deadline
+from ..logs import logger
+from ..pool import Workers
+from . import envelope as envelopes
+from .address import Address
+from .answers import Answers
+from .endpoint import Endpoint, clock
+from .envelope import JSON_SCHEMA, time_left
+from .errors import FAILED, BusError, CallTimeout, Replayed
+from .messages import Envelope
+from .receipt import Received
+from .room import Room
+from .transport import Transport
+
+__all__ = ["Function", "ServiceRequest", "Services", "decode", "encode"]
+
+# Called with the payload and, if it needs two arguments, the ServiceRequest; returns the answer.
+Function = Callable[..., Any]
+
+# Requests that wait for a thread, and their bytes.
+MAX_WAITING = 1000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+
+# Seconds for which an error is worth delivering that comes when the request has expired.
+ERROR_LIFE = 60
+
+MAX_CODE = 2**32 - 1
+
+_log = logger("wsmux.bus")
+
+
+class ServiceRequest(NamedTuple):
+    """Tell a function what else is known of the request it answers.
+
+    Attributes:
+        source: who asks; the signature was checked.
+        command: what for.
+        data: the payload, decrypted, as it came.
+        schema: the media type of the payload.
+        tags: what the sender wrote beside it.
+        deadline: when the request expires.
+        encrypted: whether the payload was.
+    """
+
+    source: Address
+    command: str
+    data: bytes
+    schema: str
+    tags: str
+    deadline: Deadline
+    encrypted: bool
+
+
+class _Served(NamedTuple):
+    function: Function
+    wants_request: bool
+    pool: Workers
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON, never empty: npm's client takes nothing for no answer.
+
+    Raises:
+        TypeError, ValueError: JSON has no such value.
+    """
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def decode(data: bytes, schema: str) -> Any:
+    """Return the value of a JSON payload; of an empty one, ``None``.
+
+    Raises:
+        BusError: code 500; it is something else.
+    """
+    if schema.partition(";")[0].strip().lower() not in ("", JSON_SCHEMA):
+        raise BusError(FAILED, f"the payload is {schema!r}, not JSON")
+    try:
+        return json.loads(data.decode()) if data else None
+    except (ValueError, RecursionError) as error:
+        raise BusError(FAILED, f"the payload is no JSON: {error}") from error
+
+
+class Services:
+    """Serve the commands of one client."""
+
+    def __init__(self, name: str, endpoint: Endpoint, transport: Transport) -> None:
+        self._name = name
+        self._endpoint = endpoint
+        self._transport = transport
+        self._lock = threading.Lock()
+        self._commands: dict[str, _Served] = {}
+        self._pools: list[Workers] = []
+        self._room = Room(MAX_WAITING, MAX_WAITING_BYTES)
+        self._answers = Answers()
+        self._closed = False
+
+    def add(self, functions: Mapping[str, Function], workers: int) -> None:
+        """Serve these commands too, in a pool of their own.
+
+        Raises:
+            ValueError: a command is empty or served already, or the services are closed.
+            TypeError: what should answer it cannot be called.
+        """
+        if workers < 1:
+            raise ValueError(f"{workers} workers cannot serve: give 1 at least")
+        pool = Workers(workers, f"{self._name}-{len(self._pools)}")
+        made = {}
+        for command, function in functions.items():
+            if not command:
+                raise ValueError("a command is empty: give each a name")
+            if not callable(function):
+                raise TypeError(f"{command!r} is served by {function!r}, which cannot be called")
+            made[command] = _Served(function, _wants_request(function), pool)
+        with self._lock:
+            twice = sorted(made.keys() & self._commands.keys())
+            if twice:
+                raise ValueError(f"{twice[0]!r} is served already")
+            if self._closed:
+                raise ValueError("this client of the bus is closed")
+            self._commands.update(made)
+            self._pools.append(pool)
+
+    def take(self, envelope: Envelope, size: int) -> None:
+        """Have a request of ``size`` bytes answered; for the threads of the links."""
+        command = envelope.request.command
+        served = self._commands.get(command)
+        if served is None:
+            self._refuse(envelope, f"twin {self._endpoint.address} serves no {command[:80]!r}")
+        elif self._closed:
+            self._refuse(envelope, f"twin {self._endpoint.address} is closing")
+        elif not self._room.enter(size, Deadline(0)):
+            self._refuse(envelope, "too many requests wait here already: try again later")
+        else:
+            served.pool.submit(lambda: self._serve(envelope, size, served))
+
+    def close(self, deadline: Deadline) -> None:
+        """Take no more, and wait at most until the deadline for functions that run."""
+        with self._lock:
+            self._closed = True
+            pools = list(self._pools)
+        for pool in pools:
+            pool.close()
+        for pool in pools:
+            pool.join(deadline)
+
+    # A thread of a pool
+
+    def _serve(self, envelope: Envelope, size: int, served: _Served) -> None:
+        self._room.leave(size)
+        deadline = Deadline(max(0, time_left(envelope, clock())))
+        key = bytes(envelope.signature)
+        endpoint = self._endpoint
+        try:
+            received = endpoint.accept(envelope, lambda number: endpoint.twin(number, deadline))
+        except Replayed as error:
+            self._answer_again(key, error)
+            return
+        except BusError as error:
+            _log.info("a request from twin %d is refused: %s", envelope.source.twin, error)
+            self._send(envelope, self._error(envelope, error), deadline)
+            return
+        signed = self._answer(envelope, received, served, deadline)
+        with self._lock:
+            self._answers.keep(key, signed)
+        self._send(envelope, signed, deadline)
+
+    def _answer(
+        self, envelope: Envelope, received: Received, served: _Served, deadline: Deadline
+    ) -> bytes:
+        """Run the function; return its answer, or the error that it ended with, as it travels."""
+        assert received.source is not None
+        assert received.twin is not None  # relays send no requests
+        request = ServiceRequest(
+            received.source,
+            envelope.request.command,
+            received.payload,
+            envelope.schema,
+            envelope.tags,
+            deadline,
+            received.encrypted,
+        )
+        endpoint = self._endpoint
+        try:
+            answer = encode(_run(served, request))
+            payload = endpoint.seal(answer, received.twin, deadline, must=received.encrypted)
+            now = clock()
+            made = envelopes.response(
+                envelope,
+                endpoint.address,
+                now,
+                max(1, time_left(envelope, now)),
+                plain=payload.plain,
+                cipher=payload.cipher,
+            )
+            return endpoint.sign(made)
+        except BusError as error:
+            return self._error(envelope, error)
+        except Exception as error:
+            _log.exception("the function of %r failed", request.command)
+            return self._error(envelope, BusError(FAILED, f"{type(error).__name__}: {error}"))
+
+    def _answer_again(self, key: bytes, error: Replayed) -> None:
+        with self._lock:
+            again = self._answers.find(key)
+        _log.info("%s; %s", error, "its answer is sent again" if again else "it is dropped")
+        if again is not None:
+            self._transport.offer(again)
+
+    def _error(self, envelope: Envelope, error: BusError) -> bytes:
+        now = clock()
+        life = time_left(envelope, now)
+        code = error.code if 0 <= error.code <= MAX_CODE else FAILED
+        text = error.message.encode(errors="replace").decode()
+        source = self._endpoint.address
+        return self._endpoint.sign(
+            envelopes.error(envelope, source, code, text, now, life if life > 0 else ERROR_LIFE)
+        )
+
+    def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
+        """Send an answer as long as it is worth it."""
+        if not envelope.source.twin:
+            return  # that is nobody
+        try:
+            self._transport.send(signed, deadline, envelope.source.twin)
+        except CallTimeout as error:
+            _log.warning("an answer could not be sent: %s", error)
+        except ValueError:
+            _log.info("an answer could not be sent: the client is closed")
+
+    # The thread of a link
+
+    def _refuse(self, envelope: Envelope, text: str) -> None:
+        """Tell, without waiting and unchecked, that a request is not run."""
+        _log.info("a request from twin %d is refused: %s", envelope.source.twin, text)
+        if envelope.source.twin and time_left(envelope, clock()) > 0:
+            self._transport.offer(self._error(envelope, BusError(FAILED, text)))
+
+
+def _wants_request(function: Function) -> bool:
+    """Tell whether a function needs a second argument, rather than just takes one."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions of C do not say
+        return False
+    return not _takes(signature, 1) and _takes(signature, 2)
+
+
+def _takes(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return False
+    return True
+
+
+def _run(served: _Served, request: ServiceRequest) -> Any:
+    payload = decode(request.data, request.schema)
+    return served.function(payload, request) if served.wants_request else served.function(payload)
