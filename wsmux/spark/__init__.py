@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .link import Link
     from .memory_store import MemoryDatasets, MemoryTopics
     from .recipe import Recipe, connection
+    from .registering import register
     from .shipping import ship
     from .store import DatasetStore, Retention, TopicStore
     from .streams import NamedStream
@@ -47,6 +48,7 @@ __all__ = [
     "batched",
     "connection",
     "error_from",
+    "register",
     "rpc",
     "serve_data",
     "ship",
@@ -63,6 +65,7 @@ __getattr__ = lazy_names(
         "link": ("Link",),
         "memory_store": ("MemoryDatasets", "MemoryTopics"),
         "recipe": ("Recipe", "connection"),
+        "registering": ("register",),
         "shipping": ("ship",),
         "store": ("DatasetStore", "Retention", "TopicStore"),
         "streams": ("NamedStream",),

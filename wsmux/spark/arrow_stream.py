@@ -23,6 +23,9 @@ __all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "receive", "send"
 # What is written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
 
+# What is read at once: what is summed up next is still in the cache then.
+PIECE = 256 * 1024
+
 MIB = 1024 * 1024
 
 
@@ -41,8 +44,8 @@ class Limits:
 class Source(Protocol):
     """Be read from, as a stream."""
 
-    def readinto(self, target: Any, /) -> int:
-        """Read some bytes; 0 is the end."""
+    def fill(self, target: Any, /) -> int:
+        """Read until the buffer is full, or the end; return how many bytes."""
 
 
 class Sink(Protocol):
@@ -125,19 +128,18 @@ class ArrowSource:
         """
         if not self._ended:
             self._next_message()
-        if not self._ended or self._source.readinto(bytearray(1)):
+        if not self._ended or self._source.fill(bytearray(1)):
             raise _bad("there are bytes behind the end of the Arrow stream")
 
     def _fill(self, view: memoryview) -> None:
-        filled = 0
-        while filled < len(view):
-            count = self._source.readinto(view[filled : filled + FRAME])
-            if not count:
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            count = self._source.fill(piece)
+            self.crc = zlib.crc32(piece[:count], self.crc)
+            self.bytes += count
+            if count < len(piece):
                 text = "within a message" if self.bytes else "before it began"
                 raise _bad(f"the Arrow stream ended {text}, after {self.bytes} bytes")
-            self.crc = zlib.crc32(view[filled : filled + count], self.crc)
-            self.bytes += count
-            filled += count
 
     def _next_message(self) -> None:
         prefix = bytearray(_PREFIX.size)

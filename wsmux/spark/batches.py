@@ -15,13 +15,13 @@ came of the first, as long as it remembers. A request of an upload whose rows ha
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ..logs import logger
 from ..rpc import Context, Err, RiverError
 
 __all__ = [
@@ -45,7 +45,7 @@ UNCAUGHT_ERROR, FAILED = "UNCAUGHT_ERROR", "the handler failed"
 # memory as a server can spare, and no job retries for longer than an hour.
 REMEMBERED, SECONDS = 1_000_000, 3600.0
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 Value = TypeVar("Value")
 Handler = Callable[[Context, Any], Any]

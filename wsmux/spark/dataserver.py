@@ -12,7 +12,6 @@ directory, on one port (``shared``) or behind a balancer.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import ssl
@@ -24,7 +23,8 @@ from typing import Any, TypedDict, Unpack
 from ..acceptor import DRAIN, MAX_CONNECTIONS, listen
 from ..behaviour import DEFAULT_WORKERS, Behaviour
 from ..config import Config
-from ..deadline import Deadline
+from ..deadlines import Deadline
+from ..logs import logger
 from ..rpc import RpcHandler, Service, Serving, handler
 from ..server import Server
 from .access import Access, TokenCheck, is_loopback
@@ -49,7 +49,7 @@ SWEEP = 30.0
 # Bulk over a slow link needs more under way than the calls of an ordinary connection.
 WINDOW = MIB
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 class Stores(TypedDict, total=False):
@@ -63,6 +63,8 @@ class Stores(TypedDict, total=False):
     """What topics keep; everything by default."""
     sync: bool
     """False does without making sure that commits survive a crash of the machine."""
+    lock_timeout: float
+    """Seconds that a change waits for those of others before it fails with BUSY; 30."""
 
 
 class DataServer(Server):
@@ -246,7 +248,7 @@ def serve_data(
         stores.pop("retention", None)
         serving["datasets"] = DirectoryDatasets(directory, **stores)
     elif not serving.keys() & {"datasets", "topics"}:
-        for name in ("file_format", "sync"):
+        for name in ("file_format", "sync", "lock_timeout"):
             stores.pop(name, None)
         serving["topics"] = MemoryTopics(**stores)
         stores.pop("retention", None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from builtins import list as List
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..logs import logger
 from ..rpc import RiverError
 from .dataset_state import DatasetState, StoredFile, init_entry
 from .filters import Filter, matcher
@@ -46,7 +46,7 @@ MAX_APP = 1000
 
 MODES = ("append", "overwrite", "create")
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 class HomeDatasets(DatasetStore):

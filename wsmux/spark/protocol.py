@@ -103,6 +103,8 @@ class Code(StrEnum):
     TOO_LARGE = "TOO_LARGE"
     CORRUPT = "CORRUPT"
     """A file of the store that is damaged, missing or not the store's; it is named."""
+    BUSY = "BUSY"
+    """Others are changing the same dataset or topic for too long; nothing was done, ask again."""
     STORE_FAILED = "STORE_FAILED"
     """The disk is full, or the system refused otherwise."""
 

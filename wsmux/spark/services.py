@@ -54,7 +54,7 @@ SLICE = 0.5
 
 OBJECT = {"type": "object"}
 
-ANYWHERE = (Code.BAD_REQUEST, Code.BAD_NAME, Code.CORRUPT, Code.STORE_FAILED)
+ANYWHERE = (Code.BAD_REQUEST, Code.BAD_NAME, Code.CORRUPT, Code.BUSY, Code.STORE_FAILED)
 
 Result = TypeVar("Result")
 

@@ -7,12 +7,12 @@ that may refuse is a ``NamedStream``.
 from __future__ import annotations
 
 import itertools
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+from ..logs import logger
 from ..rpc import RiverError
 from ..stream import Stream
 from .arrow_stream import ArrowSource, Limits, receive, send
@@ -37,7 +37,7 @@ Handler = Callable[[Stream, dict[str, Any]], object]
 # Seconds for the header of a stream that was opened.
 HEADER_TIMEOUT = 10.0
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 class NamedStream(ABC):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..logs import logger
 from ..rpc import RiverError
 from .filters import Matcher
 from .home import Home, Homes, checked_parts
@@ -47,7 +47,7 @@ MAX_PARTITIONS = 10_000
 # Characters of the id of a query; Spark's have 36.
 MAX_QUERY = 1000
 
-_log = logging.getLogger("wsmux.spark")
+_log = logger("wsmux.spark")
 
 
 class HomeTopics(TopicStore):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from .store import Heads
 
 __all__ = ["POLL", "Watch"]
