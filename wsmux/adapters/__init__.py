@@ -1,0 +1,26 @@
+"""Let HTTP clients speak over streams: ``requests`` and the standard library's ``http.client``.
+
+Opening a stream costs no round trip, so each request of ``requests`` gets one of its own: no
+keep-alive that may be stale, and none that holds a worker of the other end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..naming import lazy_names
+
+if TYPE_CHECKING:
+    from .http_client import StreamHTTPConnection, http_connection
+    from .requests_adapter import MuxAdapter
+
+__all__ = ["MuxAdapter", "StreamHTTPConnection", "http_connection"]
+
+# Nobody pays for requests who uses the standard library only.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "http_client": ("StreamHTTPConnection", "http_connection"),
+        "requests_adapter": ("MuxAdapter",),
+    },
+)

@@ -1,0 +1,153 @@
+"""Have the standard library's HTTP client speak over streams of a connection.
+
+``http.client`` needs little of a socket: to send, to make a file for reading, and to close when
+both are done with it. That is what stands here in front of a stream.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from ..connection import Connection
+from ..exceptions import WsmuxError
+from ..stream import Stream
+
+__all__ = ["StreamHTTPConnection", "http_connection"]
+
+
+def http_connection(
+    carrier: Connection | Stream, host: str = "localhost", timeout: float | None = None
+) -> StreamHTTPConnection:
+    """Return an ``http.client.HTTPConnection`` over a connection's streams, or over one stream.
+
+    Args:
+        carrier: a connection, of which a stream is opened when a request needs one; or a stream,
+            which serves as long as the other end keeps it open, and belongs to the result.
+        host: what the ``Host`` header says.
+        timeout: seconds that each wait for the stream may take; ``None`` for no limit.
+
+    It is for one thread at a time, as every ``HTTPConnection``. What it raises is what
+    ``HTTPConnection`` does: ``TimeoutError``, ``http.client.HTTPException`` and ``OSError``; an
+    error of the stream that is none of them comes as ``ConnectionAbortedError``, with its cause.
+    """
+    return StreamHTTPConnection(carrier, host, timeout)
+
+
+class StreamHTTPConnection(http.client.HTTPConnection):
+    """Be an ``http.client.HTTPConnection`` over streams; made by ``http_connection``."""
+
+    def __init__(self, carrier: Connection | Stream, host: str, timeout: float | None) -> None:
+        super().__init__(host)
+        # Set behind the constructor, which takes ``None`` for the socket module's default.
+        self.timeout = timeout
+        self._carrier = carrier
+
+    def connect(self) -> None:
+        """Open a stream, or take the one given; called by the first request.
+
+        Raises:
+            TimeoutError: no room for a stream in time. ConnectionError: the connection has ended,
+            its peer takes no further streams, or the one stream is used up.
+        """
+        with _os_errors():
+            if isinstance(self._carrier, Connection):
+                stream = self._carrier.open_stream(self.timeout)
+            elif self._carrier.closed:
+                raise ConnectionAbortedError("the one stream of this HTTP connection is closed")
+            else:
+                stream = self._carrier
+        self.sock = cast(Any, _StreamSocket(stream, self.timeout))
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise what callers of a socket expect."""
+    try:
+        yield
+    except WsmuxError as error:
+        if isinstance(error, OSError):
+            raise
+        raise ConnectionAbortedError(str(error)) from error
+
+
+class _StreamSocket:
+    """Be the part of a socket that ``http.client`` uses.
+
+    As with sockets, the stream is closed when the socket and its files are; and as a TCP socket
+    that is closed with bytes unread, it is reset then, since somebody is still sending.
+    """
+
+    def __init__(self, stream: Stream, timeout: float | None) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._users = 1
+        self._closed = False
+        stream.timeout = timeout
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Set the seconds that each further call may block."""
+        self._stream.timeout = timeout
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all of ``data``."""
+        with _os_errors():
+            self._stream.write(data)
+
+    def makefile(self, mode: str = "rb", *_: object, **__: object) -> io.BufferedReader:
+        """Return a buffered file to read from."""
+        if mode != "rb":
+            raise ValueError(f"a stream's socket makes files to read bytes only, not {mode!r}")
+        with self._lock:
+            self._users += 1
+        return io.BufferedReader(_Reader(self, self._stream))
+
+    def close(self) -> None:
+        """Close the stream once the last file is closed."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self.release()
+
+    def release(self) -> None:
+        """Count one user less."""
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+        if last and not self._stream.closed:
+            if self._has_unread():
+                self._stream.reset()
+            else:
+                self._stream.close()
+
+    def _has_unread(self) -> bool:
+        self._stream.timeout = 0  # what is there, and no waiting
+        try:
+            return bool(self._stream.read(1))
+        except Exception:  # it has ended, or nothing is there: whatever stands for that
+            return False
+
+
+class _Reader(io.RawIOBase):
+    """Be the file under a response."""
+
+    def __init__(self, sock: _StreamSocket, stream: Stream) -> None:
+        super().__init__()
+        self._sock = sock
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any, /) -> int:
+        with _os_errors():
+            return self._stream.readinto(target)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._sock.release()

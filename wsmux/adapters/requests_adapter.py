@@ -1,0 +1,224 @@
+"""Have ``requests`` speak over streams of a connection: ``session.mount("mux://", MuxAdapter(c))``.
+
+Each request has a stream of its own. The response's body is read from it piece by piece, so that a
+caller who does not read holds the other end back, and who closes the response early resets it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from http.client import HTTPMessage
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import h11
+
+try:
+    import requests
+    from requests.adapters import BaseAdapter, HTTPAdapter
+    from urllib3 import HTTPHeaderDict, HTTPResponse
+    from urllib3.exceptions import ProtocolError as BrokenBody
+except ImportError as error:  # pragma: no cover - the tests need it
+    text = "wsmux.adapters.MuxAdapter needs requests: pip install 'wsmux-streams[adapters]'"
+    raise ImportError(text) from error
+
+from ..connection import Connection
+from ..exceptions import WsmuxError
+from ..http_exchange import CHUNK, Exchange
+from ..stream import Stream
+
+__all__ = ["MuxAdapter"]
+
+
+class MuxAdapter(BaseAdapter):
+    """Send the requests of a ``requests.Session`` over a connection's streams.
+
+    ::
+
+        session = requests.Session()
+        session.mount("mux://", MuxAdapter(connection))
+        session.get("mux://anything/path", timeout=5)
+
+    The host of the URL is what the ``Host`` header says, and chooses nothing else. Any number of
+    threads may use it. ``timeout`` is what requests takes: seconds to open a stream, and for each
+    wait while sending and receiving; ``verify``, ``cert`` and ``proxies`` do not apply. Nothing is
+    sent twice: a failed request is for the caller to repeat.
+
+    Args:
+        connection: what carries the streams, or a function that returns one, asked for each
+            request, for who connects anew after a loss. The adapter closes none.
+
+    Raises what requests documents: ``ConnectTimeout`` (no room for a stream in time),
+    ``ReadTimeout`` (the other end was silent, or took no more of the body), ``ConnectionError``
+    (the stream or the connection ended; ``wsmux``'s error is its cause), ``InvalidHeader``,
+    ``InvalidURL``; and while a body is read ``ChunkedEncodingError`` and ``ConnectionError``.
+    """
+
+    def __init__(self, connection: Connection | Callable[[], Connection]) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def close(self) -> None:
+        """Do nothing: the connection is the caller's."""
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: Any = True,
+        cert: Any = None,
+        proxies: Any = None,
+    ) -> requests.Response:
+        """Send a request and return its response, whose body is still to be read."""
+        connect_timeout, read_timeout = timeout if isinstance(timeout, tuple) else (timeout,) * 2
+        head = _head(request)
+        opened = self._open(request, connect_timeout)
+        opened.timeout = read_timeout
+        exchange = Exchange(opened, h11.CLIENT)
+        try:
+            exchange.send(head)
+            exchange.send_body(_pieces(request.body))
+            answer = exchange.receive_response()
+        except BaseException as error:
+            exchange.end()
+            if isinstance(error, TimeoutError) and exchange.failed:
+                raise requests.ReadTimeout(str(error), request=request) from error
+            broken = isinstance(error, Exception) and exchange.failed
+            if broken or isinstance(error, h11.ProtocolError):
+                raise requests.ConnectionError(str(error), request=request) from error
+            raise
+        return _response(self, request, answer, exchange)
+
+    def _open(self, request: requests.PreparedRequest, timeout: float | None) -> Stream:
+        try:
+            carrier = self._connection
+            connection = carrier if isinstance(carrier, Connection) else carrier()
+            return connection.open_stream(timeout)
+        except TimeoutError as error:
+            raise requests.ConnectTimeout(str(error), request=request) from error
+        except (WsmuxError, OSError) as error:
+            raise requests.ConnectionError(str(error), request=request) from error
+
+
+def _head(request: requests.PreparedRequest) -> h11.Request:
+    """Return the head of the request.
+
+    Raises:
+        InvalidURL: there is no host in it. InvalidHeader: a header cannot be sent.
+    """
+    parts = urlsplit(request.url or "")
+    if not parts.netloc:
+        raise requests.exceptions.InvalidURL(f"no host in {request.url!r}", request=request)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    headers = {str(name): value for name, value in request.headers.items()}
+    if not any(name.lower() == "host" for name in headers):
+        headers = {"Host": parts.netloc.rpartition("@")[2], **headers}
+    fields = [(name, value) for name, value in headers.items() if name.lower() != "connection"]
+    try:
+        return h11.Request(
+            method=(request.method or "GET").upper(),
+            target=_latin(target),
+            headers=[(_latin(name), _latin(value)) for name, value in fields]
+            + [(b"connection", b"close")],
+        )
+    except (h11.LocalProtocolError, UnicodeEncodeError) as error:
+        raise requests.exceptions.InvalidHeader(str(error), request=request) from error
+
+
+def _latin(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1")
+
+
+def _pieces(body: Any) -> Iterator[bytes]:
+    """Yield what is sent of a body in any of the forms that requests allows."""
+    if body is None:
+        return
+    if isinstance(body, str):
+        body = body.encode()
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        yield bytes(body)
+    elif hasattr(body, "read"):
+        while piece := body.read(CHUNK):
+            yield piece.encode() if isinstance(piece, str) else piece
+    else:
+        for piece in body:
+            yield piece.encode() if isinstance(piece, str) else piece
+
+
+def _response(
+    adapter: MuxAdapter,
+    request: requests.PreparedRequest,
+    answer: h11.Response,
+    exchange: Exchange,
+) -> requests.Response:
+    headers, fields = HTTPHeaderDict(), HTTPMessage()
+    for name, value in answer.headers:
+        headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        fields.add_header(name.decode("latin-1"), value.decode("latin-1"))
+    body = _Body(exchange, fields)
+    raw = HTTPResponse(
+        body=body,
+        headers=headers,
+        status=answer.status_code,
+        version=11 if answer.http_version == b"1.1" else 10,
+        reason=bytes(answer.reason).decode("latin-1"),
+        preload_content=False,
+        decode_content=False,
+        original_response=cast(Any, body),
+        request_method=request.method,
+        request_url=request.url,
+    )
+    # What it does with cookies, encodings and headers is the same for every transport.
+    return HTTPAdapter.build_response(cast(HTTPAdapter, adapter), request, raw)
+
+
+class _Body(io.RawIOBase):
+    """Be the body of a response, and what urllib3 and requests ask of http.client's response."""
+
+    def __init__(self, exchange: Exchange, fields: HTTPMessage) -> None:
+        super().__init__()
+        self.msg = fields  # where requests looks for cookies
+        self._exchange = exchange
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any, /) -> int:
+        if not self._left:
+            self._left = memoryview(self._next())
+        count = min(len(target), len(self._left))
+        target[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    def _next(self) -> bytes:
+        exchange = self._exchange
+        if exchange.received_all():
+            return b""
+        try:
+            piece = exchange.receive_body()
+        except TimeoutError:
+            raise  # urllib3 knows it
+        except Exception as error:  # the application's own, too, that stands for a code
+            self.close()
+            raise BrokenBody(f"the response broke off: {error}") from error
+        if not piece:
+            exchange.end()
+        return piece
+
+    def read1(self, size: int = -1) -> bytes:
+        """Return what there is, as a buffered file does."""
+        return self.read(size) or b""
+
+    def isclosed(self) -> bool:
+        """Tell whether it is closed."""
+        return self.closed
+
+    def close(self) -> None:
+        """End the exchange; one that is not complete resets its stream."""
+        if not self.closed:
+            super().close()
+            self._exchange.end()

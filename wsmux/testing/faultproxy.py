@@ -1,0 +1,262 @@
+"""Stand between the two ends of TCP connections, and be the bad network that a test asks for."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from ..sockio import Wakeup
+from .carried import RESET, Carried
+from .faultynet import FaultyNet
+from .link import Faults, How
+
+__all__ = ["FaultProxy"]
+
+HOST = "127.0.0.1"
+
+# Seconds that a call of a test waits for the proxy's thread, which does nothing that takes long.
+PATIENCE = 20.0
+
+# Connections that may wait to be accepted, as the system's default.
+BACKLOG = 4096
+
+
+class FaultProxy(FaultyNet):
+    """Listen on loopback and carry each connection to a server; used as a context manager.
+
+    ``up`` is the way from who connects to the server, ``down`` the way back. Without faults the
+    bytes pass unchanged, and so do half-closes and resets. One thread carries all connections and
+    waits in ``poll`` alone. Every call returns once it is in effect, at the latest after 20 seconds
+    with a ``TimeoutError``. All may be called from any thread.
+
+    Args:
+        target: the port on loopback, or the host and port, that connections are carried to.
+        up, down: what is done to the bytes of each way; see ``set``.
+        seed: what jitter, and what a test asks ``chance`` for, are drawn from. One seed gives the
+            same delay to the same bytes of the same connection.
+        socket_buffer: bytes that the system is asked to hold for each socket, so that a slow way
+            slows its sender down; ``None`` leaves it to the system, which takes megabytes.
+
+    Attributes:
+        host, port, url: where it listens; the ``url`` begins with ``ws://``.
+        target: what connections made from now on are carried to.
+        accepted: connections carried so far.
+        refused: connections ended at once, on demand or because the server could not be reached.
+        refusing: new connections are reset at once.
+        chance: a ``random.Random`` of the seed, for the test's own choices.
+
+    Raises:
+        ValueError: a number is out of its range. OSError: there is no port, or no descriptor.
+    """
+
+    def __init__(
+        self,
+        target: int | tuple[str, int],
+        *,
+        up: Faults | None = None,
+        down: Faults | None = None,
+        seed: int = 0,
+        socket_buffer: int | None = 64 * 1024,
+    ) -> None:
+        if socket_buffer is not None and socket_buffer <= 0:
+            raise ValueError(f"socket_buffer must be above 0, not {socket_buffer}")
+        super().__init__(up, down, seed)
+        self.target = target
+        self.accepted = self.refused = 0
+        self.refusing = False
+        self._socket_buffer = socket_buffer
+        self._orders: deque[_Order] = deque()
+        self._active: set[Carried] = set()  # those that may want a step without an event
+        self._failure: BaseException | None = None
+        self._closing = False
+        self._listener = socket.create_server((HOST, 0), backlog=BACKLOG)
+        if socket_buffer is not None:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, socket_buffer)
+        self._listener.setblocking(False)
+        self.host = HOST
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"ws://{HOST}:{self.port}"
+        self._wakeup = Wakeup()
+        self._poller = select.poll()
+        self._owners: dict[int, Carried] = {}  # of descriptors
+        self._thread = threading.Thread(target=self._run, name="wsmux-fault-proxy", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections; no thread and no descriptor is left. Further times do nothing.
+
+        Raises:
+            TimeoutError: the thread did not end within 20 seconds.
+            RuntimeError: the thread had failed before, which is the cause.
+        """
+        self._closing = True
+        self._wakeup.set()
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            raise TimeoutError("the proxy's thread did not end in time")
+        self._wakeup.close()
+        self._check()
+
+    @property
+    def connections(self) -> int:
+        """Connections that are carried now, those among them that are ending."""
+        return len(self._owners) // 2
+
+    # What ``FaultyNet`` needs
+
+    def _end_all(self, how: How) -> None:
+        for carried in set(self._owners.values()):
+            carried.cut(how, time.monotonic())
+
+    def _half_close_all(self, way: str) -> None:
+        for carried in set(self._owners.values()):
+            carried.half_close(way)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise RuntimeError("the proxy's thread failed") from self._failure
+
+    def _do(self, action: Callable[[], object]) -> None:
+        """Have the thread do something between two rounds, and wait until it has."""
+        if self._closing:
+            raise RuntimeError("the proxy is closed")
+        order = _Order(action)
+        self._orders.append(order)
+        self._wakeup.set()
+        if not order.done.wait(PATIENCE) and self._thread.is_alive():
+            raise TimeoutError("the proxy's thread did not answer in time")
+        self._check()
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._poller.register(self._wakeup.fd, select.POLLIN)
+            self._poller.register(self._listener.fileno(), select.POLLIN)
+            while not self._closing:
+                self._round()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            for carried in set(self._owners.values()):
+                carried.close()
+            self._owners.clear()
+            self._listener.close()
+            while self._orders:
+                self._orders.popleft().done.set()
+
+    def _round(self) -> None:
+        stirred: set[Carried] = set()
+        found = self._poller.poll(self._pause())
+        now = time.monotonic()
+        for fd, events in found:
+            if fd == self._wakeup.fd:
+                self._wakeup.clear()
+            elif fd in self._owners:
+                stirred.add(self._owners[fd])
+                self._owners[fd].ready(fd, events, now)
+        while self._orders:
+            order = self._orders.popleft()
+            order.action()
+            stirred.update(self._owners.values())
+            order.done.set()
+        due = {c for c in self._active if (at := c.next_time()) is not None and at <= now}
+        for carried in stirred | due:
+            how = carried.step(now)
+            if how is not None:
+                self._cut_all(how, now)
+            self._note(carried)
+        if any(fd == self._listener.fileno() for fd, _ in found):
+            self._accept()  # last, since it may be given the number of a descriptor closed here
+
+    def _cut_all(self, how: How, now: float) -> None:
+        for carried in set(self._owners.values()):
+            carried.cut(how, now, flush=True)
+            self._note(carried)
+
+    def _note(self, carried: Carried) -> None:
+        """Keep in mind which connections may want a step without an event, and which are over."""
+        if carried.next_time() is None or carried.over:
+            self._active.discard(carried)
+        else:
+            self._active.add(carried)
+        if carried.over:
+            known = [fd for fd, owner in self._owners.items() if owner is carried]
+            for fd in known:
+                del self._owners[fd]
+            self.refused += bool(known) and carried.unreachable
+
+    def _pause(self) -> float | None:
+        """Return the milliseconds until something is due."""
+        accepts = not all(way.frozen for way in self._ways.values())
+        self._poller.modify(self._listener.fileno(), select.POLLIN if accepts else 0)
+        times = [at for carried in self._active if (at := carried.next_time()) is not None]
+        return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
+
+    def _accept(self) -> None:
+        try:
+            near, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it has left already
+        if self.refusing:
+            self.refused += 1
+            hang_up(near)
+            return
+        target = (HOST, self.target) if isinstance(self.target, int) else self.target
+        try:
+            far = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET)
+        except OSError:  # no descriptor left
+            self.refused += 1
+            hang_up(near)
+            return
+        for sock in (near, far):
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._socket_buffer is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._socket_buffer)
+        if self._socket_buffer is not None:
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._socket_buffer)
+        error = far.connect_ex(target)
+        if error not in (0, errno.EINPROGRESS):
+            self.refused += 1
+            far.close()
+            hang_up(near)
+            return
+        carried = Carried(near, far, self._ways, f"{self.seed} {self.accepted}", self._poller)
+        self.accepted += 1
+        self._owners |= dict.fromkeys(carried.descriptors(), carried)
+        carried.step(time.monotonic())
+
+
+def hang_up(sock: socket.socket) -> None:
+    """Reset a connection that is not carried."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    sock.close()
+
+
+class _Order:
+    """Be something that the thread is to do."""
+
+    __slots__ = ("action", "done")
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action = action
+        self.done = threading.Event()

@@ -1,0 +1,92 @@
+"""Connect to the place that a tunnel goes to, if it is allowed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Any
+
+from ..deadlines import Deadline
+from .allow import AllowList
+from .errors import TunnelError
+from .places import Place, Tcp, Unix
+
+__all__ = ["CONNECT_TIMEOUT", "dial"]
+
+# Seconds for all addresses of a host together.
+CONNECT_TIMEOUT = 10.0
+
+
+def dial(
+    place: Place, allowed: AllowList | None, timeout: float = CONNECT_TIMEOUT
+) -> socket.socket:
+    """Return a socket that is connected to a place.
+
+    Blocks for at most ``timeout`` seconds, and as long as the system takes to resolve a name. The
+    addresses of a host are tried in the order of the resolver, each for its share of the time.
+
+    Args:
+        allowed: what may be connected to; ``None`` for everything.
+
+    Raises:
+        TunnelError: 403 not allowed, 502 refused or not resolved, 504 no answer in time.
+    """
+    deadline = Deadline(timeout)
+    named = allowed is None or allowed.by_name(place)
+    if isinstance(place, Unix):
+        if not named:
+            raise _forbidden(place)
+        return _connected(socket.AF_UNIX, place.path, deadline, place)
+    if allowed is not None and not named and not allowed.asks_for_address(place.port):
+        raise _forbidden(place)
+    found = _resolved(place, named)
+    if allowed is not None and not named:
+        found = [each for each in found if allowed.by_address(each[1][0], place.port)]
+        if not found:
+            raise _forbidden(place)
+    for left, (family, address) in zip(range(len(found), 0, -1), found, strict=True):
+        share = Deadline((deadline.remaining() or 0.0) / left)
+        try:
+            return _connected(family, address, share, place)
+        except TunnelError:
+            if left == 1:
+                raise
+    raise TunnelError(502, f"{place} has no address")
+
+
+def _forbidden(place: Place) -> TunnelError:
+    return TunnelError(403, f"{place} is not on the list of what is allowed")
+
+
+def _resolved(place: Tcp, named: bool) -> list[tuple[int, Any]]:
+    try:
+        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        if not named:  # who may not go there is not told whether it exists
+            raise _forbidden(place) from error
+        raise TunnelError(502, f"the name {place.host} cannot be resolved") from error
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def _connected(family: int, address: Any, deadline: Deadline, place: Place) -> socket.socket:
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise TunnelError(503, f"no socket for {place}: {error.strerror}") from error
+    try:
+        sock.settimeout(max(deadline.remaining() or 0.0, 0.001))  # 0 would not wait at all
+        sock.connect(address)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except TimeoutError as error:
+        sock.close()
+        raise TunnelError(504, f"{place} does not answer") from error
+    except OSError as error:
+        sock.close()
+        text = os.strerror(error.errno or errno.EIO)
+        raise TunnelError(502, f"{place} cannot be reached: {text}") from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,159 @@
+"""Forward ports of this side and of the server's through one connection, as ``ssh`` does."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from ..connection import Connection
+from ..deadlines import Deadline
+from ..logs import logger
+from ..stream import Stream
+from .asking import HEAD_TIMEOUT, answer, ask, receive_request
+from .dial import dial
+from .errors import TunnelError
+from .heads import Request
+from .listening import MAX_TUNNELS, Entrance, open_by_socks
+from .places import Forward, Place, parse_place
+from .serving import through
+from .supervisor import PATIENCE, Supervisor
+
+__all__ = ["Forwarder"]
+
+_log = logger("wsmux.tunnel")
+
+
+class Forwarder:
+    """Carry connections through a server that offers tunnels, until ``close``.
+
+    The connection to it is made again whenever it is lost. Tunnels that it carried are reset, and
+    new ones wait for the next connection.
+
+    ::
+
+        connect = functools.partial(wsmux.connect, url, headers={"Authorization": token})
+        with Forwarder(connect, local=[parse_forward("6379:redis.internal:6379")]) as forwarder:
+            ...
+
+    Args:
+        connect: called with the arguments of ``wsmux.connect`` that tell of incoming streams, each
+            time that a connection is needed.
+        local: places to listen at here, and to be connected to by the server.
+        remote: places for the server to listen at, and to be connected to from here.
+        socks: places to listen at here, where each client says by SOCKS5 where it goes.
+        max_tunnels: connections at once at each entrance, and that the server may bring.
+        patience: seconds that a new connection waits for the server.
+        tell: called with a sentence for each change of the connection.
+
+    Attributes:
+        local, socks: where it listens here; ports are real ones even if 0 was asked for.
+        remote: where the server listens, and where what comes there goes.
+
+    Raises:
+        OSError: nothing can listen here, or no connection came about. TunnelError: the server does
+        not listen. WsmuxError: as ``wsmux.connect``.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[..., Connection],
+        *,
+        local: Iterable[Forward] = (),
+        remote: Iterable[Forward] = (),
+        socks: Iterable[Place] = (),
+        max_tunnels: int = MAX_TUNNELS,
+        patience: float = PATIENCE,
+        tell: Callable[[str], None] = _log.warning,
+    ) -> None:
+        self._patience = patience
+        self._wanted = tuple(remote)
+        self.local: list[Forward] = []
+        self.remote: list[Forward] = []
+        self.socks: list[Place] = []
+        # The server says with each connection which of the forwards it is for.
+        self._targets = {(str(key),): forward.to for key, forward in enumerate(self._wanted)}
+        self._controls: list[Stream] = []
+        incoming: dict[str, Any] = {"accept_streams": False}
+        if self._wanted:
+            incoming = {"stream_handler": self._incoming, "workers": max_tunnels}
+        with ExitStack() as stack:
+            self._supervisor = Supervisor(
+                partial(connect, **incoming), prepare=self._listen_there, tell=tell
+            )
+            stack.callback(self._supervisor.close)
+            for forward in local:
+                entrance = Entrance(
+                    forward.listen, partial(self._enter, forward.to), max_tunnels=max_tunnels
+                )
+                stack.callback(entrance.shutdown, 0.0)
+                self.local.append(Forward(entrance.place, forward.to))
+            for place in socks:
+                entrance = Entrance(
+                    place, partial(open_by_socks, self._open), max_tunnels=max_tunnels
+                )
+                stack.callback(entrance.shutdown, 0.0)
+                self.socks.append(entrance.place)
+            self._stack = stack.pop_all()
+
+    def __repr__(self) -> str:
+        ways = (*self.local, *self.remote, *(f"SOCKS at {place}" for place in self.socks))
+        return f"<Forwarder {', '.join(map(str, ways))}>"
+
+    def close(self) -> None:
+        """Stop listening, here and there, reset the tunnels, and close the connection."""
+        self._supervisor.close()  # first: who waits for it lets go of the entrances
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # From here to there
+
+    def _open(self, place: Place) -> Stream:
+        return self._supervisor.open(Request("CONNECT", str(place)), self._patience)
+
+    def _enter(self, to: Place, entrance: Place, sock: socket.socket) -> Stream:
+        return self._open(to)
+
+    # From there to here
+
+    def _listen_there(self, connection: Connection) -> None:
+        """Have the server listen, on a connection that is new."""
+        controls, listened = [], []
+        for key, forward in enumerate(self._wanted):
+            stream = connection.open_stream(HEAD_TIMEOUT)
+            request = Request("LISTEN", str(forward.listen), (str(key),))
+            place = ask(stream, request, Deadline(HEAD_TIMEOUT))
+            controls.append(stream)  # it listens as long as this lives
+            listened.append(Forward(_listened(place), forward.to))
+        self._controls, self.remote = controls, listened
+
+    def _incoming(self, stream: Stream) -> None:
+        try:
+            request = receive_request(stream, Deadline(HEAD_TIMEOUT))
+            if request.method != "CONNECT" or request.arguments not in self._targets:
+                raise TunnelError(403, "that was not asked for")
+            place = self._targets[request.arguments]
+            through(stream, place, dial(place, None))
+        except TunnelError as error:
+            _log.warning("no tunnel for what the server brought: %s", error)
+            answer(stream, error.status, error.words)
+
+
+def _listened(words: str) -> Place:
+    try:
+        return parse_place(words)
+    except ValueError as error:
+        raise TunnelError(502, f"the server does not say where it listens: {error}") from error

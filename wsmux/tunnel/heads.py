@@ -1,0 +1,139 @@
+r"""Read and write what stands at the start of a tunnel's streams: a request, and its answer.
+
+Both are heads of HTTP/1.1 (RFC 9112), without a body::
+
+    CONNECT redis.internal:6379 HTTP/1.1\r\n\r\n
+    HTTP/1.1 200 OK\r\n\r\n
+
+The words of the answer are for people, one sentence; only the answer to ``LISTEN`` has the place
+there that is listened at, and the answer to ``EXEC`` a token. What comes behind a head is carried.
+Parsing is strict: a byte that need not be there is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from .errors import TunnelError
+
+__all__ = [
+    "END",
+    "MAX_HEAD",
+    "Answer",
+    "Request",
+    "encode_answer",
+    "encode_request",
+    "parse_answer",
+    "parse_request",
+]
+
+# Bytes of a head. As websockets' limit of one line; the arguments of a command must fit as well.
+MAX_HEAD = 8192
+
+# Characters of the words in an answer; longer ones are cut.
+MAX_WORDS = 500
+
+END = b"\r\n\r\n"
+
+_REQUEST = re.compile(r"([A-Z]+) ([!-~]+) HTTP/1\.1")
+_ANSWER = re.compile(r"HTTP/1\.1 ([1-5][0-9][0-9]) ([ -~]*)")
+_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ([!-~]([ -~]*[!-~])?)?")
+_ARGUMENT = re.compile(r"([A-Za-z0-9_.~-]|%[0-9A-F]{2})*")
+
+
+class Request(NamedTuple):
+    """Ask for something. ``arguments`` are those of a command, or what a listener sends back."""
+
+    method: str
+    target: str
+    arguments: tuple[str, ...] = ()
+
+
+class Answer(NamedTuple):
+    """Say what has become of a request."""
+
+    status: int
+    words: str
+
+
+def encode_request(request: Request) -> bytes:
+    """Return the bytes of a request.
+
+    Raises:
+        TunnelError: it is longer than ``MAX_HEAD``.
+    """
+    lines = [f"{request.method} {request.target} HTTP/1.1"]
+    lines += [f"Arg: {_quoted(argument)}" for argument in request.arguments]
+    return _encode(lines)
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """Return the bytes of an answer; what its words may not have in them becomes a ``?``."""
+    words = re.sub(r"[^ -~]", "?", answer.words[:MAX_WORDS])
+    return _encode([f"HTTP/1.1 {answer.status} {words}"])
+
+
+def _encode(lines: Iterable[str]) -> bytes:
+    head = "\r\n".join(lines).encode("ascii")
+    if len(head) > MAX_HEAD:
+        raise TunnelError(400, f"the request is longer than {MAX_HEAD} bytes")
+    return head + END
+
+
+def parse_request(head: bytes) -> Request:
+    """Return the request that a head is. Fields other than ``Arg`` are read over.
+
+    Raises:
+        TunnelError: it is none.
+    """
+    first, *fields = _lines(head)
+    match = _REQUEST.fullmatch(first)
+    if match is None:
+        raise TunnelError(400, "the first line is not of the form METHOD TARGET HTTP/1.1")
+    named = [(name.lower(), value) for name, value in _fields(fields)]
+    arguments = tuple(_unquoted(value) for name, value in named if name == "arg")
+    return Request(match[1], match[2], arguments)
+
+
+def parse_answer(head: bytes) -> Answer:
+    """Return the answer that a head is. Fields are read over.
+
+    Raises:
+        TunnelError: it is none.
+    """
+    first, *fields = _lines(head)
+    match = _ANSWER.fullmatch(first)
+    if match is None:
+        raise TunnelError(502, "what answers does not speak of tunnels")
+    _fields(fields)
+    return Answer(int(match[1]), match[2])
+
+
+def _lines(head: bytes) -> list[str]:
+    try:
+        return head.decode("ascii").split("\r\n")
+    except UnicodeDecodeError:
+        raise TunnelError(400, "a head has bytes that are no ASCII") from None
+
+
+def _fields(lines: Iterable[str]) -> list[tuple[str, str]]:
+    fields = []
+    for line in lines:
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise TunnelError(400, "a line of the head is not of the form NAME: VALUE")
+        fields.append((match[1], match[2] or ""))
+    return fields
+
+
+def _quoted(argument: str) -> str:
+    return quote(argument.encode("utf-8", "surrogateescape"), safe="")
+
+
+def _unquoted(text: str) -> str:
+    if not _ARGUMENT.fullmatch(text) or "%00" in text:
+        raise TunnelError(400, "an argument is not quoted as it must be")
+    return unquote(text, errors="surrogateescape")

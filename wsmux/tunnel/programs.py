@@ -1,0 +1,349 @@
+"""Run the commands that a server allows, for clients at the other end of three streams.
+
+``EXEC`` is the control stream: its answer is a token, and by ``STDIO`` and ``STDERR`` with that
+token the client opens the other two. Then the command starts. On the control stream the client may
+name signals, a line each; the last line there is ``exit CODE`` or ``signal NUMBER``, sent when the
+command has ended and what it wrote was handed over.
+
+The command has a session of its own, no shell, a small environment, and the server's working
+folder. When the client is gone, or resets a stream, everything in its process group is killed. The
+process is reaped last of all, so that its number means nobody else until then.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import IO, TypeVar
+
+from ..deadlines import Deadline
+from ..exceptions import StreamWriteClosed, WsmuxError
+from ..logs import logger
+from ..sockets import CHUNK
+from ..sockio import Wakeup
+from ..stream import Stream
+from .asking import HEAD_TIMEOUT, answer
+from .errors import TunnelError
+from .heads import Request
+
+__all__ = ["SIGNALS", "Programs"]
+
+# Commands that run at once, five threads and three streams each.
+MAX_PROCESSES = 16
+
+# What a client may send.
+SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "TERM", "KILL")}
+
+# Bytes of a line that names one.
+MAX_LINE = 16
+
+# What a command gets of the server's environment, which may hold secrets.
+ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+
+Result = TypeVar("Result")
+
+_log = logger("wsmux.tunnel")
+
+
+class Programs:
+    """Hold what may be run, and what is running.
+
+    Args:
+        allowed: absolute paths, or names that are found on ``PATH`` now and never again.
+        max_processes: at once; beyond it requests are answered 503.
+
+    Raises:
+        ValueError: there is no such program.
+    """
+
+    def __init__(self, allowed: Iterable[str] = (), max_processes: int = MAX_PROCESSES) -> None:
+        self._paths: dict[str, str] = {}
+        for name in allowed:
+            path = shutil.which(name)
+            if path is None or ("/" in name and not os.path.isabs(name)):
+                raise ValueError(f"{name!r} is no program on PATH, nor the absolute path of one")
+            self._paths[name] = os.path.abspath(path)
+        self._max_processes = max_processes
+        self._lock = threading.Lock()
+        self._running: dict[str, _Running] = {}
+
+    def run(self, control: Stream, request: Request) -> None:
+        """Serve the control stream of a command, until it has ended."""
+        if not self._paths:
+            raise TunnelError(403, "no commands may be run here")
+        path = self._paths.get(request.target)
+        if path is None:
+            raise TunnelError(403, f"{request.target} is not on the list of what may be run")
+        token = secrets.token_hex(16)
+        with self._lock:
+            if len(self._running) >= self._max_processes:
+                raise TunnelError(503, f"{self._max_processes} commands are running already")
+            running = self._running[token] = _Running(control, path, request)
+        try:
+            running.run(token)
+        finally:
+            with self._lock:
+                del self._running[token]
+
+    def attach(self, stream: Stream, request: Request) -> None:
+        """Serve one of the other two streams, by the token that the client was given."""
+        with self._lock:
+            running = self._running.get(request.target)
+        if running is None or not running.belongs(stream):
+            raise TunnelError(403, "there is no command with this token")
+        running.attach(stream, request.method)
+
+
+class _Stopped(Exception):
+    """Leave a copying loop: the client is gone, and the command killed."""
+
+
+class _Running:
+    """Be one command, its pipes and its streams.
+
+    Five threads: those of the three streams, of which the control stream's waits for the process;
+    one that copies stdin, and one that obeys the client's signals.
+    """
+
+    def __init__(self, control: Stream, path: str, request: Request) -> None:
+        self._control = control
+        self._path = path
+        self._argv = [request.target, *request.arguments]
+        self._changed = threading.Condition()  # guards all below
+        self._taken: set[str] = set()  # of the other two streams, those that were asked for
+        self._streams: dict[str, Stream] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writing = 0  # of stdout and stderr, those that have not ended
+        self._reaped = False
+        self._stopped = False  # the client is gone
+        self._over = False
+        self._wake = Wakeup()
+
+    def belongs(self, stream: Stream) -> bool:
+        """Tell whether a stream comes from the client that asked for the command."""
+        return stream.connection is self._control.connection
+
+    def run(self, token: str) -> None:
+        """Be the thread of the control stream."""
+        threads: list[threading.Thread] = []
+        try:
+            answer(self._control, 200, token)
+            self._start(self._obey, threads)
+            process = self._started(Deadline(HEAD_TIMEOUT))
+            if process is None:
+                return
+            self._start(self._copy_in, threads)
+            # Not reaped: while it is a zombie, the number of its process group is no other's.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with self._changed:
+                while self._writing:
+                    self._changed.wait()
+            code = self._reap(process)
+            if not self._stopped:
+                self._say(f"signal {-code}" if code < 0 else f"exit {code}")
+        finally:
+            self._close(threads)
+
+    def _start(self, target: Callable[[], None], threads: list[threading.Thread]) -> None:
+        name = f"{self._control.connection.name}{target.__name__.replace('_', '-')}"
+        threads.append(threading.Thread(target=target, name=name, daemon=True))
+        threads[-1].start()
+
+    def _started(self, deadline: Deadline) -> subprocess.Popen[bytes] | None:
+        """Start the process when both streams are there; ``None`` when it cannot."""
+        with self._changed:
+            while len(self._streams) < 2:
+                if self._stopped:
+                    return None
+                if deadline.expired():
+                    _log.info("a client did not open the streams of its command in time")
+                    self._control.reset()
+                    return None
+                self._changed.wait(deadline.remaining())
+        try:
+            process = subprocess.Popen(
+                self._argv,
+                executable=self._path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            _log.warning("%s cannot run: %s", self._path, error)
+            self._say(f"failed {error}")
+            return None
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+        with self._changed:
+            self._process, self._writing = process, 2
+            if self._stopped:
+                self._signal(signal.SIGKILL)
+            self._changed.notify_all()
+        return process
+
+    def _say(self, line: str) -> None:
+        self._control.timeout = HEAD_TIMEOUT
+        self._control.write(f"{line}\n".encode("utf-8", "replace"))
+        self._control.close_write()
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        with self._changed:
+            self._reaped = True
+        return process.wait()
+
+    def _close(self, threads: Iterable[threading.Thread]) -> None:
+        """End what is left, and let go of everything."""
+        process = self._process
+        if process is not None and not self._reaped:  # a thread did not start
+            self._kill()
+            self._reap(process)
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+            while self._writing:
+                self._changed.wait()
+            streams = list(self._streams.values())
+        for stream in (self._control, *streams):
+            if not stream.closed:
+                stream.close_read()  # wakes who reads of it
+        self._wake.set()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        for pipe in (process.stdin, process.stdout, process.stderr) if process else ():
+            assert pipe is not None
+            pipe.close()
+        self._wake.close()
+
+    # Signals
+
+    def _kill(self) -> None:
+        """Kill the process group and stop the copying, whoever else may hold the pipes.
+
+        Once the process was reaped this does nothing: all that it wrote was handed over.
+        """
+        with self._changed:
+            if self._reaped or self._stopped:
+                return
+            self._stopped = True
+            self._signal(signal.SIGKILL)
+            streams = list(self._streams.values())
+            self._changed.notify_all()
+        self._wake.set()
+        for stream in streams:
+            if not stream.closed:
+                stream.reset()
+
+    def _signal(self, number: int) -> None:
+        with self._changed:
+            if self._process is not None and not self._reaped:
+                # Not gone: at the least it is a zombie.
+                os.killpg(self._process.pid, number)
+
+    def _obey(self) -> None:
+        """Pass on the signals that the client names; when it is gone, kill."""
+        rest = b""
+        try:
+            while data := self._control.read(MAX_LINE):
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) > MAX_LINE:
+                    lines.append(rest)
+                for line in lines:
+                    self._signal(SIGNALS[line.decode("ascii", "replace")])
+        except KeyError as error:
+            _log.warning("%s is killed: its client names the signal %s", self._path, error)
+        except (WsmuxError, ValueError) as error:  # the latter when all is over
+            _log.debug("no more signals for %s: %s", self._path, error)
+        self._kill()
+
+    # Copying
+
+    def attach(self, stream: Stream, kind: str) -> None:
+        """Be the thread of another stream: copy what the process writes there."""
+        with self._changed:
+            if kind in self._taken or self._over:
+                raise TunnelError(400, f"the command has its {kind} already")
+            self._taken.add(kind)
+        answer(stream, 200, "OK")
+        with self._changed:
+            self._streams[kind] = stream
+            self._changed.notify_all()
+            while self._process is None and not self._over:
+                self._changed.wait()
+            process = self._process
+        if process is None:
+            stream.reset()
+            return
+        try:
+            self._copy_out(process.stdout if kind == "STDIO" else process.stderr, stream)
+        except _Stopped:
+            stream.reset()
+        except WsmuxError:
+            self._kill()
+            raise
+        finally:
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
+                while not self._over:  # the other half may still be used
+                    self._changed.wait()
+
+    def _copy_out(self, pipe: IO[bytes] | None, stream: Stream) -> None:
+        assert pipe is not None
+        try:
+            poller = self._poller(pipe, select.POLLIN)
+            while data := self._when_ready(poller, partial(os.read, pipe.fileno(), CHUNK)):
+                stream.write(data)
+            stream.close_write()
+        except StreamWriteClosed:
+            return  # the command learns of it by EPIPE
+        finally:
+            pipe.close()
+
+    def _copy_in(self) -> None:
+        assert self._process is not None
+        pipe, stream = self._process.stdin, self._streams["STDIO"]
+        assert pipe is not None
+        try:
+            poller = self._poller(pipe, select.POLLOUT)
+            while data := stream.read(CHUNK):
+                view = memoryview(data)
+                while view:
+                    view = view[self._when_ready(poller, partial(os.write, pipe.fileno(), view)) :]
+        except _Stopped:
+            return
+        except WsmuxError as error:
+            _log.info("%s is killed: %s", self._path, error)
+            self._kill()
+        except BrokenPipeError:
+            stream.close_read()  # the command reads no further
+        except ValueError:
+            return  # all is over
+        finally:
+            pipe.close()
+
+    def _poller(self, pipe: IO[bytes], events: int) -> select.poll:
+        poller = select.poll()
+        poller.register(pipe.fileno(), events)
+        poller.register(self._wake.fd, select.POLLIN)
+        return poller
+
+    def _when_ready(self, poller: select.poll, call: Callable[[], Result]) -> Result:
+        while True:
+            if self._stopped or self._over:
+                raise _Stopped
+            try:
+                return call()
+            except BlockingIOError:
+                poller.poll()

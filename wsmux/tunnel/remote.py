@@ -1,0 +1,136 @@
+"""Run a command at a server that allows it, as ``subprocess.Popen`` does here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from ..connection import Connection
+from ..deadlines import Deadline
+from ..exceptions import StreamError, StreamReset
+from ..stream import Stream
+from .asking import HEAD_TIMEOUT, ask
+from .errors import TunnelError
+from .heads import Request
+from .programs import SIGNALS
+
+__all__ = ["RemoteProcess"]
+
+# Bytes of the line that tells how it ended, with the reason why it could not start.
+MAX_LINE = 1024
+
+
+class RemoteProcess:
+    """Start a command at once; leaving a ``with`` block kills what still runs.
+
+    ::
+
+        with RemoteProcess(connection, ["sort"]) as process:
+            process.stdio.write(text)
+            process.stdio.close_write()
+            result = process.stdio.read()
+            code = process.wait()
+
+    Args:
+        connection: to a server with a ``TunnelServer`` that allows the program.
+        argv: the program, as the server names it, and its arguments; 8 KiB at most, quoted.
+        timeout: seconds for the server to answer.
+
+    Attributes:
+        stdio: reads stdout and writes stdin; ``close_write()`` is the end of stdin.
+        stderr: reads stderr. Whoever reads neither holds up the command.
+
+    Raises:
+        TunnelError: the server does not run it (403), or not now (503). WsmuxError: the
+        connection ended.
+    """
+
+    def __init__(
+        self, connection: Connection, argv: Sequence[str], *, timeout: float = HEAD_TIMEOUT
+    ) -> None:
+        deadline = Deadline(timeout)
+        self._code: int | None = None
+        self._opened: list[Stream] = []
+        try:
+            program, *arguments = argv
+            self._control = self._open(connection, deadline)
+            token = ask(self._control, Request("EXEC", program, tuple(arguments)), deadline)
+            self.stdio = self._join(connection, Request("STDIO", token), deadline)
+            self.stderr = self._join(connection, Request("STDERR", token), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, connection: Connection, deadline: Deadline) -> Stream:
+        self._opened.append(connection.open_stream(deadline.remaining()))
+        return self._opened[-1]
+
+    def _join(self, connection: Connection, request: Request, deadline: Deadline) -> Stream:
+        stream = self._open(connection, deadline)
+        with suppress(StreamReset):  # the command did not start, which ``wait`` tells
+            ask(stream, request, deadline)
+        return stream
+
+    def send_signal(self, name: str) -> None:
+        """Have a signal sent to the command and its process group.
+
+        Args:
+            name: one of ``HUP``, ``INT``, ``QUIT``, ``TERM`` and ``KILL``.
+
+        Raises:
+            ValueError: it is no such name. WsmuxError: the command or the connection has ended.
+        """
+        if name not in SIGNALS:
+            raise ValueError(f"{name!r} is none of {', '.join(SIGNALS)}")
+        self._control.write(f"{name}\n".encode())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the command has ended and said all; return its exit code.
+
+        As with ``subprocess`` the code is negative, ``-N``, when signal ``N`` ended it.
+
+        Raises:
+            TimeoutError: it still runs. TunnelError: it could not be started, or the server
+            answers nonsense. WsmuxError: the connection ended; the command is killed.
+        """
+        if self._code is None:
+            self._control.timeout = timeout
+            line = bytearray()
+            while not line.endswith(b"\n") and len(line) < MAX_LINE:
+                byte = self._control.read(1)
+                if not byte:
+                    break
+                line += byte
+            self._code = _code(line.decode("utf-8", "replace").rstrip("\n"))
+        return self._code
+
+    def close(self) -> None:
+        """Let go of the command; the server kills it if it still runs."""
+        for stream in self._opened:
+            if not stream.closed:
+                try:
+                    stream.close() if self._code is not None else stream.reset()
+                except StreamError:
+                    continue  # it has ended meanwhile
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _code(line: str) -> int:
+    how, _, number = line.partition(" ")
+    if how == "failed":
+        raise TunnelError(502, f"the command cannot run: {number}")
+    if how not in ("exit", "signal") or not number.isascii() or not number.isdigit():
+        raise TunnelError(502, "the server does not say how the command ended")
+    return int(number) if how == "exit" else -int(number)

@@ -1,0 +1,156 @@
+"""Serve what clients ask for at the start of their streams: tunnels, listening, commands."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterable
+from functools import partial
+
+from ..deadlines import Deadline
+from ..exceptions import WsmuxError
+from ..logs import logger
+from ..sockets import CHUNK, carry
+from ..stream import Stream
+from .allow import AllowList
+from .asking import HEAD_TIMEOUT, answer, ask, receive_request
+from .dial import CONNECT_TIMEOUT, dial
+from .errors import TunnelError
+from .heads import Request
+from .listening import MAX_TUNNELS, Entrance
+from .places import Place, parse_place
+from .programs import Programs
+
+__all__ = ["TunnelServer", "place_of", "through"]
+
+_log = logger("wsmux.tunnel")
+
+
+class TunnelServer:
+    """Offer tunnels and commands; ``serve`` is the handler of each stream.
+
+    ::
+
+        tunnels = wsmux.tunnel.TunnelServer(connect=["redis.internal:6379"])
+        wsmux.serve(stream_handler=tunnels.serve, workers=256)
+        mux.stream_route("/tunnel")(tunnels.serve)  # the same in Flask
+
+    Nothing is allowed unless it is named here. Who may connect at all is for the server or the
+    route to decide; each stream of whoever may is served alike.
+
+    Args:
+        connect: patterns of the places that may be connected to, see ``AllowList``.
+        listen: patterns of the places that may be listened at for a client; port 0 needs ``*``.
+        programs: the commands that may be run: absolute paths, or names found on ``PATH`` now.
+        max_tunnels: streams served at once, and connections at each place listened at; beyond it
+            they are answered 503. Two threads each.
+        connect_timeout: seconds to connect to a place.
+
+    Raises:
+        ValueError: a pattern is none, or there is no such program.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: Iterable[str] = (),
+        listen: Iterable[str] = (),
+        programs: Iterable[str] = (),
+        max_tunnels: int = MAX_TUNNELS,
+        connect_timeout: float = CONNECT_TIMEOUT,
+    ) -> None:
+        self._connect = AllowList(connect)
+        self._listen = AllowList(listen)
+        self._programs = Programs(programs)
+        self._max_tunnels = max_tunnels
+        self._connect_timeout = connect_timeout
+        self._slots = threading.BoundedSemaphore(max_tunnels)
+        self._kinds = {
+            "CONNECT": self._carry,
+            "LISTEN": self._listen_for,
+            "EXEC": self._programs.run,
+            "STDIO": self._programs.attach,
+            "STDERR": self._programs.attach,
+        }
+
+    def serve(self, stream: Stream) -> None:
+        """Do what the head of a stream asks for, until the stream has ended.
+
+        Raises:
+            WsmuxError: the stream ended before it was answered.
+        """
+        try:
+            request = receive_request(stream, Deadline(HEAD_TIMEOUT))
+            kind = self._kinds.get(request.method)
+            if kind is None:
+                raise TunnelError(400, f"there is no request {request.method}")
+            if not self._slots.acquire(blocking=False):
+                raise TunnelError(503, f"{self._max_tunnels} tunnels are open already")
+            try:
+                kind(stream, request)
+            finally:
+                self._slots.release()
+        except TunnelError as error:
+            _log.info("stream %d of %s: %s", stream.id, stream.connection.name, error)
+            answer(stream, error.status, error.words)
+
+    def _carry(self, stream: Stream, request: Request) -> None:
+        place = place_of(request)
+        through(stream, place, dial(place, self._connect, self._connect_timeout))
+
+    def _listen_for(self, stream: Stream, request: Request) -> None:
+        """Listen until the client ends the stream that asked for it."""
+        place = place_of(request, listening=True)
+        if not self._listen.by_name(place):
+            raise TunnelError(403, f"{place} is not on the list of where to listen")
+        try:
+            entrance = Entrance(
+                place, partial(self._back, stream, request.arguments), max_tunnels=self._max_tunnels
+            )
+        except OSError as error:
+            raise TunnelError(502, f"nothing can listen at {place}: {error.strerror}") from error
+        with entrance:
+            answer(stream, 200, str(entrance.place))
+            _log.info("%s listens at %s", stream.connection.name, entrance.place)
+            while stream.read(CHUNK):
+                pass
+
+    def _back(
+        self, control: Stream, key: tuple[str, ...], place: Place, sock: socket.socket
+    ) -> Stream:
+        """Open a stream to the client for a connection that came, with what the client sent."""
+        deadline = Deadline(self._connect_timeout + HEAD_TIMEOUT)
+        stream = control.connection.open_stream(deadline.remaining())
+        try:
+            ask(stream, Request("CONNECT", str(place), key), deadline)
+        except BaseException:
+            stream.reset()
+            raise
+        return stream
+
+
+def through(stream: Stream, place: Place, sock: socket.socket) -> None:
+    """Say that the tunnel stands, and carry until it has ended."""
+    try:
+        answer(stream, 200, "OK")
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        carry(stream, sock)
+    except OSError as error:
+        if isinstance(error, WsmuxError):
+            raise
+        _log.info("the tunnel to %s ended: %s", place, error)
+
+
+def place_of(request: Request, *, listening: bool = False) -> Place:
+    """Return the place that a request is about.
+
+    Raises:
+        TunnelError: its target is none.
+    """
+    try:
+        return parse_place(request.target, listening=listening)
+    except ValueError as error:
+        raise TunnelError(400, str(error)) from error

@@ -1,0 +1,171 @@
+"""Keep one connection alive, and let those who need it wait while there is none.
+
+Threads and locks: one thread waits for the end of each connection and makes the next one. The
+condition guards which connection there is; nobody connects, opens or calls back under it.
+
+Attempts go on for ever, after pauses of full jitter: up to half a second before the first, doubled
+each time, up to 30 seconds. They are forgotten once a connection has held for ten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ..connection import Connection
+from ..deadlines import Deadline
+from ..exceptions import ConnectionClosed, StreamRefused, WsmuxError
+from ..logs import logger
+from ..pause import Pause
+from ..stream import Stream
+from .asking import HEAD_TIMEOUT, ask
+from .errors import TunnelError
+from .heads import Request
+
+__all__ = ["PATIENCE", "Supervisor"]
+
+# Seconds of the longest first pause, of the longest of all, and for a connection to count.
+FIRST_PAUSE, LONGEST_PAUSE, STEADY = 0.5, 30.0, 10.0
+
+# Seconds that whoever needs the connection waits for it to come back, and for an answer.
+PATIENCE = 30.0
+
+_log = logger("wsmux.tunnel")
+
+
+class Supervisor:
+    """Be connected whenever that is possible.
+
+    Args:
+        connect: makes a connection, or raises what ``wsmux.connect`` does. It is called anew each
+            time, so it may fetch a fresh token.
+        prepare: called with each connection before anybody else gets it; what it raises ends the
+            attempt.
+        tell: called with a sentence for each change.
+
+    Raises:
+        WsmuxError, OSError: the first attempt failed. Later ones are made again instead.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        *,
+        prepare: Callable[[Connection], None] = lambda connection: None,
+        tell: Callable[[str], None] = _log.warning,
+    ) -> None:
+        self._connect = connect
+        self._prepare = prepare
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
+        self._connection: Connection | None = self._attempt()
+        self._thread = threading.Thread(target=self._run, name="wsmux-tunnel", daemon=True)
+        self._thread.start()
+
+    def open(self, request: Request, timeout: float = PATIENCE) -> Stream:
+        """Return a stream whose request was granted, waiting for a connection if there is none.
+
+        A connection that is lost before the answer is waited for again, in the same time.
+
+        Raises:
+            TunnelError: the request was refused; or there was no connection, or no answer, in time.
+        """
+        deadline = Deadline(timeout)
+        while True:
+            connection = self._wait(deadline)
+            try:
+                stream = connection.open_stream(deadline.remaining())
+                try:
+                    ask(stream, request, deadline)
+                except BaseException:
+                    stream.reset()
+                    raise
+            except (ConnectionClosed, StreamRefused) as error:
+                if deadline.expired():
+                    raise TunnelError(504, str(error)) from error
+                _log.info("%s %s is asked for again: %s", request.method, request.target, error)
+                self._lost(connection, deadline)
+            except TimeoutError as error:
+                raise TunnelError(504, str(error)) from error
+            else:
+                return stream
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until there is no connection; tell whether that came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._connection is None, timeout)
+
+    def close(self) -> None:
+        """Close the connection and stop; waits for both, ``HEAD_TIMEOUT`` seconds at most."""
+        self._stopping.set()
+        with self._changed:
+            connection = self._connection
+            self._changed.notify_all()
+        if connection is not None:
+            connection.close()
+        self._thread.join(HEAD_TIMEOUT)
+
+    def _wait(self, deadline: Deadline) -> Connection:
+        with self._changed:
+            while self._connection is None and not self._stopping.is_set():
+                if deadline.expired():
+                    raise TunnelError(504, "there is no connection to the server")
+                self._changed.wait(deadline.remaining())
+            if self._connection is None or self._stopping.is_set():
+                raise TunnelError(503, "the tunnels are being closed")
+            return self._connection
+
+    def _lost(self, connection: Connection, deadline: Deadline) -> None:
+        """Wait until the thread, too, has seen that a connection takes no more streams."""
+        connection.wait_closed(deadline.remaining())
+        with self._changed:
+            while self._connection is connection and not deadline.expired():
+                self._changed.wait(deadline.remaining())
+
+    # The thread
+
+    def _run(self) -> None:
+        connection = self._connection
+        while connection is not None:
+            steady = Deadline(STEADY)
+            connection.wait_closed()
+            with self._changed:
+                self._connection = None
+                self._changed.notify_all()
+            if self._stopping.is_set():
+                return
+            self._tell(f"{connection.error or 'the connection ended'}; connecting again")
+            if steady.expired():
+                self._pause.reset()
+            connection = self._again()
+            with self._changed:
+                self._connection = connection
+                self._changed.notify_all()
+
+    def _again(self) -> Connection | None:
+        """Make the next connection, however long that takes; ``None`` when it is to stop."""
+        while not self._stopping.wait(self._pause.next()):
+            try:
+                connection = self._attempt()
+            except (WsmuxError, OSError) as error:
+                self._tell(f"no connection: {error}")
+                continue
+            except Exception:
+                _log.exception("connecting failed, and will again")
+                continue
+            if not self._stopping.is_set():
+                self._tell("connected again")
+                return connection
+            connection.close()
+        return None
+
+    def _attempt(self) -> Connection:
+        connection = self._connect()
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection

@@ -1,0 +1,32 @@
+"""Publish a WSGI application from the client's side of a connection, and reach it from outside.
+
+Where nobody can connect to (behind NAT, on a laptop, in a Spark executor), ``serve`` answers the
+requests that come down a connection it has made; ``Published`` is the other half, on a server that
+everybody can reach::
+
+    with wsmux.connect("wss://example.org/laptop", headers=SECRET) as connection:
+        with wsmux.wsgi.serve(connection, app) as publication:
+            publication.wait()
+
+    laptop = wsmux.wsgi.Published(mux, "/laptop", token="...")    # mux = wsmux.flask.Mux(app)
+    app.wsgi_app = laptop.wrap(app.wsgi_app)
+
+Each request has a stream of its own, and HTTP/1.1 is spoken on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..naming import lazy_names
+
+if TYPE_CHECKING:
+    from .published import Published
+    from .serving import Publication, StreamServer, serve
+
+__all__ = ["Publication", "Published", "StreamServer", "serve"]
+
+__getattr__ = lazy_names(
+    __name__,
+    {"published": ("Published",), "serving": ("Publication", "StreamServer", "serve")},
+)

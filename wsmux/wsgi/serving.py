@@ -1,0 +1,174 @@
+"""Answer HTTP requests that come down streams by a WSGI application."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import h11
+
+from ..connection import Connection
+from ..deadlines import Deadline
+from ..draining import end_connections
+from ..http_exchange import Exchange
+from ..logs import logger
+from ..stream import Stream
+from ..workers import StreamWorkers
+from .running import Run, WsgiApp, make_environ
+
+__all__ = ["Publication", "StreamServer", "serve"]
+
+# Threads that answer requests; as gunicorn's documents suggest for one processor or two.
+WORKERS = 16
+
+# Seconds of one wait for the other end while a request is read or answered.
+TIMEOUT = 60.0
+
+# Seconds that a stream may stay without a further request. It holds a worker, and another stream
+# costs nothing.
+KEEP_ALIVE = 5.0
+
+_log = logger("wsmux.wsgi")
+
+
+class StreamServer:
+    """Be a stream handler that speaks HTTP/1.1 for a WSGI application.
+
+    ``wsmux.connect(url, stream_handler=StreamServer(app))`` and ``wsmux.serve`` take it.
+
+    Args:
+        app: the application; it runs in as many threads at once as there are workers.
+        timeout: seconds of one wait for the other end; then the stream is reset.
+        scheme: what ``wsgi.url_scheme`` says.
+    """
+
+    def __init__(
+        self, app: WsgiApp, *, timeout: float | None = TIMEOUT, scheme: str = "http"
+    ) -> None:
+        if scheme not in ("http", "https"):
+            raise ValueError(f"scheme must be 'http' or 'https', not {scheme!r}")
+        self._app = app
+        self._timeout = timeout
+        self._scheme = scheme
+
+    def __call__(self, stream: Stream) -> None:
+        """Answer the requests on a stream until the other end closes it, or has no more."""
+        exchange = Exchange(stream, h11.SERVER)
+        stream.timeout = self._timeout
+        while (request := self._request(exchange)) is not None:
+            stream.timeout = self._timeout
+            if not self._answer(exchange, request) or not exchange.next_cycle():
+                return
+            stream.timeout = KEEP_ALIVE
+
+    def _request(self, exchange: Exchange) -> h11.Request | None:
+        """Return the next request; ``None`` when there is none, or none that can be answered."""
+        try:
+            event = exchange.receive()
+        except h11.RemoteProtocolError as error:
+            _log.info("refused on stream %d: %s", exchange.stream.id, error)
+            _refuse(exchange, error.error_status_hint, str(error))
+            return None
+        except TimeoutError:
+            if not exchange.idle:
+                _refuse(exchange, 408, "the request did not come in time")
+            return None
+        return event if isinstance(event, h11.Request) else None
+
+    def _answer(self, exchange: Exchange, request: h11.Request) -> bool:
+        """Run the application; false if the stream is of no further use."""
+        run = Run(exchange, request)
+        if request.method == b"CONNECT" or not request.target.startswith((b"/", b"http", b"*")):
+            run.answer(501, "only requests for a path are answered")
+            return False
+        try:
+            run(self._app, make_environ(request, exchange, self._scheme))
+        except Exception as error:
+            if exchange.failed:
+                _log.info("the answer on stream %d broke off: %s", exchange.stream.id, error)
+                exchange.stream.reset()
+                return False
+            path = request.target.decode("latin-1")
+            _log.exception("the application failed for %r", path)
+            if run.head_sent:
+                exchange.stream.reset()  # half an answer must not look whole
+                return False
+            run.answer(500, "the application failed")
+        return True
+
+
+def _refuse(exchange: Exchange, status: int, text: str) -> None:
+    """Answer what was no request."""
+    if exchange.connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        return
+    body = f"{text}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    head = h11.Response(status_code=status, headers=headers)
+    exchange.send(head, h11.Data(data=body), h11.EndOfMessage())
+
+
+class Publication:
+    """Be an application that is published over a connection; made by ``serve``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the connection has ended; tell whether it has in ``timeout`` seconds."""
+        return self._connection.wait_closed(timeout)
+
+    def shutdown(self, timeout: float | None = 10.0) -> None:
+        """Take no further requests, let running ones end, and close the connection.
+
+        Blocks for at most ``timeout`` seconds, and ``Config.close_timeout`` for the closing.
+        """
+        end_connections(
+            [self._connection], Deadline(timeout), self._connection.config.close_timeout
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+
+def serve(
+    connection: Connection,
+    app: WsgiApp,
+    *,
+    workers: int = WORKERS,
+    timeout: float | None = TIMEOUT,
+    scheme: str = "http",
+) -> Publication:
+    """Answer HTTP requests on the streams that the other end opens; return at once.
+
+    It ends with the connection, or by ``shutdown`` of what is returned.
+
+    Args:
+        connection: one without a stream handler: its streams are taken.
+        app: the WSGI application. The request's headers are those that the other end sends; behind
+            ``Published``, wrap it in Werkzeug's ``ProxyFix(app, x_for=1, x_proto=1, x_host=1,
+            x_prefix=1)`` to see the public address.
+        workers: requests that run at once; further ones wait, and are refused after
+            ``Config.open_timeout``.
+        timeout: seconds of one wait for the other end; a stream that exceeds it is reset.
+        scheme: ``wsgi.url_scheme``.
+
+    What the application raises is logged, and answered by 500 if nothing was sent yet; else the
+    stream is reset, so that half an answer does not look whole.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    handler = StreamServer(app, timeout=timeout, scheme=scheme)
+    StreamWorkers(connection, handler, workers).start()
+    return Publication(connection)
