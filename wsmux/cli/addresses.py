@@ -14,6 +14,7 @@ __all__ = [
     "add_connecting",
     "add_listening",
     "add_serving",
+    "add_tls",
     "address",
     "client_tls",
     "header",
@@ -72,6 +73,11 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--origin", action="append", help="origin whose pages may connect; '*' for all"
     )
+    add_tls(parser)
+
+
+def add_tls(parser: argparse.ArgumentParser) -> None:
+    """Add how a server does TLS, and how it tells where it is."""
     parser.add_argument("--certfile", type=Path, help="certificate chain (PEM), for TLS")
     parser.add_argument("--keyfile", type=Path, help="its key, when not in the same file")
     parser.add_argument("--json", action="store_true", help="print the URL and port as JSON")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from ..logs import logger
 from .addresses import (
     PROTOCOLS,
     add_connecting,
@@ -32,7 +32,7 @@ EPILOG = (
     "--to tcp://127.0.0.1:9000 --to-protocol yamux"
 )
 
-_log = logging.getLogger("wsmux.cli")
+_log = logger("wsmux.cli")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

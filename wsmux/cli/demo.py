@@ -1,7 +1,8 @@
-"""Send the standard library over one WebSocket, one stream a file, and check every hash.
+"""Send the standard library over one WebSocket, and flights through PySpark; check everything.
 
-A Flask application runs under a real WSGI server in a process of its own. The same files are then
-sent over one WebSocket per file, by websocket-client and simple-websocket and nothing of wsmux.
+First a Flask application runs under a real WSGI server in a process of its own, and gets every file
+on a stream. The same files are then sent over one WebSocket per file, by websocket-client and
+simple-websocket and nothing of wsmux. The second half is ``demo_flights``.
 """
 
 from __future__ import annotations
@@ -19,23 +20,69 @@ from .terminal import CommandError, Table, emit, missing, positive_int, show, ta
 if TYPE_CHECKING:
     from .demo_client import Outcome
 
-EPILOG = "Exit status 1 if one hash is wrong or one report is missing."
+EPILOG = (
+    "Exit status 1 if one hash is wrong, one report is missing, or Spark comes to anything else "
+    "than pandas. Without pyspark the second half is left out, and that is said."
+)
 
 SERVERS = ("gunicorn", "gunicorn-gevent", "gevent", "werkzeug")
 
 EXCLUDED = {"site-packages", "__pycache__"}
 
+FILES, FLIGHTS = "files", "flights"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux demo``."""
     parser.add_argument("--server", choices=SERVERS, default="gunicorn", help="the WSGI server")
-    parser.add_argument("--limit", type=positive_int, help="send so many files only")
+    parser.add_argument(
+        "--limit", type=positive_int, help="send so many files, and read so many flights, only"
+    )
     parser.add_argument("--threads", type=positive_int, default=32, help="threads that send")
+    parser.add_argument("--only", choices=(FILES, FLIGHTS), help="one half of it")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw the delays of the flights"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send, check, compare; 1 if anything was wrong."""
+    """Run both halves, print, and return 1 if anything was wrong."""
+    from . import demo_flights
+
+    if args.plot is not None and args.only == FILES:
+        raise CommandError("--plot draws what --only files leaves out", status=2)
+    lacking = None if args.only == FILES else demo_flights.lacking(args.plot is not None)
+    if lacking is not None and (args.only == FLIGHTS or args.plot is not None):
+        raise CommandError(lacking)
+    told: dict[str, Any] = {}
+    failures: list[str] = []
+    if args.only != FLIGHTS:
+        outcomes = _send(args)
+        told |= _report(args, outcomes)
+        failures += [f"{each.name}: {text}" for each in outcomes for text in each.failures[:10]]
+        if not args.json:
+            show(_table(args, outcomes))
+    if lacking is not None:
+        talk(f"the second half, flights through PySpark, is left out: {lacking}")
+        told["flights"] = None
+    elif args.only != FILES:
+        flights = demo_flights.run(args.limit)
+        told["flights"] = demo_flights.report(flights)
+        failures += flights.failures
+        if args.plot is not None:
+            demo_flights.draw(flights, args.plot)
+        for table in () if args.json else demo_flights.tables(flights):
+            show(table)
+    for failure in failures:
+        talk(failure)
+    if args.json:
+        emit(json.dumps(told, indent=2))
+    return 1 if failures else 0
+
+
+def _send(args: argparse.Namespace) -> list[Outcome]:
+    """Send all files in both ways."""
     from .demo_server import running
 
     try:
@@ -55,14 +102,7 @@ def run(args: argparse.Namespace) -> int:
             finally:
                 if bar:
                     bar.close()
-    for outcome in outcomes:
-        for failure in outcome.failures[:10]:
-            talk(f"{outcome.name}: {failure}")
-    if args.json:
-        emit(json.dumps(_report(args, outcomes), indent=2))
-    else:
-        show(_table(args, outcomes))
-    return 1 if any(outcome.failures for outcome in outcomes) else 0
+    return outcomes
 
 
 def _nothing(count: int) -> None:

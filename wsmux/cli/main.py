@@ -17,7 +17,22 @@ from types import FrameType
 
 from .. import __version__
 from ..exceptions import WsmuxError
-from . import bridge, cat, demo, rpc, serve, serve_data
+from . import (
+    bridge,
+    cat,
+    demo,
+    doctor,
+    exec,
+    forward,
+    inspect,
+    peer,
+    relay,
+    replay,
+    rpc,
+    serve,
+    serve_data,
+    top,
+)
 from .bench import command as bench
 from .terminal import CommandError, talk
 
@@ -31,8 +46,16 @@ COMMANDS = {
     "serve": serve,
     "serve-data": serve_data,
     "cat": cat,
+    "forward": forward,
+    "exec": exec,
     "bridge": bridge,
+    "doctor": doctor,
+    "top": top,
+    "inspect": inspect,
+    "replay": replay,
     "rpc": rpc,
+    "relay": relay,
+    "peer": peer,
     "demo": demo,
     "bench": bench,
 }

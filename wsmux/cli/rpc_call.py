@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..deadline import Deadline
+from ..deadlines import Deadline
 from .addresses import add_connecting, client_tls, headers, url
 from .rpc_schema import load, source
 from .terminal import CommandError, emit, seconds, talk

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..logs import logger
 from .addresses import add_listening, server_tls
 from .terminal import CommandError, emit, talk
 
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from ..connection import Connection
     from ..stream import Stream
 
-EPILOG = "Without --open the streams are those that clients open. Ctrl-C ends the server."
+EPILOG = (
+    "Without --open the streams are those that clients open. Ctrl-C ends the server. PATTERN is "
+    "HOST:PORT, *.DOMAIN:PORTS, ADDRESS/BITS:PORTS or unix:/PATH, PORTS a port, FIRST-LAST or *. "
+    "Whoever can connect may use all that is allowed."
+)
 
 CHUNK = 64 * 1024
 
-_log = logging.getLogger("wsmux.cli")
+_log = logger("wsmux.cli")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--open", action="store_true", help="open one stream to each client instead of waiting"
     )
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--echo", action="store_true", help="send everything back")
     what.add_argument("--sink", action="store_true", help="read everything, answer nothing")
     what.add_argument("--send", type=Path, metavar="FILE", help="send a file down each stream")
+    parser.add_argument("--live", action="store_true", help="let wsmux top PID show it")
+    tunnels = parser.add_argument_group("for wsmux forward and wsmux exec; may be repeated")
+    for option, metavar, text in (
+        ("--allow-forward", "PATTERN", "connect clients to these places"),
+        ("--allow-listen", "PATTERN", "listen at these places for clients"),
+        ("--exec", "PROGRAM", "run this program for clients: an absolute path, or a name on PATH"),
+    ):
+        tunnels.add_argument(option, action="append", default=[], metavar=metavar, help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.tcp and len(args.protocol or ()) > 1:
         raise CommandError("--tcp serves one --protocol only", status=2)
-    handle = _behaviour(args)
-    handlers = {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
+    handlers: dict[str, Any] = _handlers(args)
     server = wsmux.serve(
         host=args.host,
         port=args.port,
@@ -63,11 +75,39 @@ def run(args: argparse.Namespace) -> int:
         ssl_context=server_tls(args),
         **handlers,
     )
-    with server:
+    with server, wsmux.LiveSocket(server) if args.live else nullcontext():
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)
         talk("serving; Ctrl-C ends it")
         server.serve_forever()
     return 0
+
+
+def _handlers(args: argparse.Namespace) -> dict[str, Any]:
+    plain = args.echo or args.sink or args.send
+    if args.allow_forward or args.allow_listen or args.exec:
+        if plain or args.open:
+            raise CommandError("tunnels and commands are served alone", status=2)
+        return _tunnels(args)
+    if not plain:
+        raise CommandError(
+            "nothing to serve: --echo, --sink, --send, --allow-forward, --allow-listen or --exec",
+            status=2,
+        )
+    handle = _behaviour(args)
+    return {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
+
+
+def _tunnels(args: argparse.Namespace) -> dict[str, Any]:
+    from ..tunnel.listening import MAX_TUNNELS
+    from ..tunnel.serving import TunnelServer
+
+    try:
+        tunnels = TunnelServer(
+            connect=args.allow_forward, listen=args.allow_listen, programs=args.exec
+        )
+    except ValueError as error:
+        raise CommandError(str(error), status=2) from error
+    return {"stream_handler": tunnels.serve, "workers": MAX_TUNNELS}
 
 
 def _behaviour(args: argparse.Namespace) -> Callable[[Stream], None]:

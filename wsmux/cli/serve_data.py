@@ -6,7 +6,6 @@ The first line on stdout is the URL. What happens is told on stderr.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .addresses import add_serving, server_tls
 from .processes import supervise
-from .terminal import CommandError, emit, missing, positive_int, talk
+from .terminal import CommandError, emit, installed, missing, positive_int, talk
 
 if TYPE_CHECKING:
     from ..spark.dataserver import DataServer
@@ -100,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     for module, extra in (("pyarrow", "spark"), ("msgpack", "rpc")):
-        if not _installed(module):
+        if not installed(module):
             raise missing(module, extra)
     from ..acceptor import listen
     from ..spark.access import is_loopback
@@ -135,13 +134,6 @@ def _reserved(host: str, port: int) -> socket.socket:
         reserved.close()
         raise
     return reserved
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # sys.modules says that it is not there
-        return False
 
 
 def _tokens(path: Path | None) -> list[str]:

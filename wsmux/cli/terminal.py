@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..deadline import LONGEST_WAIT
+from ..deadlines import LONGEST_WAIT
 
 __all__ = [
     "CommandError",
     "Table",
     "emit",
+    "installed",
     "missing",
     "positive_int",
     "seconds",
@@ -33,6 +35,14 @@ class CommandError(Exception):
 def missing(module: str, extra: str = "cli") -> CommandError:
     """Return the error for a module that an option needs and that is not installed."""
     return CommandError(f"{module} is not installed: pip install 'wsmux-streams[{extra}]'")
+
+
+def installed(module: str) -> bool:
+    """Tell whether a module can be imported, without doing so."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # sys.modules says that it is not there
+        return False
 
 
 def positive_int(text: str) -> int:

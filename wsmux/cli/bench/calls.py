@@ -5,14 +5,11 @@ Calls carry ``SMALL`` bytes and return them, but for those that say otherwise.
 
 from __future__ import annotations
 
-import gc
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from .blocking import count_at_once
 from .peer import CHUNK, ECHO, HEAD, Line, Open, serve_line
@@ -22,7 +19,6 @@ __all__ = [
     "SMALL_ONES",
     "Calls",
     "LineCalls",
-    "memory",
     "receive_all",
     "serve_calls",
     "time_pipelined",
@@ -68,13 +64,6 @@ class Calls(ABC):
         Return by how many bytes for each the server has grown, and this process.
         """
         raise NotImplementedError(f"{type(self).__name__} has no sessions")
-
-
-def memory() -> int:
-    """Return the bytes of this process that are in memory, without garbage."""
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class LineCalls(Calls):

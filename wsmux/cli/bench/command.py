@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..terminal import CommandError, emit, positive_int, seconds, show, talk, tqdm_class
+from ..terminal import CommandError, emit, positive_int, seconds, show, tqdm_class
 
 if TYPE_CHECKING:
-    from .peer import Peer
+    from .choosing import Order
     from .results import Pass
+    from .stored import Result
 
 EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
+    "Targets are judged pinned: what must be, and the goal. What takes long is taken with --all or "
+    "when it is named, three times, in one pass. The variants need the extra bench; those that are "
+    "not installed are left out. raw opens a new WebSocket for each stream. "
     "Exit status 0 whatever the figures, but with --check. libp2p-yamux, which --protocol yamux "
     "adds, runs in the Python that the variable WSMUX_LIBP2P_PYTHON names: one that has libp2p, "
     "trio, wsproto, websocket-client and simple-websocket installed. replit-river, which --rpc "
@@ -24,18 +28,28 @@ EPILOG = (
 )
 
 REPETITIONS, SECONDS = 7, 0.4
-QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.15
+QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.1
+
+# With ``--all``, so that it takes half an hour on two idle cores with every library.
+ALL_SECONDS = 0.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux bench``."""
     parser.add_argument("--repetitions", type=positive_int, help=f"by default {REPETITIONS}")
     parser.add_argument(
-        "--seconds", type=seconds, help=f"a measurement takes, by default {SECONDS}"
+        "--seconds",
+        type=seconds,
+        help=f"a measurement takes, by default {SECONDS}, or {ALL_SECONDS} with --all",
     )
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
     )
+    _add_choices(parser)
+    _add_outputs(parser)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=_names, help="variants to measure, comma-separated")
     parser.add_argument(
         "--protocol",
@@ -55,6 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure calls as PySpark makes them, near the server and far, within Spark if it is "
         "installed",
     )
+    parser.add_argument(
+        "--bus",
+        action="store_true",
+        help="measure relays of the bus, calls over them, an idle twin and what a flood does",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="measure streams with every variant and wire, then calls, then relays, and what takes "
+        "long: memory, 10,000 idle streams, 200 connections",
+    )
     parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
     parser.add_argument(
         "--pin",
@@ -62,8 +87,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="both",
         help="one run with each process on a core of its own, one without, or both",
     )
-    parser.add_argument("--check", action="store_true", help="exit 1 when a target is missed")
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 when a target is missed, whatever the goal"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FILE.json",
+        help="measure nothing, and show what --json has printed before",
+    )
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        metavar="OLD.json",
+        help="tell what is slower than what --json printed before, on the same machine; with "
+        "--check that is a failure, too",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE.svg",
+        help="draw what was reached of each target; needs matplotlib (extra bench)",
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -72,110 +122,97 @@ def _names(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
-    from . import environment
-    from .results import judge, pass_as_json, pass_table
-
     if args.spark:
-        if args.rpc or args.protocol or args.peers:
+        if args.rpc or args.bus or args.all or args.protocol or args.peers:
             raise CommandError("--spark has figures of its own, chosen by --measures", status=2)
+        if args.plot or args.compare or args.source:
+            raise CommandError("--spark is neither drawn nor compared", status=2)
         from .spark.command import run as run_spark
 
         return run_spark(args)
-    if args.rpc and args.protocol:
-        raise CommandError("--rpc measures calls, which have no wire to choose", status=2)
-    measures = _chosen_measures(args)  # first: what is misspelt there is the answer
-    peers = _chosen_peers(args.peers, args.protocol, args.rpc)
-    described = environment.describe(peers)
-    passes = _measure(args, peers, measures)
-    verdicts = judge(passes)
+    from .comparing import changes, lines
+    from .plotting import check_plot, plot
+
+    if args.plot:
+        check_plot(args.plot)
+    result, before = _results(args)
+    found, count = changes(result, before) if before else ([], 0)
     if args.json:
-        result = {
-            "taken_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "environment": described,
-            "passes": [pass_as_json(each, peers) for each in passes],
-            "targets": [verdict.as_json() for verdict in verdicts],
-        }
-        emit(json.dumps(result, indent=2))
+        kept = result.as_json()
+        if before:
+            kept["compared"] = {
+                "figures": count,
+                "changes": [change.as_json() for change in found],
+            }
+        emit(json.dumps(kept, indent=2))
     else:
-        emit("\n".join(environment.lines(described)) + "\n")
-        for each in passes:
-            show(pass_table(each, peers))
-        for verdict in verdicts:
-            emit(str(verdict))
-    return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
+        _print(result)
+        if before:
+            emit("\n" + "\n".join(lines(found, count, before, str(args.compare))))
+    if args.plot:
+        plot(result, args.plot)
+    good = all(verdict.met for verdict in result.verdicts())
+    good = good and not any(change.slower for change in found)
+    return 1 if args.check and not good else 0
 
 
-def _chosen_peers(
-    names: Sequence[str] | None, protocols: Sequence[str] | None, rpc: bool
-) -> list[Peer]:
-    """Return the named variants, or the usual ones, and those of further wires."""
-    from .peers import find_peers
+def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
+    """Return what was measured, or kept, and what it is compared with.
 
-    known = {name: peer for name, peer in find_peers().items() if peer.rpc is rpc}
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        raise CommandError(f"no variant {unknown[0]!r}; there are {', '.join(known)}", status=2)
-    wires = {peer.protocol: None for peer in known.values() if peer.protocol}
-    unknown = [wire for wire in protocols or () if wire not in wires]
-    if unknown:
-        raise CommandError(f"no protocol {unknown[0]!r}; there are {', '.join(wires)}", status=2)
-    chosen = []
-    for name, peer in known.items():
-        named = name in (names or ())
-        added = peer.protocol in (protocols or ())
-        if not (named or added or (not names and peer.protocol is None)):
-            continue
-        if reason := peer.lacks():
-            if named:
-                raise CommandError(f"{name} cannot be measured: {reason}")
-            talk(f"{name} is left out: {reason}")
-        else:
-            chosen.append(peer)
-    return chosen
+    What is wrong with a file is told before anything is measured.
+    """
+    from . import environment
+    from .choosing import orders
+    from .comparing import check_machine
+    from .stored import Result, read
+
+    before = read(args.compare) if args.compare else None
+    if args.source:
+        result = read(args.source)
+        if before:
+            check_machine(result.environment, before, str(args.compare))
+        return result, before
+    repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
+    usual = ALL_SECONDS if args.all else SECONDS
+    duration = args.seconds or (QUICK_SECONDS if args.quick else usual)
+    planned, count = orders(args, repetitions)
+    described = environment.describe([peer for order in planned for peer in order.peers])
+    if before:
+        check_machine(described, before, str(args.compare))
+    return Result(described, _measure(planned, count, repetitions, duration)), before
 
 
-def _chosen_measures(args: argparse.Namespace) -> list[str]:
-    from .measures import MEASURES
-    from .rpc_measures import RPC_MEASURES
-
-    names, known = args.measures, RPC_MEASURES if args.rpc else MEASURES
-    unknown = [name for name in names or () if name not in known]
-    if unknown:
-        text = f"no measure {unknown[0]!r}; there are {', '.join(known)}"
-        raise CommandError(text, status=2)
-    return [name for name in known if not names or name in names]
-
-
-def _measure(
-    args: argparse.Namespace, peers: Sequence[Peer], measures: Sequence[str]
-) -> list[Pass]:
-    from .processes import cores
+def _measure(planned: Sequence[Order], count: int, repetitions: int, duration: float) -> list[Pass]:
     from .schedule import run_pass
 
-    repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
-    duration = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
-    wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
-    if True in wanted and len(cores()) < 2:
-        talk("the processes cannot be pinned: fewer than two cores, or no such call here")
-        wanted = [False]
     bar_class = tqdm_class()
-    count = len(wanted) * repetitions * len(measures) * len(peers)
     bar = bar_class(total=count, unit=" figures") if bar_class else None
     try:
         return [
             run_pass(
-                peers,
-                measures,
-                pinned=pinned,
+                order.peers,
+                order.measures,
+                pinned=order.pinned,
                 repetitions=repetitions,
                 seconds=duration,
                 progress=bar.update if bar else _nothing,
             )
-            for pinned in wanted
+            for order in planned
         ]
     finally:
         if bar:
             bar.close()
+
+
+def _print(result: Result) -> None:
+    from . import environment
+    from .results import pass_table
+
+    emit("\n".join(environment.lines(result.environment)) + "\n")
+    for each in result.passes:
+        show(pass_table(each, result.peers_of(each)))
+    for verdict in result.verdicts():
+        emit(str(verdict))
 
 
 def _nothing(count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import ssl
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +17,10 @@ from .processes import cores
 
 __all__ = ["describe", "lines"]
 
-PACKAGES = ("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel", "msgpack")
+PACKAGES = (
+    *("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel", "msgpack"),
+    *("grpcio", "paramiko"),
+)
 
 
 def describe(peers: Sequence[Peer]) -> dict[str, Any]:
@@ -24,11 +28,16 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
     import wsmux
 
     return {
-        "cpu": _cpu(),
-        "cores": len(cores()) or os.cpu_count(),
+        "machine": {
+            "cpu": _cpu(),
+            "cores": len(cores()) or os.cpu_count(),
+            "architecture": platform.machine(),
+            "memory_gib": _memory_gib(),
+        },
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "openssl": ssl.OPENSSL_VERSION,
         "switch_interval": sys.getswitchinterval(),
         "wsmux": wsmux.__version__,
         "packages": {package: _version(package) for package in PACKAGES},
@@ -42,11 +51,13 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
 
 def lines(environment: dict[str, Any]) -> list[str]:
     """Return the same for people."""
+    machine = environment["machine"]
     load = ", ".join(f"{value:.2f}" for value in environment["load"] or ())
     return [
-        f"{environment['cpu']}, {environment['cores']} cores, load {load or 'unknown'}; "
+        f"{machine['cpu']}, {machine['cores']} cores, load {load or 'unknown'}; "
         f"{environment['system']}",
-        f"{environment['python']}; wsmux {environment['wsmux']}, {_list(environment['packages'])}",
+        f"{environment['python']}, {environment['openssl']}; wsmux {environment['wsmux']}, "
+        f"{_list(environment['packages'])}",
         *(
             f"{name}: {other['python']}; {_list(other['packages'])}"
             for name, other in environment["others"].items()
@@ -65,6 +76,11 @@ def _cpu() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
+
+
+def _memory_gib() -> int:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return round(pages / 1024**3)
 
 
 def _version(package: str) -> str | None:

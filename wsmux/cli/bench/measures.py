@@ -1,6 +1,7 @@
 """Say which figures there are, and make them of what a client has timed.
 
-An upload and a download move as many bytes as the last known rate makes of the wanted time.
+Bulk moves as many bytes as the last known rate makes of the wanted time. What is idle is as much
+as that time allows: from 0.25 seconds up all that there may be.
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from .peer import CHUNK, Client
+from .payload import CHUNK
+from .peer import Client
 
 __all__ = ["MEASURES", "Measure"]
+
+KIB = 1024
 
 # Bytes of the first upload and download, which only finds the rate.
 PROBE = 4 * 1024 * 1024
 
-# Bytes of the exchange on a freshly opened line.
-EXCHANGE = 1024
+# Bytes of a small message, and of the exchange on a freshly opened line.
+SMALL, EXCHANGE = 64, 1024
 
-# Of a ``Client``, or of ``Calls`` with ``--rpc``.
+# How many times longer a measurement under bulk takes than others: a p99 wants many messages.
+LONGER = 2.5
+
+# The part of the most idle things that is opened for each second that a measurement is to take;
+# the fewest; and the most connections. A client knows how many lines.
+IDLE_RATE, FEWEST_IDLE, MOST_CONNECTIONS = 4.0, 20, 100
+
+# Of a ``Client``, of ``Calls`` with ``--rpc``, or of a ``BusClient`` with ``--bus``.
 Rate = Callable[[Any, float, dict[str, float]], float]
 
 
@@ -28,24 +39,31 @@ Rate = Callable[[Any, float, dict[str, float]], float]
 class Measure:
     """Name one figure; ``run(client, seconds, known)`` returns it, ``known`` keeps rates.
 
-    A ``fresh`` one is taken of processes that have done nothing else, and do nothing more.
+    A ``fresh`` one is taken of processes that have done nothing else, and do nothing more. A
+    ``heavy`` one takes long: only when it is named or with ``--all``, fewer times, and in one pass.
     """
 
     title: str
     unit: str
     run: Rate
     fresh: bool = False
+    heavy: bool = False
+    less_is_better: bool = False
 
 
 def _bulk(name: str, move: Callable[[Client, int], float]) -> Rate:
     def run(client: Client, seconds: float, known: dict[str, float]) -> float:
         if name not in known:
             known[name] = PROBE / move(client, PROBE)
-        size = max(1, round(known[name] * seconds / CHUNK)) * CHUNK
+        size = _size(known[name], seconds)
         known[name] = size / move(client, size)
         return known[name] / 1e6
 
     return run
+
+
+def _size(rate: float, seconds: float) -> int:
+    return max(1, round(rate * seconds / CHUNK)) * CHUNK
 
 
 def _pings(client: Client, seconds: float, known: dict[str, float], size: int, lines: int) -> float:
@@ -58,12 +76,100 @@ def _opens(client: Client, seconds: float, known: dict[str, float]) -> float:
     return count / elapsed
 
 
+def _tail(client: Client, seconds: float, known: dict[str, float], figure: str) -> float:
+    """Return one figure of a measurement that gives several, each of them once."""
+    if figure not in known:
+        if "tail" not in known:
+            known["tail"] = client.tail(SMALL, PROBE).rate
+        taken = client.tail(SMALL, _size(known["tail"], LONGER * seconds))
+        known |= {
+            "tail": taken.rate,
+            "tail-p50": taken.p50 * 1e6,
+            "tail-p99": taken.p99 * 1e6,
+            "tail-bulk": taken.rate / 1e6,
+            "tail-window": 100 * taken.p99 * taken.rate,
+        }
+    value = known.pop(figure)
+    return value / client.window() if figure == "tail-window" else value
+
+
+def _connections(
+    client: Client, seconds: float, known: dict[str, float], connections: int
+) -> float:
+    count, elapsed = client.connections(SMALL, connections, seconds)
+    return count / elapsed
+
+
+def _idle_lines(client: Client, seconds: float, known: dict[str, float], side: int) -> float:
+    return client.idle_lines(_many(client.most_idle, seconds))[side] / KIB
+
+
+def _idle_connections(client: Client, seconds: float, known: dict[str, float], side: int) -> float:
+    return client.idle_connections(_many(MOST_CONNECTIONS, seconds))[side] / KIB
+
+
+def _among_idle(client: Client, seconds: float, known: dict[str, float]) -> float:
+    return 100 * client.pings_among_idle(SMALL, _many(client.most_idle, seconds), seconds)
+
+
+def _many(most: int, seconds: float) -> int:
+    return max(FEWEST_IDLE, min(most, round(IDLE_RATE * seconds * most)))
+
+
+def _idle(title: str, run: Rate) -> Measure:
+    return Measure(title, "KiB", run, fresh=True, heavy=True, less_is_better=True)
+
+
 MEASURES = {
     "upload": Measure("upload", "MB/s", _bulk("upload", lambda c, size: c.upload(size))),
     "download": Measure("download", "MB/s", _bulk("download", lambda c, size: c.download(size))),
-    "ping-64": Measure("ping 64 B, 1 stream", "/s", partial(_pings, size=64, lines=1)),
-    "ping-1k": Measure("ping 1 KiB, 1 stream", "/s", partial(_pings, size=1024, lines=1)),
-    "ping-1k-10": Measure("ping 1 KiB, 10 streams", "/s", partial(_pings, size=1024, lines=10)),
-    "ping-1k-100": Measure("ping 1 KiB, 100 streams", "/s", partial(_pings, size=1024, lines=100)),
+    "echo": Measure("echo, each way", "MB/s", _bulk("echo", lambda c, size: c.echo(size))),
+    "ping-64": Measure("ping 64 B, 1 stream", "/s", partial(_pings, size=SMALL, lines=1)),
+    "ping-1k": Measure("ping 1 KiB, 1 stream", "/s", partial(_pings, size=KIB, lines=1)),
+    "ping-1k-10": Measure("ping 1 KiB, 10 streams", "/s", partial(_pings, size=KIB, lines=10)),
+    "ping-1k-100": Measure("ping 1 KiB, 100 streams", "/s", partial(_pings, size=KIB, lines=100)),
+    "ping-1k-1000": Measure(
+        "ping 1 KiB, 1,000 streams", "/s", partial(_pings, size=KIB, lines=1000), heavy=True
+    ),
     "opens": Measure("open + 1 KiB echo + close", "/s", _opens),
+    "tail-p50": Measure(
+        "64 B ping under an upload, p50",
+        "us",
+        partial(_tail, figure="tail-p50"),
+        less_is_better=True,
+    ),
+    "tail-p99": Measure(
+        "64 B ping under an upload, p99",
+        "us",
+        partial(_tail, figure="tail-p99"),
+        less_is_better=True,
+    ),
+    "tail-bulk": Measure("that upload", "MB/s", partial(_tail, figure="tail-bulk")),
+    "tail-window": Measure(
+        "that p99 x that upload, of the window",
+        "%",
+        partial(_tail, figure="tail-window"),
+        less_is_better=True,
+    ),
+    **{
+        f"connections-{count}": Measure(
+            f"ping 64 B, {count} connections",
+            "/s",
+            partial(_connections, connections=count),
+            fresh=True,
+            heavy=True,
+        )
+        for count in (1, 10, 50, 200)
+    },
+    "idle-stream-server": _idle("idle stream, server", partial(_idle_lines, side=0)),
+    "idle-stream-client": _idle("idle stream, client", partial(_idle_lines, side=1)),
+    "idle-connection-server": _idle("idle connection, server", partial(_idle_connections, side=0)),
+    "idle-connection-client": _idle("idle connection, client", partial(_idle_connections, side=1)),
+    "among-idle": Measure(
+        "64 B ping among 10,000 idle streams, of it among none",
+        "%",
+        _among_idle,
+        fresh=True,
+        heavy=True,
+    ),
 }

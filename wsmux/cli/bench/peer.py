@@ -5,7 +5,9 @@ Its first message, or its first bytes, say what the client wants:
 
 - ``E`` and anything: send all of it back, this message included, until the line ends;
 - ``U`` and a uint64: that many bytes will come; answer with the number that came;
-- ``D`` and a uint64: send that many bytes.
+- ``D`` and a uint64: send that many bytes;
+- ``M`` and a uint64: answer with the bytes of memory the server takes, and the same for each
+  further message of that kind.
 """
 
 from __future__ import annotations
@@ -14,32 +16,36 @@ import os
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from .interpreters import missing_module
+from .payload import CHUNK, check_piece, memory, pieces
 
 if TYPE_CHECKING:
+    from .bus.figures import BusClient
     from .calls import Calls
 
 __all__ = [
     "CHUNK",
     "DOWNLOAD",
     "ECHO",
+    "Grown",
     "HEAD",
+    "MEMORY",
     "UPLOAD",
     "Client",
     "Line",
     "Open",
     "Peer",
-    "send_bytes",
+    "Serve",
+    "Tail",
+    "answers",
     "serve_line",
 ]
 
-CHUNK = 64 * 1024  # a message of the raw pair, a write of a stream
-
-UPLOAD, DOWNLOAD, ECHO = b"U", b"D", b"E"
+UPLOAD, DOWNLOAD, ECHO, MEMORY = b"U", b"D", b"E", b"M"
 HEAD = struct.Struct(">cQ")
 
 
@@ -56,6 +62,22 @@ class Line(NamedTuple):
 
 
 Open = Callable[[], Line]
+Serve = Callable[[Line], object]
+
+
+class Tail(NamedTuple):
+    """Hold how long small messages took under bulk, in seconds, and bytes of bulk per second."""
+
+    p50: float
+    p99: float
+    rate: float
+
+
+class Grown(NamedTuple):
+    """Hold bytes of memory for each thing that was opened."""
+
+    server: float
+    client: float
 
 
 class Client(ABC):
@@ -63,7 +85,12 @@ class Client(ABC):
 
     ``blocking.py`` does it with lines. A library that blocks no thread brings its own, so that
     its loops run where the library wants them.
+
+    Attributes:
+        most_idle: lines that may be open and idle at once.
     """
+
+    most_idle = 1_000
 
     @abstractmethod
     def upload(self, size: int) -> float:
@@ -72,6 +99,13 @@ class Client(ABC):
     @abstractmethod
     def download(self, size: int) -> float:
         """Have ``size`` bytes sent on a new line; return the seconds until the last has come."""
+
+    @abstractmethod
+    def echo(self, size: int) -> float:
+        """Have ``size`` bytes sent back on a new line, sent without waiting for what comes back.
+
+        Return the seconds until the last is back.
+        """
 
     @abstractmethod
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
@@ -87,6 +121,33 @@ class Client(ABC):
         Return how many lines, and the seconds that took.
         """
 
+    def tail(self, size: int, bulk: int) -> Tail:
+        """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""
+        raise NotImplementedError(f"{type(self).__name__} does one thing at a time")
+
+    def window(self) -> int:
+        """Return the bytes that may be unread on one line."""
+        raise NotImplementedError(f"{type(self).__name__} tells no window")
+
+    def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
+        """Do what ``pings`` does with one line on each of ``count`` new connections."""
+        raise NotImplementedError(f"{type(self).__name__} has one connection")
+
+    def idle_lines(self, count: int) -> Grown:
+        """Open lines that do nothing; return what each takes. The processes are new ones."""
+        raise NotImplementedError(f"{type(self).__name__} does not tell its memory")
+
+    def idle_connections(self, count: int) -> Grown:
+        """Do the same with connections, on each of which there was one exchange."""
+        raise NotImplementedError(f"{type(self).__name__} has one connection")
+
+    def pings_among_idle(self, size: int, count: int, seconds: float) -> float:
+        """Return the rate of ``pings`` on one line among ``count`` idle ones, to that among none.
+
+        The processes are new ones.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no idle lines")
+
 
 class Peer(ABC):
     """Be one variant of the measurement: a library, or a pair of them, with its settings.
@@ -97,14 +158,16 @@ class Peer(ABC):
         name: one word, for the command line and the results.
         about: what it is, in a few words.
         base: the variant that ratios are taken against.
-        protocol: the wire it is there for; ``None`` when it is measured unasked.
+        protocol: the wire it is there for, which ``--protocol`` chooses it by.
         needs: modules that must be installed.
         hides: modules that are made to look as if they were not, before anything is imported.
         environment: variables to set in both processes; ``None`` removes one.
         python_variable: the environment variable that names the Python to run it, where it needs
             another one than this.
-        rpc: it makes calls, and is measured with ``--rpc`` only; ``connect`` returns ``Calls``.
+        kind: what is measured of it: ``"streams"``, or with the option of that name ``"rpc"`` or
+            ``"bus"``; ``connect`` returns a ``Client``, ``Calls`` or a ``BusClient``.
         leaves_out: figures that cannot be taken of it.
+        on_demand: whether it is measured only when it is named, or with ``--all``.
     """
 
     name: ClassVar[str]
@@ -115,8 +178,9 @@ class Peer(ABC):
     hides: ClassVar[tuple[str, ...]] = ()
     environment: ClassVar[dict[str, str | None]] = {}
     python_variable: ClassVar[str | None] = None
-    rpc: ClassVar[bool] = False
+    kind: ClassVar[str] = "streams"
     leaves_out: ClassVar[tuple[str, ...]] = ()
+    on_demand: ClassVar[bool] = False
 
     @property
     def python(self) -> str | None:
@@ -147,46 +211,50 @@ class Peer(ABC):
         """Run ``serve_line`` for every line of every client; return the address."""
 
     @abstractmethod
-    def connect(self, address: str) -> AbstractContextManager[Client | Calls]:
+    def connect(self, address: str) -> AbstractContextManager[Client | Calls | BusClient]:
         """Return what measures a server."""
 
 
 def serve_line(line: Line, first: bytes | None = None) -> None:
     """Do what the client asks for, as the server; ``first`` has been received already."""
+    send = line.send
+    for message in answers(line.receive, first):
+        send(message)
+
+
+def answers(receive: Callable[[int], bytes], first: bytes | None = None) -> Iterator[bytes]:
+    """Yield what a server sends on a line, for libraries that ask for it."""
     if first is None:
-        first = line.receive(CHUNK)
+        first = receive(CHUNK)
     if first[:1] == ECHO:
         while first:
-            line.send(first)
-            first = line.receive(CHUNK)
+            yield first
+            first = receive(CHUNK)
         return
-    while first and len(first) < HEAD.size:
-        first += line.receive(CHUNK)
-    if not first:
-        return
+    while len(first) < HEAD.size:
+        more = receive(CHUNK) if first else b""
+        if not more:
+            return  # the line has ended
+        first += more
     command, size = HEAD.unpack_from(first)
     if command == UPLOAD:
-        _take(line, size, len(first) - HEAD.size)
+        yield HEAD.pack(UPLOAD, _take(receive, size, first[HEAD.size :]))
     elif command == DOWNLOAD:
-        send_bytes(line, size)
+        yield from pieces(size)
+    elif command == MEMORY:
+        while first:
+            yield HEAD.pack(MEMORY, memory())
+            first = receive(CHUNK)
     else:
         raise ValueError(f"unknown command {command!r}")
 
 
-def _take(line: Line, size: int, received: int) -> None:
-    receive = line.receive
+def _take(receive: Callable[[int], bytes], size: int, first: bytes) -> int:
+    """Receive up to ``size`` bytes of bulk; return how many came."""
+    received = check_piece(first, 0) if first else 0
     while received < size:
         chunk = receive(CHUNK)
         if not chunk:
             break
-        received += len(chunk)
-    line.send(HEAD.pack(UPLOAD, received))
-
-
-def send_bytes(line: Line, size: int) -> None:
-    """Send ``size`` bytes in chunks, as either side."""
-    chunk, send = bytes(CHUNK), line.send
-    for _ in range(size // CHUNK):
-        send(chunk)
-    if size % CHUNK:
-        send(chunk[: size % CHUNK])
+        received = check_piece(chunk, received)
+    return received

@@ -24,6 +24,9 @@ PATIENCE = 5.0
 # Seconds for an answer beyond those that it is meant to take, and how many times those it may.
 LATENESS, STRETCH = 30.0, 20.0
 
+# The same for a measure that opens much before it begins, and for a process to begin.
+HEAVY_LATENESS = 150.0
+
 # Where this package is, for a Python that has it not installed.
 ROOT = Path(__file__).parents[3]
 
@@ -38,14 +41,17 @@ def cores() -> list[int]:
 
 
 class Processes:
-    """Hold both processes of one variant, each on a core of its own if ``pinned``."""
+    """Hold both processes of one variant, each on a core of its own if ``pinned``.
+
+    That they do not even begin is a failure of each figure, and of no other variant's.
+    """
 
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer = peer
         self.pinned = pinned
         self._places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
         self._running: list[subprocess.Popen[str]] = []
-        self._begin()
+        self._broken: str | None = None  # why they do not begin
 
     def _begin(self) -> None:
         try:
@@ -57,25 +63,27 @@ class Processes:
             self.close(at_once=True)
             raise
 
-    def measure(self, name: str, seconds: float) -> float:
-        """Return one figure.
+    def measure(self, name: str, seconds: float, heavy: bool = False) -> float:
+        """Return one figure; a ``heavy`` one may take longer.
 
         Raises:
             MeasurementFailed: there is none; the next one is taken by new processes.
         """
         try:
+            if self._broken is not None:
+                raise CommandError(self._broken)
             if not self._running:
                 self._begin()
-            return self._measure(name, seconds)
+            return self._measure(name, seconds, HEAVY_LATENESS if heavy else LATENESS)
         except (CommandError, BrokenPipeError) as error:
             self.close(at_once=True)
             raise MeasurementFailed(str(error)) from None
 
-    def _measure(self, name: str, seconds: float) -> float:
+    def _measure(self, name: str, seconds: float, lateness: float) -> float:
         assert self._client.stdin is not None
         self._client.stdin.write(json.dumps({"measure": name, "seconds": seconds}) + "\n")
         self._client.stdin.flush()
-        answer = self._answer(self._client, seconds)
+        answer = self._answer(self._client, lateness + STRETCH * seconds)
         if "error" in answer:
             raise CommandError(answer["error"])
         return float(answer["value"])
@@ -103,10 +111,11 @@ class Processes:
             self._running.append(process)
         return process
 
-    def _answer(self, process: subprocess.Popen[str], seconds: float = 0.0) -> dict[str, Any]:
+    def _answer(
+        self, process: subprocess.Popen[str], longest: float = HEAVY_LATENESS
+    ) -> dict[str, Any]:
         """Return the next answer, for which nothing else was written before."""
         assert process.stdout is not None
-        longest = LATENESS + STRETCH * seconds
         if not select.select([process.stdout], [], [], longest)[0]:
             raise CommandError(f"no answer in {longest:.0f} s")
         line = process.stdout.readline()
@@ -129,6 +138,10 @@ class Processes:
         self._running.clear()
 
     def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except CommandError as error:
+            self._broken = f"it does not begin: {error}"
         return self
 
     def __exit__(

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import partial
 
 from .calls import Calls
-from .measures import MEASURES, Measure
+from .measures import Measure
 
-__all__ = ["EVERY_MEASURE", "RPC_MEASURES"]
+__all__ = ["RPC_MEASURES"]
 
 KIB = 1024
 
@@ -62,8 +62,14 @@ RPC_MEASURES = {
     "stream": Measure("stream, echoed messages", "/s", _streamed),
     "subscription": Measure("subscription, messages", "/s", _subscribed),
     "echo-64k": Measure("echo of 64 KiB, each way", "MB/s", _echoes),
-    "idle-server": Measure("idle session, server", "KiB", partial(_idle, side=0), fresh=True),
-    "idle-client": Measure("idle session, client", "KiB", partial(_idle, side=1), fresh=True),
+    **{
+        f"idle-{name}": Measure(
+            f"idle session, {name}",
+            "KiB",
+            partial(_idle, side=side),
+            fresh=True,
+            less_is_better=True,
+        )
+        for side, name in enumerate(("server", "client"))
+    },
 }
-
-EVERY_MEASURE = MEASURES | RPC_MEASURES

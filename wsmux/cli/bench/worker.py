@@ -12,9 +12,9 @@ import signal
 import sys
 from typing import Any
 
+from .every_measure import EVERY_MEASURE
 from .peer import Peer
 from .peers import find_peers
-from .rpc_measures import EVERY_MEASURE
 
 __all__ = ["main"]
 

@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from ..peer import CHUNK, DOWNLOAD, ECHO, HEAD, UPLOAD, Client, Peer
+from ..measures import MEASURES
+from ..payload import CHUNK, check_piece, pieces
+from ..peer import DOWNLOAD, ECHO, HEAD, UPLOAD, Client, Peer
 
 # Bytes asked of the socket at a time, as many as wsmux comes to take.
 RECEIVE = 256 * 1024
@@ -35,6 +37,8 @@ class Libp2pYamux(Peer):
         "simple_websocket",
     )
     python_variable = "WSMUX_LIBP2P_PYTHON"
+    leaves_out = tuple(name for name, each in MEASURES.items() if each.heavy or "tail" in name)
+    on_demand = True
 
     @contextmanager
     def serve(self) -> Iterator[str]:
@@ -152,11 +156,8 @@ async def _read(stream: Any) -> bytes:
 
 
 async def _send_bytes(stream: Any, size: int) -> None:
-    chunk = bytes(CHUNK)
-    for _ in range(size // CHUNK):
+    for chunk in pieces(size):
         await stream.write(chunk)
-    if size % CHUNK:
-        await stream.write(chunk[: size % CHUNK])
 
 
 # The server
@@ -203,17 +204,18 @@ async def _answer(stream: Any) -> None:
             await stream.write(first)
             first = await _read(stream)
         return
-    while first and len(first) < HEAD.size:
-        first += await _read(stream)
-    if not first:
-        return
+    while len(first) < HEAD.size:
+        more = await _read(stream) if first else b""
+        if not more:
+            return
+        first += more
     command, size = HEAD.unpack_from(first)
     if command == DOWNLOAD:
         await _send_bytes(stream, size)
         return
-    received = len(first) - HEAD.size
+    received = check_piece(first[HEAD.size :], 0) if first[HEAD.size :] else 0
     while received < size and (chunk := await _read(stream)):
-        received += len(chunk)
+        received = check_piece(chunk, received)
     await stream.write(HEAD.pack(UPLOAD, received))
 
 
@@ -259,11 +261,13 @@ class Trio(Client):
         elapsed: float = self._run(self._timed, _download, size)
         return elapsed
 
-    async def _timed(self, move: Callable[[Any, int], Awaitable[None]], size: int) -> float:
+    def echo(self, size: int) -> float:
+        elapsed: float = self._run(self._timed, _echo, size)
+        return elapsed
+
+    async def _timed(self, move: Callable[[Any, int], Awaitable[float]], size: int) -> float:
         stream = await self._muxer.open_stream()
-        start = time.perf_counter()
-        await move(stream, size)
-        elapsed = time.perf_counter() - start
+        elapsed = await move(stream, size)
         await stream.close()
         return elapsed
 
@@ -274,7 +278,7 @@ class Trio(Client):
     async def _pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
         import trio
 
-        message = ECHO + bytes(size - 1)
+        message = ECHO + b"".join(pieces(size - 1))
         opened = [await self._muxer.open_stream() for _ in range(lines)]
         for stream in opened:
             await _exchange(stream, message)
@@ -302,7 +306,7 @@ class Trio(Client):
         return counted
 
     async def _opens(self, size: int, seconds: float) -> tuple[int, float]:
-        message = ECHO + bytes(size - 1)
+        message = ECHO + b"".join(pieces(size - 1))
         count = 0
         start = time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds or not count:
@@ -322,25 +326,50 @@ async def _some(stream: Any) -> bytes:
 
 async def _exchange(stream: Any, message: bytes) -> None:
     await stream.write(message)
-    left = len(message)
-    while left > 0:
-        left -= len(await _some(stream))
+    data = await _some(stream)
+    while len(data) < len(message):
+        data += await _some(stream)
+    if data != message:
+        raise RuntimeError("the echo is not what was sent")
 
 
-async def _upload(stream: Any, size: int) -> None:
+async def _upload(stream: Any, size: int) -> float:
+    start = time.perf_counter()
     await stream.write(HEAD.pack(UPLOAD, size))
     await _send_bytes(stream, size)
     answer = b""
     while len(answer) < HEAD.size:
         answer += await _some(stream)
+    elapsed = time.perf_counter() - start
     if HEAD.unpack(answer) != (UPLOAD, size):
         raise RuntimeError(f"the server counted {HEAD.unpack(answer)[1]} of {size} bytes")
+    return elapsed
 
 
-async def _download(stream: Any, size: int) -> None:
+async def _download(stream: Any, size: int) -> float:
+    start = time.perf_counter()
     await stream.write(HEAD.pack(DOWNLOAD, size))
-    while size > 0:
-        size -= len(await _some(stream))
+    await _take(stream, size)
+    return time.perf_counter() - start
+
+
+async def _echo(stream: Any, size: int) -> float:
+    import trio
+
+    await _exchange(stream, ECHO)
+    start = time.perf_counter()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send_bytes, stream, size)
+        await _take(stream, size)
+    return time.perf_counter() - start
+
+
+async def _take(stream: Any, size: int) -> None:
+    received = 0
+    while received < size:
+        received = check_piece(await _some(stream), received)
+    if received > size:
+        raise RuntimeError(f"{received - size} bytes more than {size} came")
 
 
 PEERS: list[Peer] = [Libp2pYamux()]

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import ClassVar
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..blocking import Blocking
+from ..blocking import Blocking, Dialled
 from ..peer import Client, Line, Peer, serve_line
+from ..secured import AUTHORITY, client_context, server_context
+
+if TYPE_CHECKING:
+    import wsmux
+    from wsmux.sources import Connections
 
 PURE_PYTHON = "WSMUX_PURE_PYTHON_MASK"
 
-# One for each line at a time: a hundred, and those that are still being closed.
-WORKERS = 256
+# One for each line at a time: a thousand, and those that are still being closed.
+WORKERS = 1280
+
+# Seconds for a worker to start, one after the other, on a machine that has much else to do.
+PATIENCE = 60.0
+
+# Streams that one side may have open: the idle ones, and those that are measured.
+MOST = 12_000
 
 
 class Mux(Peer):
@@ -23,6 +37,7 @@ class Mux(Peer):
     needs: ClassVar[tuple[str, ...]] = ("websockets",)
     wire: ClassVar[str] = "wsmux"
     c_masker: ClassVar[bool] = True
+    watched: ClassVar[bool] = False
     environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: None}
 
     def check(self) -> None:
@@ -33,25 +48,90 @@ class Mux(Peer):
 
     @contextmanager
     def serve(self) -> Iterator[str]:
+        with self.served(None) as address:
+            yield address
+
+    @contextmanager
+    def served(self, context: ssl.SSLContext | None) -> Iterator[str]:
+        """Serve lines on one address, and idle ones on another; yield both."""
         import wsmux
 
         def handle(stream: wsmux.Stream) -> None:
-            serve_line(Line(stream.write, stream.read, stream.close))
+            serve_line(_line(stream))
 
-        with wsmux.serve(stream_handler=handle, workers=WORKERS, protocols=(self.wire,)) as server:
-            yield server.url
+        serve = partial(
+            wsmux.serve,
+            protocols=(self.wire,),
+            config=self._config(max_streams=MOST, max_unaccepted=MOST, open_timeout=PATIENCE),
+            ssl_context=context,
+        )
+        with (
+            serve(stream_handler=handle, workers=WORKERS) as server,
+            self._watching(server),
+            serve(_hold) as holder,
+        ):
+            yield f"{server.url} {holder.url}"
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Client]:
+        with self.connected(address, None) as client:
+            yield client
+
+    @contextmanager
+    def connected(self, address: str, context: ssl.SSLContext | None) -> Iterator[Client]:
+        """Connect to what ``served`` yields."""
         import wsmux
 
-        with wsmux.connect(address, protocol=self.wire) as connection:
+        url, holder = address.split(" ")
 
-            def opener() -> Line:
-                stream = connection.open_stream()
-                return Line(stream.write, stream.read, stream.close)
+        connect = partial(
+            wsmux.connect, protocol=self.wire, ssl_context=context, config=self._config()
+        )
 
-            yield Blocking(opener)
+        def dial(url: str) -> Dialled:
+            connection = connect(url)
+            return Dialled(_opener(connection), connection.close)
+
+        with connect(url) as connection, self._watching(connection):
+            yield Blocking(
+                _opener(connection),
+                dial=partial(dial, url),
+                hold=partial(dial, holder),
+                window=connection.config.receive_window,
+            )
+
+    def _config(self, **fields: Any) -> wsmux.Config:
+        import wsmux
+
+        return wsmux.Config(recording=wsmux.Recording() if self.watched else None, **fields)
+
+    def _watching(self, connections: Connections) -> AbstractContextManager[object]:
+        import wsmux
+
+        return wsmux.StallWatch(connections) if self.watched else nullcontext()
+
+
+def _line(stream: wsmux.Stream) -> Line:
+    return Line(stream.write, stream.read, stream.close)
+
+
+def _opener(connection: wsmux.Connection) -> Callable[[], Line]:
+    return lambda: _line(connection.open_stream())
+
+
+def _hold(connection: wsmux.Connection) -> None:
+    """Serve the first stream, and accept the others, which no thread waits for."""
+    import wsmux
+
+    def serve(line: Line) -> None:
+        with suppress(wsmux.ConnectionClosed):  # the client has gone
+            serve_line(line)
+
+    held: list[wsmux.Stream] = []
+    with suppress(wsmux.ConnectionClosed):
+        first = connection.accept_stream()
+        threading.Thread(target=serve, args=(_line(first),), daemon=True).start()
+        held.extend(connection)
 
 
 class PureMux(Mux):
@@ -64,6 +144,37 @@ class PureMux(Mux):
     environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: "1"}
 
 
+class TlsMux(Mux):
+    """Over TLS."""
+
+    name = "wsmux-tls"
+    about = "wsmux over TLS, masking by C"
+    base = "wsmux"
+    needs = (*Mux.needs, *AUTHORITY)
+    on_demand = True
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        with server_context() as (context, certificate), self.served(context) as address:
+            yield f"{certificate} {address}"
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Client]:
+        certificate, _, urls = address.partition(" ")
+        with self.connected(urls, client_context(certificate)) as client:
+            yield client
+
+
+class WatchedMux(Mux):
+    """With a recorder of the last frames and a watch for stalls at both ends."""
+
+    name = "wsmux-watched"
+    about = "wsmux with recorder and watchdog, masking by C"
+    base = "wsmux"
+    watched = True
+    on_demand = True
+
+
 class JsWsMux(Mux):
     """On the wire of npm ``@matrixai/ws``."""
 
@@ -71,6 +182,7 @@ class JsWsMux(Mux):
     about = "wsmux on the wire js-ws, masking by C"
     base = "wsmux"
     wire = protocol = "js-ws"
+    on_demand = True
 
 
 class YamuxMux(Mux):
@@ -80,6 +192,7 @@ class YamuxMux(Mux):
     about = "wsmux on the wire yamux, masking by C"
     base = "wsmux"
     wire = protocol = "yamux"
+    on_demand = True
 
 
 class BymuxMux(Mux):
@@ -89,6 +202,10 @@ class BymuxMux(Mux):
     about = "wsmux on the wire bymux, masking by C"
     base = "wsmux"
     wire = protocol = "bymux"
+    on_demand = True
 
 
-PEERS: list[Peer] = [Mux(), PureMux(), JsWsMux(), YamuxMux(), BymuxMux()]
+PEERS: list[Peer] = [
+    *(Mux(), PureMux(), TlsMux(), WatchedMux()),
+    *(JsWsMux(), YamuxMux(), BymuxMux()),
+]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..blocking import Blocking
 from ..calls import Calls, LineCalls, serve_calls
-from ..peer import Client, Line, Peer, serve_line
+from ..listening import listening
+from ..measures import MEASURES
+from ..peer import Client, Line, Peer, Serve, serve_line
+from ..secured import AUTHORITY, client_context, server_context
+
+if TYPE_CHECKING:
+    from ..bus.figures import BusClient
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
@@ -21,9 +26,13 @@ class Raw(Peer):
     """Both as shipped, but for TCP_NODELAY on the server, which simple-websocket leaves off."""
 
     name = "raw"
-    about = "websocket-client and simple-websocket, one WebSocket a line, 64 KiB messages"
+    about = "websocket-client and simple-websocket, a new WebSocket a line, 64 KiB messages"
     needs: ClassVar[tuple[str, ...]] = ("websocket", "simple_websocket")
     hides: ClassVar[tuple[str, ...]] = ("wsaccel",)
+    leaves_out: ClassVar[tuple[str, ...]] = (
+        *("idle-connection-server", "idle-connection-client"),  # a line is one
+        *("among-idle", "tail-window"),
+    )
 
     def check(self) -> None:
         from websocket import _abnf
@@ -37,12 +46,11 @@ class Raw(Peer):
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-            threading.Thread(target=_accept, args=(listener, self.serve_line), daemon=True).start()
-            yield f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+        with listening(partial(_serve, self.serve_line)) as port:
+            yield f"ws://127.0.0.1:{port}/"
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client | Calls]:
+    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
         yield Blocking(partial(open_line, address))
 
 
@@ -55,46 +63,64 @@ class Accelerated(Raw):
     hides = ()
 
 
+class RawTls(Raw):
+    """The same over TLS; nothing that sends and receives at once, which OpenSSL forbids."""
+
+    name = "raw-tls"
+    about = "the same as raw over TLS"
+    needs = (*Raw.needs, *AUTHORITY)
+    leaves_out = tuple(
+        each for each in MEASURES if each not in ("upload", "download", "ping-64", "ping-1k")
+    )
+    on_demand = True
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        def serve(sock: socket.socket) -> None:
+            _serve(self.serve_line, context.wrap_socket(sock, server_side=True))
+
+        with server_context() as (context, certificate), listening(serve) as port:
+            yield f"{certificate} wss://127.0.0.1:{port}/"
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
+        certificate, _, url = address.partition(" ")
+        options = {"context": client_context(certificate)}
+        yield Blocking(partial(open_line, url, sslopt=options))
+
+
 class RawCalls(Raw):
     """The same for calls, each of which is an echo."""
 
     name = base = "raw-calls"
     about = "websocket-client and simple-websocket, one WebSocket for each call at a time"
-    rpc = True
+    kind = "rpc"
     leaves_out = ("idle-server", "idle-client")
 
     def serve_line(self, line: Line) -> None:
         serve_calls(line)
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client | Calls]:
+    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
         yield LineCalls(partial(open_line, address))
 
 
-def open_line(address: str) -> Line:
+def open_line(address: str, **options: Any) -> Line:
     """Open a WebSocket."""
     import websocket
 
-    client = websocket.create_connection(address)
+    client = websocket.create_connection(address, **options)
     return Line(client.send_binary, lambda size: cast(bytes, client.recv()), client.close)
 
 
-def _accept(listener: socket.socket, serve: Callable[[Line], None]) -> None:
-    with suppress(OSError):  # closed: the measurement is over
-        while True:
-            sock, _ = listener.accept()
-            threading.Thread(target=_serve, args=(sock, serve), daemon=True).start()
-
-
-def _serve(sock: socket.socket, serve: Callable[[Line], None]) -> None:
+def _serve(serve: Serve, sock: socket.socket) -> None:
     import simple_websocket
 
-    from wsmux.deadline import Deadline
+    from wsmux.deadlines import Deadline
     from wsmux.transports.http_request import read_request
 
     environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
     sock.settimeout(None)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = simple_websocket.Server.accept(environ)
 
     def receive(size: int) -> bytes:
@@ -103,8 +129,8 @@ def _serve(sock: socket.socket, serve: Callable[[Line], None]) -> None:
         except simple_websocket.ConnectionClosed:
             return b""
 
-    with suppress(simple_websocket.ConnectionClosed, OSError):
+    with suppress(simple_websocket.ConnectionClosed):
         serve(Line(server.send, receive, server.close))
 
 
-PEERS: list[Peer] = [Raw(), Accelerated(), RawCalls()]
+PEERS: list[Peer] = [Raw(), Accelerated(), RawTls(), RawCalls()]

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
-from ..calls import SMALL, Calls, memory
+from ..calls import SMALL, Calls
+from ..payload import memory
 from ..peer import Peer
 from .river import SERVICE, serve_river
 
@@ -30,7 +31,7 @@ class ReplitRiver(Peer):
     name = "replit-river"
     about = "replit-river's asyncio client, wsmux.rpc's server"
     base = "raw-calls"
-    rpc = True
+    kind = "rpc"
     needs: ClassVar[tuple[str, ...]] = ("replit_river", "websocket", "simple_websocket")
     python_variable = "WSMUX_RIVER_PYTHON"
 

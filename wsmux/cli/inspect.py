@@ -1,0 +1,217 @@
+"""Show what a recorded conversation is made of, or the bytes of one that are piped in.
+
+A line for each frame on stdout: when, which way (> sent, < received), stream, type, and the rest.
+Exit status 2 when the input is none, or ends early: what could be read was shown then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import IO, TYPE_CHECKING, Any
+
+from .addresses import PROTOCOLS
+from .terminal import CommandError, emit
+
+if TYPE_CHECKING:
+    from ..protocols.carrier import Framing, Received
+    from ..protocols.heads import FrameHead
+    from ..recordings import Entry, Header
+
+EPILOG = "Example: nc -l 9000 | tee log | wsmux inspect --protocol yamux -"
+
+CHUNK = 64 * 1024
+
+# Longest message that is put together of raw bytes.
+MAX_MESSAGE = 16 * 1024 * 1024
+
+# How the handshakes of both sides begin and end, and bytes that they may have.
+HANDSHAKES, END = (b"GET ", b"HTTP/1.1 "), b"\r\n\r\n"
+MAX_HANDSHAKE = 64 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``wsmux inspect``."""
+    parser.add_argument("file", metavar="FILE", help="a recording, or raw bytes; - is stdin")
+    parser.add_argument(
+        "--protocol", choices=PROTOCOLS, help="take raw bytes of this wire, not a recording"
+    )
+    parser.add_argument(
+        "--from",
+        dest="sender",
+        choices=("client", "server"),
+        default="client",
+        help="who sent the raw bytes; the client by default",
+    )
+    parser.add_argument(
+        "--carrier",
+        choices=("bytes", "websocket"),
+        default="bytes",
+        help="what the raw bytes are: those of a plain socket (default), or of a WebSocket, "
+        "with or without its handshake",
+    )
+    parser.add_argument(
+        "--stream", type=int, action="append", metavar="ID", help="this stream only; repeatable"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, a line for each frame")
+
+
+def opened(path: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a file to read bytes; ``-`` is stdin.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    return nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print frame by frame, as they come."""
+    from ..recordings import BadRecording
+
+    with opened(args.file) as file:
+        try:
+            if args.protocol:
+                _raw(file, args)
+            else:
+                _recording(file, args)
+        except BadRecording as error:
+            raise CommandError(f"{args.file}: {error}", status=2) from error
+    return 0
+
+
+def _recording(file: IO[bytes], args: argparse.Namespace) -> None:
+    from ..recordings import entry_line, header_line, read_recording
+
+    header, entries = read_recording(file)
+    if args.json:
+        emit(header_line(header))
+    else:
+        for line in _about(header):
+            emit(line)
+    for entry in entries:
+        if not args.stream or entry.head.stream in args.stream:
+            emit(entry_line(entry) if args.json else _shown(entry))
+
+
+def _about(header: Header) -> Iterator[str]:
+    from ..logs import printable
+
+    yield printable(
+        f"# {header.name}: {header.role} of {header.wire} over {header.carrier}, "
+        f"wsmux {header.version}, since {header.started}"
+    )
+    if header.lost_sent or header.lost_received:
+        yield (
+            f"# {header.lost_sent} frames sent and {header.lost_received} received before were "
+            f"not kept"
+        )
+    yield printable(f"# {'lives' if header.ended is None else header.ended}")
+
+
+def _shown(entry: Entry) -> str:
+    return f"{entry.time:12.6f} {'>' if entry.sent else '<'} {_described(entry.head)}"
+
+
+def _described(head: FrameHead) -> str:
+    from ..logs import printable
+
+    stream = "-" if head.stream is None else str(head.stream)
+    facts: list[str] = [*head.flags]
+    if head.direction is not None:
+        facts.append(head.direction)
+    for name in ("length", "credit", "code", "value"):
+        value = getattr(head, name)
+        if value is not None:
+            facts.append(f"{name} {value}")
+    if head.detail:
+        facts.append(head.detail)
+    return printable(f"{stream:>6} {head.type:<13} {' '.join(facts)}".rstrip())
+
+
+def _raw(file: IO[bytes], args: argparse.Namespace) -> None:
+    for place, head, size in _frames(file, args):
+        if not args.stream or head.stream in args.stream:
+            if args.json:
+                found: dict[str, Any] = {"offset": place, "from": args.sender}
+                facts = head._asdict().items()
+                found |= {name: value for name, value in facts if value not in (None, (), "")}
+                emit(json.dumps(found | {"size": size}))
+            else:
+                emit(f"{place:>12} {'>' if args.sender == 'client' else '<'} {_described(head)}")
+
+
+def _frames(file: IO[bytes], args: argparse.Namespace) -> Iterator[tuple[int, FrameHead, int]]:
+    """Yield where each frame begins, not counting the carrier's bytes, what it says, its size.
+
+    Raises:
+        BadRecording: the bytes are none of this wire, or end within a frame.
+    """
+    from ..exceptions import RemoteProtocolError
+    from ..protocols.heads import cutter, read_head
+    from ..recordings import BadRecording
+
+    framing, cut = _receiver(args), cutter(args.protocol, keep=False)
+    place = malformed = 0
+    try:
+        for kind, data in _messages(file, framing, args.carrier == "websocket"):
+            whole = [(bytes(data), len(data))]
+            frames = cut.feed(data) if cut is not None and kind is kind.BINARY else whole
+            for start, size in frames:
+                head = read_head(args.protocol, start, size, kind)
+                malformed += head.type == "MALFORMED"
+                yield place, head, size
+                place += size
+    except RemoteProtocolError as error:
+        raise BadRecording(f"behind {place} bytes of {args.protocol}: {error}") from error
+    if not framing.between_messages() or (cut is not None and cut.incomplete):
+        raise BadRecording("the bytes are truncated: they end within a frame")
+    if malformed:
+        raise BadRecording(f"frames that cannot be read: {malformed}")
+
+
+def _receiver(args: argparse.Namespace) -> Framing:
+    """Return what parses the bytes, as whoever received them did."""
+    from ..config import Config
+    from ..protocols.base import Role
+    from ..transports.wires import wire
+
+    role = Role.SERVER if args.sender == "client" else Role.CLIENT
+    spoken, config = wire(args.protocol), Config(max_message_size=MAX_MESSAGE)
+    make = spoken.over_websocket if args.carrier == "websocket" else spoken.over_bytes
+    return make(role, config, None)[0]
+
+
+def _messages(file: IO[bytes], framing: Framing, handshake: bool) -> Iterator[Received]:
+    """Yield what a carrier brings; raise what it finds wrong behind that."""
+    pending = _behind_handshake(file) if handshake else b""
+    while rest := memoryview(pending or _some(file)):
+        pending = b""
+        while rest:
+            room = framing.get_buffer()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            yield from framing.received(count)
+            if framing.failure is not None:
+                raise framing.failure
+
+
+def _behind_handshake(file: IO[bytes]) -> bytes:
+    """Return the first bytes, without a handshake if they begin with one."""
+    data = _some(file)
+    while any(data.startswith(name[: len(data)]) for name in HANDSHAKES) and END not in data:
+        more = _some(file)
+        if not more or len(data) > MAX_HANDSHAKE:
+            return data  # which is no WebSocket, as will be told
+        data += more
+    return data.partition(END)[2] if data.startswith(HANDSHAKES) else data
+
+
+def _some(file: IO[bytes]) -> bytes:
+    """Return the bytes that are there, waiting for some; none at the end."""
+    read: bytes = file.read1(CHUNK)  # type: ignore[attr-defined]
+    return read

@@ -1,0 +1,292 @@
+"""Show the connections of another process, again and again.
+
+URL is that of the page that ``wsmux.flask.debug_blueprint`` serves, PID the number of a process of
+the same user on this machine that has a ``wsmux.LiveSocket``. Below the table stands what is
+stalled, and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from ..logs import printable
+from .addresses import address
+from .terminal import CommandError, Table, emit, seconds
+
+EPILOG = "Example: WSMUX_TOKEN=... wsmux top https://example.org/debug/wsmux/"
+
+VARIABLE = "WSMUX_TOKEN"
+
+# Bytes of an answer: several times what the page may serve.
+MAX_ANSWER = 32 * 1024 * 1024
+
+# Sentences below the table, and characters of what the server says.
+MAX_NOTES = 20
+MAX_TEXT = 300
+
+COLUMNS = (
+    "connection",
+    "wire",
+    "peer",
+    "streams",
+    "rtt",
+    "in/s",
+    "out/s",
+    "received",
+    "sent",
+    "unread",
+    "queued",
+    "stalled",
+)
+
+# What stays as it is in a path.
+SAFE = "/%:@!$&'()*+,;=~"
+
+# Go home and clear what is below.
+REDRAW = "\x1b[H\x1b[J"
+
+
+class Address(NamedTuple):
+    """Say where the numbers are."""
+
+    secure: bool
+    host: str
+    port: int | None
+    path: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``wsmux top``."""
+    parser.add_argument(
+        "source", type=source, metavar="URL|PID", help="http:// or https:// address, or a process"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, help=f"file with the token; else it is taken from {VARIABLE}"
+    )
+    parser.add_argument(
+        "--interval", type=seconds, default=2.0, help="seconds between looks; 2 by default"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=10.0, help="seconds for an answer; 10 by default"
+    )
+    parser.add_argument("--once", action="store_true", help="look once")
+    parser.add_argument("--json", action="store_true", help="print each look as a line of JSON")
+    trust = parser.add_mutually_exclusive_group()
+    trust.add_argument("--insecure", action="store_true", help="accept any certificate")
+    trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
+
+
+def source(text: str) -> Address | int:
+    """Parse an argument that must be the address of a page, or the number of a process."""
+    return int(text) if text.isascii() and text.isdecimal() else page(text)
+
+
+def page(text: str) -> Address:
+    """Parse an argument that must be the address of a page, or of its numbers."""
+    parts = urlsplit(address(text, "http", "https"))
+    path = parts.path or "/"
+    if not path.endswith(".json"):
+        path = f"{path.rstrip('/')}/data.json"
+    return Address(parts.scheme == "https", parts.hostname or "", parts.port, quote(path, SAFE))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, and print what is there, until Ctrl-C."""
+    headers = {"Accept": "application/json"}
+    if token := _token(args.token_file):
+        headers["Authorization"] = f"Bearer {token}"
+    redraws = sys.stdout.isatty() and not args.once and not args.json
+    before: dict[str, Any] | None = None
+    while True:
+        seen = _ask(args, headers) if isinstance(args.source, Address) else _look(args)
+        text = json.dumps(seen) if args.json else _shown(seen, before)
+        emit(REDRAW + text if redraws else text)
+        if args.once:
+            return 0
+        before = seen
+        time.sleep(args.interval)
+
+
+def _token(path: Path | None) -> str:
+    """Return the token.
+
+    Raises:
+        CommandError: it cannot stand in a header.
+    """
+    given = os.environb.get(VARIABLE.encode(), b"") if path is None else path.read_bytes()
+    token = given.decode("ascii", "replace").strip()
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise CommandError("a token has no spaces and no other characters than ASCII", status=2)
+    return token
+
+
+def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the server tells; no redirection is followed, which would take the token along.
+
+    Raises:
+        CommandError: it tells something else; with status 2 where the URL or the token is wrong.
+    """
+    where: Address = args.source
+    asked = _connection(where, args)
+    try:
+        asked.request("GET", where.path, headers=dict(headers))
+        answer = asked.getresponse()
+        body = answer.read(MAX_ANSWER + 1)
+    except http.client.HTTPException as error:
+        text = printable(repr(error), MAX_TEXT)
+        raise CommandError(f"{where.host} does not speak HTTP: {text}", status=2) from error
+    except UnicodeError as error:
+        raise CommandError(f"{where.host!a} is no name of a host", status=2) from error
+    except TimeoutError as error:
+        raise CommandError(f"{where.host} did not answer in {args.timeout:g} s") from error
+    finally:
+        asked.close()
+    if answer.status != 200:
+        raise CommandError(_refused(where, answer.status), status=2)
+    return _checked(f"{where.host}{where.path}", body)
+
+
+def _look(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a process of this user tells.
+
+    Raises:
+        CommandError: it tells nothing, with status 2; or not in time.
+    """
+    from ..livesocket import socket_path
+
+    pid: int = args.source
+    body = bytearray()
+    with socket.socket(socket.AF_UNIX) as looking:
+        looking.settimeout(args.timeout)
+        try:
+            looking.connect(str(socket_path(pid, os.getuid())))
+            while len(body) <= MAX_ANSWER and (chunk := looking.recv(65536)):
+                body += chunk
+        except TimeoutError as error:
+            raise CommandError(f"process {pid} did not answer in {args.timeout:g} s") from error
+        except BlockingIOError as error:
+            raise CommandError(f"process {pid} is asked by too many at once") from error
+        except OSError as error:
+            text = (
+                f"process {pid} publishes nothing: it needs a wsmux.LiveSocket, and the same user "
+                f"and directory for temporary files ({error.strerror or error})"
+            )
+            raise CommandError(text, status=2) from error
+    return _checked(f"process {pid}", bytes(body))
+
+
+def _connection(where: Address, args: argparse.Namespace) -> http.client.HTTPConnection:
+    if not where.secure:
+        return http.client.HTTPConnection(where.host, where.port, timeout=args.timeout)
+    context = ssl.create_default_context(cafile=args.cafile)
+    if args.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(
+        where.host, where.port, timeout=args.timeout, context=context
+    )
+
+
+def _refused(where: Address, status: int) -> str:
+    why = {
+        401: f"the token is wrong or missing: give it in {VARIABLE} or by --token-file",
+        403: "the debug page allows nobody this way",
+        404: "there is no debug page at this path",
+    }
+    further = "; redirections are not followed: name where it is" if 300 <= status < 400 else ""
+    return f"{where.host}{where.path} answers {status}: {why.get(status, 'no page')}{further}"
+
+
+def _checked(where: str, body: bytes) -> dict[str, Any]:
+    from ..live import VERSION
+
+    try:
+        seen = json.loads(body) if len(body) <= MAX_ANSWER else None
+    except (ValueError, RecursionError):
+        seen = None
+    if not isinstance(seen, dict) or "stalled_after" not in seen:
+        raise CommandError(f"{where} is no debug page of wsmux", status=2)
+    if seen.get("version") != VERSION:
+        told = printable(repr(seen.get("version")), MAX_TEXT)
+        raise CommandError(f"the page is of version {told}, this is for {VERSION}", status=2)
+    return seen
+
+
+def _shown(seen: dict[str, Any], before: dict[str, Any] | None) -> str:
+    """Return the table, with notes below it.
+
+    Raises:
+        CommandError: the numbers are not what they should be.
+    """
+    try:
+        return str(_table(seen, before))
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        text = f"the server tells something that this does not understand: {error!r}"
+        raise CommandError(printable(text, MAX_TEXT)) from error
+
+
+def _table(seen: dict[str, Any], before: dict[str, Any] | None) -> Table:
+    same = before is not None and before["process"] == seen["process"]
+    elapsed = seen["clock"] - before["clock"] if before is not None and same else 0.0
+    past = {each["name"]: each for each in before["connections"]} if before and same else {}
+    connections = seen["connections"]
+    rows = [_row(each, past.get(each["name"]), elapsed) for each in connections]
+    stalled = sum(each["stalled"] is not None for each in connections)
+    total = len(connections) + seen["connections_left_out"]
+    title = (
+        f"process {int(seen['process'])}: {total} connections, {int(seen['totals']['streams'])} "
+        f"streams, {stalled} stalled for {float(seen['stalled_after']):g} s or longer"
+    )
+    notes = [
+        printable(f"{each['name']}: {finding['text']}", MAX_TEXT)
+        for each in connections
+        for finding in each["findings"]
+        if finding["stalled"]
+    ]
+    left_out = [f"{len(notes) - MAX_NOTES} more"] if len(notes) > MAX_NOTES else []
+    hidden = seen["connections_left_out"]
+    further = [f"{int(hidden)} more connections"] if hidden else []
+    return Table(title, COLUMNS, rows, [*further, "", *notes[:MAX_NOTES], *left_out])
+
+
+def _row(now: dict[str, Any], before: dict[str, Any] | None, elapsed: float) -> list[str]:
+    def rate(name: str) -> str:
+        if before is None or elapsed <= 0:
+            return "-"
+        return _bytes((now[name] - before[name]) / elapsed)
+
+    rtt, stalled = now["rtt"], now["stalled"]
+    return [
+        printable(str(now["name"]), MAX_TEXT),
+        printable(str(now["protocol"]), MAX_TEXT),
+        printable(f"{now['remote_address'] or '-'} {now['path'] or ''}".strip(), MAX_TEXT),
+        str(int(now["streams"])),
+        "-" if rtt is None else f"{rtt * 1000:.2f} ms",
+        rate("bytes_received"),
+        rate("bytes_sent"),
+        *(_bytes(now[name]) for name in ("bytes_received", "bytes_sent")),
+        *(_bytes(now[name]) for name in ("unread_bytes", "queued_bytes")),
+        "-" if stalled is None else f"{stalled:.1f} s",
+    ]
+
+
+def _bytes(count: float) -> str:
+    if count < 1024:
+        return f"{count:.0f} B"
+    units = ["KiB", "MiB", "GiB"]
+    count /= 1024
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.{0 if count >= 10 else 1}f} {units[0]}"

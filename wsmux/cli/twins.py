@@ -1,0 +1,41 @@
+"""Add the options that say where the twins of the bus are looked up."""
+
+from __future__ import annotations
+
+import argparse
+
+from .terminal import CommandError
+
+__all__ = ["add_twins", "sources"]
+
+
+def add_twins(parser: argparse.ArgumentParser) -> None:
+    """Add where twins are looked up."""
+    parser.add_argument(
+        "--twins",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="JSON file of twins, or http(s):// URL of a registrar; may be repeated: one is held, "
+        "and the next taken when it fails",
+    )
+    parser.add_argument(
+        "-s",
+        "--substrate",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the same for nodes of the chain, ws:// or wss://",
+    )
+
+
+def sources(args: argparse.Namespace) -> list[str]:
+    """Return what was given.
+
+    Raises:
+        CommandError: it is nothing.
+    """
+    given: list[str] = args.twins + args.substrate
+    if not given:
+        raise CommandError("give --twins or --substrate: where twins are looked up", status=2)
+    return given
