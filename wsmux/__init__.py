@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .client import connect, from_socket, pair
     from .config import Config
     from .connection import Connection
+    from .deadlines import deadline
     from .exceptions import (
         ConcurrencyError,
         ConnectionClosed,
@@ -38,18 +39,23 @@ if TYPE_CHECKING:
         StreamIdError,
         StreamRefused,
         StreamReset,
+        StreamsExhausted,
         StreamWriteClosed,
         WriteTimeout,
         WsmuxError,
     )
+    from .livesocket import LiveSocket
     from .protocols.base import Role
     from .protocols.bymux_state import BymuxState, HalfState, StreamState
+    from .recording import Recording
     from .server import Server, serve
-    from .snapshots import ConnectionStats, Request
+    from .snapshots import Cause, ConnectionStats, Finding, HalfStatus, Request, StreamStats, Wait
     from .stream import Stream
+    from .watchdog import Stall, StallWatch
 
 __all__ = [
     "BymuxState",
+    "Cause",
     "ConcurrencyError",
     "Config",
     "Connection",
@@ -57,28 +63,38 @@ __all__ = [
     "ConnectionClosedError",
     "ConnectionClosedOK",
     "ConnectionStats",
+    "Finding",
     "FlowControlError",
     "ForkedError",
     "FrameError",
     "HalfState",
+    "HalfStatus",
     "HandshakeError",
+    "LiveSocket",
     "LocalProtocolError",
     "ProtocolError",
+    "Recording",
     "RemoteProtocolError",
     "Request",
     "Role",
     "Server",
+    "Stall",
+    "StallWatch",
     "Stream",
     "StreamError",
     "StreamIdError",
     "StreamRefused",
     "StreamReset",
     "StreamState",
+    "StreamStats",
     "StreamWriteClosed",
+    "StreamsExhausted",
+    "Wait",
     "WriteTimeout",
     "WsmuxError",
     "bridge",
     "connect",
+    "deadline",
     "from_socket",
     "pair",
     "serve",
@@ -94,6 +110,7 @@ __getattr__ = lazy_names(
         "client": ("connect", "from_socket", "pair"),
         "config": ("Config",),
         "connection": ("Connection",),
+        "deadlines": ("deadline",),
         "exceptions": (
             "ConcurrencyError",
             "ConnectionClosed",
@@ -111,13 +128,25 @@ __getattr__ = lazy_names(
             "StreamRefused",
             "StreamReset",
             "StreamWriteClosed",
+            "StreamsExhausted",
             "WriteTimeout",
             "WsmuxError",
         ),
+        "livesocket": ("LiveSocket",),
         "protocols.base": ("Role",),
         "protocols.bymux_state": ("BymuxState", "HalfState", "StreamState"),
+        "recording": ("Recording",),
         "server": ("Server", "serve"),
-        "snapshots": ("ConnectionStats", "Request"),
+        "snapshots": (
+            "Cause",
+            "ConnectionStats",
+            "Finding",
+            "HalfStatus",
+            "Request",
+            "StreamStats",
+            "Wait",
+        ),
         "stream": ("Stream",),
+        "watchdog": ("Stall", "StallWatch"),
     },
 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .behaviour import DEFAULT_WORKERS, Behaviour
 from .config import Config
 from .connection import Connection, StartOn
-from .deadline import Deadline
+from .deadlines import Deadline
 from .exceptions import HandshakeError
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
@@ -196,11 +196,15 @@ def pair(
     """
     ours, theirs = socket.socketpair()
     mirrored = None if bymux_state is None else bymux_state.mirrored()
-    client, server = (
-        from_socket(sock, role=role, protocol=protocol, config=config, bymux_state=state)
-        for sock, role, state in (
-            (ours, Role.CLIENT, bymux_state),
-            (theirs, Role.SERVER, mirrored),
-        )
-    )
-    return client, server
+    options: dict[str, Any] = {"protocol": protocol, "config": config}
+    client: Connection | None = None
+    try:
+        client = from_socket(ours, role=Role.CLIENT, bymux_state=bymux_state, **options)
+        return client, from_socket(theirs, role=Role.SERVER, bymux_state=mirrored, **options)
+    except BaseException:
+        theirs.close()
+        if client is None:
+            ours.close()
+        else:
+            client.abort()
+        raise
