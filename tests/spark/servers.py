@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import wsmux
 from wsmux import rpc
 from wsmux.spark import Deduplicator, arrow_batches, batched
 
-__all__ = ["ANSWERS", "WAIT", "Seen", "calls_at", "offered"]
+__all__ = ["ANSWERS", "WAIT", "Seen", "calls_at", "calls_of", "echo", "offered"]
 
 # What ``answer`` says to a name; anything but a string it gives back.
 ANSWERS = {
@@ -54,9 +56,19 @@ class Seen:
 
 def calls_at(server: rpc.RpcServer) -> int:
     """Return how many calls a server holds."""
-    engine = server.handler._engine
+    return calls_of(server.handler)
+
+
+def calls_of(handler: rpc.RpcHandler) -> int:
+    """Return how many calls are held by what serves them."""
+    engine = handler._engine
     with engine.mutex:
         return sum(len(live.calls) for live in engine._live.values())
+
+
+def echo(stream: wsmux.Stream, header: dict[str, Any]) -> None:
+    """Send back what comes, as a stream by name."""
+    shutil.copyfileobj(stream, stream)
 
 
 def offered(seen: Seen) -> rpc.Service:

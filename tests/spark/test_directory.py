@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -317,6 +318,29 @@ def test_a_commit_cut_short_is_done_by_the_next(
     assert read(again, "d") == list(range(40))
     assert again.commit(txn, [receipt]).version == 4
     assert read(again, "d") == read(store, "d") == list(range(40))
+
+
+def test_a_commit_that_waits_in_vain_says_so_and_can_be_made_again(directory: Path) -> None:
+    store = datasets(directory, lock_timeout=0.05)
+    txn = store.begin("d", "append", SCHEMA).txn
+    part = store.open_part(txn, 0, 0, SCHEMA)
+    part.write(rows(30, 10))
+    receipt = part.finish(1, 1)
+    with (directory / "datasets" / "d" / "_lock").open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(RiverError, match=r"datasets/d/_lock was held .* for 0\.05 s") as caught:
+            store.commit(txn, [receipt])
+        assert caught.value.code == "BUSY"
+        write(store, "other", 10)  # another dataset goes on
+        store.expire(time.time())  # so do sweeps, with a warning
+        assert read(store, "d") == list(range(30))
+    assert store.commit(txn, [receipt]).version == 4
+    assert read(store, "d") == list(range(40))
+
+
+def test_a_lock_timeout_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="lock_timeout must be above 0, not 0"):
+        DirectoryTopics(tmp_path, lock_timeout=0)
 
 
 def test_topics_share_the_directory(directory: Path) -> None:

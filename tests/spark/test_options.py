@@ -1,0 +1,241 @@
+"""What is an option of ``format("wsmux")``, what it may be, and where it belongs. No Spark."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from wsmux.spark import SparkError
+from wsmux.spark.options import BAD_OPTION, Action, Options, parse_options
+
+URL = "ws://127.0.0.1:8765"
+
+
+def parsed(action: Action = Action.READ, **values: Any) -> Options:
+    given = {"url": URL, **({} if values.keys() & {"dataset", "topic"} else {"dataset": "d"})}
+    return parse_options(given | {name: str(each) for name, each in values.items()}, action)
+
+
+def refusal(action: Action = Action.READ, **values: Any) -> str:
+    with pytest.raises(SparkError) as caught:
+        parsed(action, **values)
+    assert caught.value.code == BAD_OPTION
+    assert "\n" not in str(caught.value)
+    return caught.value.message
+
+
+def test_the_least_that_is_needed() -> None:
+    assert parsed() == Options(action=Action.READ, url=URL, dataset="d")
+
+
+def test_names_come_in_any_case_as_spark_gives_them() -> None:
+    assert parsed(MINPARTITIONS=3) == parsed(minpartitions=3) == parsed(minPartitions=3)
+    assert parsed(minPartitions=3).min_partitions == 3
+
+
+def test_spark_s_own_options_are_left_to_it() -> None:
+    assert parsed(checkpointLocation="/c") == parsed()
+
+
+def test_a_table_that_would_lose_its_options_is_refused() -> None:
+    message = refusal(Action.SCHEMA, provider="wsmux", owner="me", **{"option.url": URL})
+    assert message.startswith("Spark forgets the options of CREATE TABLE; use CREATE TEMPORARY")
+
+
+def test_every_option_of_a_batch_read() -> None:
+    options = parsed(
+        token="sesame",
+        columns="a, b",
+        pushdown="TRUE",
+        numPartitions=4,
+        batchRows=1000,
+        window=65536,
+        connectTimeout="2.5",
+        callTimeout=7,
+        retries=0,
+        retryBackoff=0,
+        **{"header.x-tenant": "blue"},
+    )
+    assert options == Options(
+        action=Action.READ,
+        url=URL,
+        dataset="d",
+        token="sesame",
+        headers={"x-tenant": "blue"},
+        columns=("a", "b"),
+        pushdown=True,
+        num_partitions=4,
+        batch_rows=1000,
+        window=65536,
+        connect_timeout=2.5,
+        call_timeout=7.0,
+        retries=0,
+        retry_backoff=0.0,
+    )
+
+
+def test_the_recipe_is_made_of_the_options() -> None:
+    options = parsed(token="sesame", retries=7, callTimeout=5, **{"header.x-tenant": "blue"})
+    recipe = options.recipe()
+    assert (recipe.url, recipe.token, recipe.retries, recipe.call_timeout) == (URL, "sesame", 7, 5)
+    assert recipe.headers == (("x-tenant", "blue"),)
+    assert recipe == pickle.loads(pickle.dumps(options)).recipe()
+
+
+def test_no_secret_is_shown() -> None:
+    options = parse_options(
+        {"url": f"{URL}/x?key=hidden", "dataset": "d", "token": "hidden", "header.k": "hidden"},
+        Action.WRITE,
+    )
+    assert repr(options) == f"<Options of a batch write: dataset d at {URL}/x>"
+    assert "hidden" not in repr(options.recipe())
+    assert "hidden" not in refusal(token="hidden\nnewline")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("a", ("a",)),
+        (" a , b ", ("a", "b")),
+        ('["a, b", "c"]', ("a, b", "c")),
+    ],
+)
+def test_columns_are_named_with_commas_or_in_json(text: str, columns: tuple[str, ...]) -> None:
+    assert parsed(columns=text).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [
+        ("Earliest", "earliest"),
+        ("latest", "latest"),
+        ('{"0": 17, "2": -2, "3": -1}', {0: 17, 2: -2, 3: -1}),
+    ],
+)
+def test_offsets_are_a_word_or_json(text: str, offsets: Any) -> None:
+    assert parsed(topic="t", startingOffsets=text).starting_offsets == offsets
+    assert parsed(topic="t", endingOffsets=text).ending_offsets == offsets
+
+
+def test_an_unknown_option_is_refused_with_the_nearest() -> None:
+    assert refusal(datset="x") == "there is no option 'datset'; did you mean dataset?"
+    assert "did you mean maxRowsPerTrigger?" in refusal(maxRowPerTrigger=1)
+
+
+def test_an_option_like_none_is_refused_with_all_there_are() -> None:
+    message = refusal(xyzzy=1)
+    assert message.startswith("there is no option 'xyzzy'; there are url, token, dataset,")
+    assert message.endswith("retryBackoff")
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "value"),
+    [
+        (Action.READ, "maxRowsPerTrigger", 1),
+        (Action.READ, "txnAppId", "a"),
+        (Action.READ, "frameBytes", 4096),
+        (Action.WRITE, "columns", "a"),
+        (Action.WRITE, "pushdown", "true"),
+        (Action.STREAM_READ, "endingOffsets", "latest"),
+        (Action.STREAM_READ, "numPartitions", 1),
+        (Action.STREAM_WRITE, "startingOffsets", "latest"),
+        (Action.STREAM_WRITE, "txnVersion", 1),
+    ],
+)
+def test_what_does_not_belong_to_an_action_is_refused(
+    action: Action, name: str, value: Any
+) -> None:
+    expected = f"the option {name} does not belong to {action.value}"
+    assert refusal(action, topic="t", **{name: value}) == expected
+
+
+def test_a_schema_takes_the_options_of_both_reads() -> None:
+    options = parsed(Action.SCHEMA, topic="t", maxRowsPerTrigger=1, endingOffsets="latest")
+    assert (options.max_rows, options.ending_offsets) == (1, "latest")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("dataset", "a/b", "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .."),
+        ("topic", "..", "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .."),
+        ("columns", "a,,b", "names with commas between them"),
+        ("columns", "a,a", "each once"),
+        ("columns", "[]", "or a JSON list of them"),
+        ("columns", '["a", 1]', "or a JSON list of them"),
+        ("columns", "[", "or a JSON list of them"),
+        ("pushdown", "yes", "true or false"),
+        ("minPartitions", "0", "a whole number from 1 to 100000"),
+        ("minPartitions", "100001", "a whole number from 1 to 100000"),
+        ("numPartitions", "2.5", "a whole number from 1 to 100000"),
+        ("numPartitions", "٣", "a whole number from 1 to 100000"),
+        ("batchRows", "9" * 30, "a whole number from 1 to 16777216"),
+        ("retries", "-1", "a whole number from 0 to 1000"),
+        ("window", "100", "a whole number from 16384 to 2147483648"),
+        ("connectTimeout", "0", "a number of seconds above 0"),
+        ("callTimeout", "nan", "a number of seconds above 0"),
+        ("callTimeout", "inf", "a number of seconds above 0"),
+        ("callTimeout", "soon", "a number of seconds above 0"),
+        ("retryBackoff", "-1", "a number of seconds, 0 or more"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_is_expected(name: str, value: str, wanted: str) -> None:
+    message = refusal(**{name: value})
+    assert message.startswith(f"the option {name} must be ")
+    assert wanted in message
+    assert repr(value) in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["soonest", "[1]", "{}", '{"a": 1}', '{"0": "1"}', '{"0": true}', '{"0": -3}', '{"-1": 0}'],
+)
+def test_bad_offsets_are_refused(value: str) -> None:
+    message = refusal(topic="t", startingOffsets=value)
+    assert message.startswith("the option startingOffsets must be earliest, latest or JSON")
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(refusal(dataset="x" * 5000)) < 300
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "the option url must be a text that is not empty, not ''"),
+        ("http://h", "'http://h' is no ws:// or wss:// address"),
+        ("ws://", "is no ws:// or wss:// address"),
+        ("ws://user:word@h", "a user or a password would be shown"),
+    ],
+)
+def test_a_bad_address_is_refused(url: str, message: str) -> None:
+    assert message in refusal(url=url)
+    assert "word@" not in refusal(url=url)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(SparkError, match="the option url is missing"):
+        parse_options({"dataset": "d"}, Action.READ)
+    with pytest.raises(SparkError, match="needs the option dataset or the option topic"):
+        parse_options({"url": URL}, Action.READ)
+    assert refusal(Action.STREAM_READ) == "a stream read needs the option topic"
+
+
+@pytest.mark.parametrize(
+    ("action", "values", "message"),
+    [
+        (Action.READ, {"dataset": "d", "topic": "t"}, "dataset and topic exclude each other"),
+        (Action.READ, {"minPartitions": 1, "numPartitions": 1}, "exclude each other"),
+        (Action.READ, {"startingOffsets": "latest"}, "of use with the option topic only"),
+        (Action.READ, {"topic": "t", "pushdown": "true"}, "of use with the option dataset only"),
+        (Action.WRITE, {"txnAppId": "a"}, "the option txnAppId needs the option txnVersion"),
+        (Action.WRITE, {"txnVersion": 1}, "the option txnVersion needs the option txnAppId"),
+        (Action.READ, {"token": "a", "header.Authorization": "b"}, "exclude each other"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    action: Action, values: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(action, **values)

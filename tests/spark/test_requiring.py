@@ -1,0 +1,30 @@
+"""Where everything has to run, a test that is skipped has failed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .sessions import ROOT
+
+MISSING = """raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")\n"""
+
+
+@pytest.mark.parametrize(("value", "status"), [("0", 5), ("1", 2)])
+def test_a_module_without_its_library(tmp_path: Path, value: str, status: int) -> None:
+    (tmp_path / "pyarrow.py").write_text(MISSING)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-m", "spark", "tests/spark/test_files.py"]
+        + ["-p", "no:cacheprovider"],
+        capture_output=True,
+        timeout=50,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "WSMUX_REQUIRE_SPARK": value},
+    )
+    text = done.stdout.decode()
+    assert done.returncode == status, text
+    assert ("WSMUX_REQUIRE_SPARK=1, but Skipped: needs pyarrow" in text) == (value == "1"), text
