@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ..marking import bound
 from .rawpeer import Meeting, meet
-
-HERE = Path(__file__).parent
-
-# Seconds that a test may take, and one that is marked as long.
-HANG_BOUND = 10.0
-LONG_HANG_BOUND = 600.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("hang_bound") is None:
-            long = item.get_closest_marker("long") is not None
-            item.add_marker(pytest.mark.hang_bound(LONG_HANG_BOUND if long else HANG_BOUND))
+    bound(items, Path(__file__).parent, seconds=30.0)
 
 
 @pytest.fixture

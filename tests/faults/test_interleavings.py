@@ -20,7 +20,7 @@ import pytest
 import wsmux
 from wsmux.bell import borrow
 from wsmux.channel import Channel
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline
 
 from ..purepeer import PurePeer
 from ..threads.outcomes import check_read_of_reset
@@ -39,7 +39,7 @@ from .rawpeer import (
     wait_for,
 )
 
-CALM = wsmux.Config(ping_interval=None)
+CALM = wsmux.Config(ping_interval=None, max_pings=100_000)
 GENEROUS = wsmux.Config(receive_window=2**31, max_connection_buffer=2**31)
 SHORT = 1.0
 
@@ -181,8 +181,8 @@ def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it(protocol
         hasty, patient = connection.open_stream(WAIT), connection.open_stream(WAIT)
         peer.accept(2)
         hasty.timeout = 0.05
-        while not queue.wants_io:  # its frame did not go out in time
-            hasty.write(bytes(50_000))
+        while not queue.wants_io:  # its frame, a turn on any path, did not go out in time
+            hasty.write(bytes(16_000))
         writing = in_thread(patient.write, bytes(10**6))
         wait_for(lambda: queue._holder_waits and not queue.wants_io)
         connection.abort()

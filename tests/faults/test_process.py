@@ -1,17 +1,21 @@
 """Fork, interrupt, exit and collect, each in a process of its own.
 
-What concerns connections runs in ``wsmux``, ``yamux`` and ``bymux``; ``js-ws`` is the machine of
-``wsmux``. What concerns servers and the application's code runs in ``wsmux``. Interrupts at every
-point of a call take a second each: the other two wires have those where the wire says something.
+What concerns connections runs in ``wsmux``, and in wide runs in ``yamux`` and ``bymux``; ``js-ws``
+is the machine of ``wsmux``. What concerns servers and the application's code runs in ``wsmux``.
+Interrupts at every point of a call take a second each: the other two wires have those where the
+wire says something.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from ..marking import wide
 from . import scripts
 
-IN_WIRES = pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
+pytestmark = pytest.mark.hang_bound(60.0)
+
+IN_WIRES = pytest.mark.parametrize("protocol", ["wsmux", *wide("yamux", "bymux")])
 
 
 @IN_WIRES
@@ -25,7 +29,7 @@ def test_every_call_in_a_forked_child_raises_and_nothing_is_written(
     scripts.run("fork", unread, protocol=protocol)
 
 
-@pytest.mark.parametrize("how", ["os", "multiprocessing"])
+@pytest.mark.parametrize("how", ["os", "multiprocessing", "daemon"])
 def test_forked_child_can_connect_anew(how: str) -> None:
     scripts.run("child_connects", how)
 
@@ -98,12 +102,31 @@ def test_log_may_go_over_the_connection(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("call", "protocol"),
     [(call, "wsmux") for call in scripts.CALLS]
-    + [(call, wire) for call in scripts.OF_THE_WIRE for wire in ("yamux", "bymux")],
+    + [
+        pytest.param(call, wire, marks=pytest.mark.wide)
+        for call in scripts.OF_THE_WIRE
+        for wire in ("yamux", "bymux")
+    ],
 )
 def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str, protocol: str) -> None:
     scripts.run("interrupt_everywhere", call, protocol=protocol)
 
 
 @pytest.mark.long
+@pytest.mark.hang_bound(600.0)
 def test_many_forks_under_load_leave_the_parent_unharmed() -> None:
     scripts.run("fork_under_load", "200", limit=300.0)
+
+
+HOW = pytest.mark.parametrize("how", ["sigint", "alarm", "async"])
+
+
+def test_alarms_at_random_moments_leave_nothing_stuck() -> None:
+    scripts.run("interrupt_at_random", "alarm", "20")
+
+
+@pytest.mark.long
+@pytest.mark.hang_bound(600.0)
+@HOW
+def test_10_000_interrupts_at_random_moments_leave_nothing_stuck(how: str) -> None:
+    scripts.run("interrupt_at_random", how, "3334", limit=580.0)

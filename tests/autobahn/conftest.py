@@ -1,0 +1,19 @@
+"""Give the tests the suite, or say why it cannot be run here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ..interop.installs import Unavailable
+from .testsuite import install
+
+
+@pytest.fixture(scope="session")
+def testsuite() -> Path:
+    """Return the suite's program."""
+    try:
+        return install()
+    except Unavailable as error:
+        pytest.skip(f"Autobahn|Testsuite cannot be run: {error}")

@@ -1,0 +1,182 @@
+"""Lose the peer without a word: a process that is stopped, and a link that is taken down.
+
+A stopped process still acknowledges at the level of TCP, so only a ping finds it. The link is a
+veth pair between two network namespaces, which takes root and the ``ip`` of iproute2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import wsmux
+
+from ..load.conftest import Tell
+from ..load.conftest import tell as tell
+from ..load.measuring import far_end
+from ..wires import NAMES
+from .rawpeer import WAIT, in_thread, wait_for
+
+T = TypeVar("T")
+
+IN_WIRES = pytest.mark.parametrize("protocol", NAMES)
+
+CLONE_NEWNET = 0x40000000  # from linux/sched.h
+
+# The figure: a second of silence, a second for the answer, and half a one for this machine.
+ONE_AND_ONE = wsmux.Config(ping_interval=1.0, ping_timeout=1.0)
+FOUND = 2.5
+
+QUICK = wsmux.Config(ping_interval=0.1, ping_timeout=0.1)
+
+
+def losing(connection: wsmux.Connection, lose: Callable[[], object]) -> float:
+    """Block a reader and a writer, lose the peer; return the seconds until both have ended."""
+    reading, writing = connection.open_stream(WAIT), connection.open_stream(WAIT)
+    reading.write(b"x")
+    assert reading.read(1) == b"x"
+    calls = [in_thread(ending, lambda: reading.read(1)), in_thread(ending, lambda: fill(writing))]
+    wait_for(lambda: connection.stats().waiting_readers)
+    lose()
+    start = time.monotonic()
+    for call in calls:
+        assert isinstance(call.result(WAIT), wsmux.ConnectionClosedError)
+    seconds = time.monotonic() - start
+    assert connection.error is not None
+    assert connection.wait_closed(WAIT)
+    return seconds
+
+
+def ending(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except wsmux.WsmuxError as error:
+        return error
+    return None
+
+
+def fill(stream: wsmux.Stream) -> None:
+    """Write until that raises: beyond every window and buffer, once nobody reads."""
+    while True:
+        stream.write(bytes(1_000_000))
+
+
+def stopped(protocol: str, config: wsmux.Config) -> float:
+    """Return the seconds in which a peer that was stopped is found to be lost."""
+    with (
+        far_end("echo", protocol) as far,
+        wsmux.connect(far.url, protocol=protocol, config=config) as connection,
+    ):
+        try:
+            return losing(connection, lambda: os.kill(far.pid, signal.SIGSTOP))
+        finally:
+            os.kill(far.pid, signal.SIGKILL)
+
+
+def test_a_stopped_peer_is_found_and_ends_reader_and_writer() -> None:
+    stopped("wsmux", QUICK)
+
+
+@pytest.mark.long
+@IN_WIRES
+def test_a_stopped_peer_is_found_in_time(protocol: str, tell: Tell) -> None:
+    seconds = stopped(protocol, ONE_AND_ONE)
+    tell(f"{protocol}: a stopped peer was found after {seconds:.2f} s")
+    assert seconds <= FOUND
+
+
+# A link that is taken down
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=WAIT)
+
+
+def within(namespace: str, function: Callable[[], T]) -> T:
+    """Run a function in a thread that lives in a network namespace; its sockets stay there."""
+
+    def enter() -> T:
+        with Path(f"/var/run/netns/{namespace}").open() as file:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(file.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns failed")
+        return function()
+
+    return in_thread(enter).result(WAIT)
+
+
+@contextmanager
+def two_namespaces() -> Iterator[tuple[str, str]]:
+    """Make two network namespaces with a veth pair between them, and take them away again."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces take root")
+    if shutil.which("ip") is None:
+        pytest.skip("there is no ip command (Debian: iproute2)")
+    near, far = (f"wsmux-{os.getpid()}-{end}" for end in ("near", "far"))
+    made = []
+    try:
+        for name in (near, far):
+            try:
+                ip("netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no network namespace can be made here: {error.stderr!r}")
+            made.append(name)
+        ip("link", "add", "veth-a", "netns", near, "type", "veth", "peer", "veth-b", "netns", far)
+        for name, link, address in ((near, "veth-a", "10.91.0.1"), (far, "veth-b", "10.91.0.2")):
+            ip("-n", name, "address", "add", f"{address}/24", "dev", link)
+            ip("-n", name, "link", "set", link, "up")
+        yield near, far
+    finally:
+        for name in made:
+            ip("netns", "delete", name)
+
+
+def far_socket(namespace: str) -> socket.socket:
+    return within(namespace, lambda: socket.create_server(("10.91.0.2", 0)))
+
+
+def dark(protocol: str, config: wsmux.Config) -> float:
+    """Return the seconds in which a peer behind a link that went down is found to be lost."""
+    with two_namespaces() as (near, far), far_socket(far) as listener:
+        address = listener.getsockname()
+        ours = within(near, lambda: socket.create_connection(address, WAIT))
+        theirs, _ = listener.accept()
+        with (
+            wsmux.from_socket(theirs, role="server", protocol=protocol, config=config) as peer,
+            wsmux.from_socket(ours, role="client", protocol=protocol, config=config) as connection,
+        ):
+            serving = in_thread(echo_all, peer)
+            try:
+                return losing(connection, lambda: ip("-n", far, "link", "set", "veth-b", "down"))
+            finally:
+                peer.abort()
+                serving.result(WAIT)
+
+
+def echo_all(connection: wsmux.Connection) -> None:
+    """Echo on the first stream, and read nothing of the second."""
+    try:
+        stream = connection.accept_stream(WAIT)
+        while data := stream.read(100):
+            stream.write(data)
+    except wsmux.ConnectionClosed:
+        return
+
+
+@pytest.mark.long
+@IN_WIRES
+def test_a_peer_behind_a_link_that_went_down_is_found_in_time(protocol: str, tell: Tell) -> None:
+    seconds = dark(protocol, ONE_AND_ONE)
+    tell(f"{protocol}: a dead link was found after {seconds:.2f} s")
+    assert seconds <= FOUND

@@ -1,0 +1,62 @@
+"""Run the core tests of streams in a process that gevent has patched, both ends among them.
+
+How they run without it is shown by running them; under servers of gevent, the client being outside,
+the plain tests run them, too. Left out are the tests that look where threads
+wait: ``sys._current_frames`` does not know greenlets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("gevent") is None, reason="gevent is not installed"
+)
+
+CHECKOUT = Path(__file__).parent.parent.parent
+
+# What gevent keeps for itself is made first, or a test would count as leaking it.
+PROGRAM = """
+from gevent import get_hub, monkey, sleep
+monkey.patch_all()
+sleep(0)
+get_hub().threadpool.apply(int)
+import sys
+import pytest
+options = ["-n", "0", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+sys.exit(pytest.main([*options, *sys.argv[1:]]))
+"""
+
+LOOK_AT_THREADS = (
+    "test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic",
+    "test_a_close_that_another_thread_sends_ends_the_connection_at_once",
+)
+
+FILES = (
+    *("closing", "farewells", "files", "halves", "handlers", "limits", "pings", "streams"),
+    *("stress", "windows"),
+)
+
+# Every wire on one carrier of its own; both ends are in the patched process.
+CARRIERS = "[ws-wsmux or [tcp-yamux or [socketpair-bymux or [unix-js-ws"
+
+
+@pytest.mark.long
+def test_the_tests_of_streams_pass_under_gevent() -> None:
+    files = [f"tests/threads/test_{name}.py" for name in FILES]
+    left_out = " or ".join(LOOK_AT_THREADS)
+    chosen = f"({CARRIERS}) and not ({left_out})"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *files, "-k", chosen],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -1,0 +1,188 @@
+"""Kill an end without a word, or end it as a process manager does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import wsmux
+
+from ..cli.commands import PATIENCE, command
+from ..load.measuring import CHECKOUT, far_end
+from ..wires import NAMES
+from .rawpeer import WAIT, in_thread, wait_for
+from .test_black_holes import losing
+
+IN_WIRES = pytest.mark.parametrize(
+    "protocol",
+    ["wsmux", *(pytest.param(name, marks=pytest.mark.long) for name in NAMES if name != "wsmux")],
+)
+
+# A client that holds a stream and waits for bytes that do not come.
+WAITING = """
+import sys, wsmux
+connection = wsmux.connect(sys.argv[1], protocol=sys.argv[2])
+stream = connection.open_stream()
+stream.write(b"x")
+stream.read()
+"""
+
+
+@IN_WIRES
+def test_killing_the_server_ends_every_call_of_the_client(protocol: str) -> None:
+    config = wsmux.Config(ping_interval=None)
+    with (
+        far_end("echo", protocol) as far,
+        wsmux.connect(far.url, protocol=protocol, config=config) as connection,
+    ):
+        losing(connection, lambda: os.kill(far.pid, signal.SIGKILL))
+
+
+@IN_WIRES
+def test_killing_the_client_ends_every_call_of_the_server(protocol: str) -> None:
+    ended: list[type[BaseException]] = []
+
+    def read_on(stream: wsmux.Stream) -> None:
+        try:
+            while stream.read(100):
+                process.kill()
+        except wsmux.ConnectionClosedError as error:
+            ended.append(type(error))
+
+    config = wsmux.Config(ping_interval=None)
+    with wsmux.serve(stream_handler=read_on, protocols=[protocol], config=config) as server:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING, server.url, protocol], cwd=CHECKOUT
+        )
+        try:
+            wait_for(lambda: ended == [wsmux.ConnectionClosedError])
+            wait_for(lambda: not server.connections)
+        finally:
+            process.kill()
+            process.wait(WAIT)
+
+
+def test_sigterm_closes_every_connection_of_wsmux_serve_with_1001() -> None:
+    process = subprocess.Popen(command("serve", "--echo"), stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with wsmux.connect(url) as connection, connection.open_stream(WAIT) as stream:
+            stream.write(b"x")
+            assert stream.read(1) == b"x"
+            reading = in_thread(stream.read, 1)
+            wait_for(lambda: connection.stats().waiting_readers)
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(wsmux.ConnectionClosed) as closed:
+                reading.result(WAIT)
+            assert closed.value.code == 1001
+        assert process.wait(PATIENCE) == 143
+
+
+# A WSGI server that is told to stop, or to load its application anew
+
+GRACE = 6.0
+
+
+@contextmanager
+def drained(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the application that drains under a WSGI server; yield its process and its URL."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        fd = listener.fileno()
+        gunicorn = ["-m", "gunicorn", "--bind", f"fd://{fd}", "--worker-class", kind]
+        gunicorn += ["--threads", "8", "--graceful-timeout", str(int(GRACE))]
+        gunicorn += [
+            "--log-level",
+            "warning",
+            "--no-control-socket",
+            "tests.faults.drained_app:app",
+        ]
+        werkzeug = ["-m", "tests.faults.drained_app", str(fd)]
+        process = subprocess.Popen(
+            [sys.executable, *(werkzeug if kind == "werkzeug" else gunicorn)],
+            cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            pass_fds=[fd],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+    try:
+        yield process, url
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def told(connection: wsmux.Connection) -> tuple[wsmux.Stream, int]:
+    """Open a stream, and return it with the process that serves it."""
+    stream = connection.open_stream(WAIT)
+    stream.timeout = WAIT
+    return stream, int(stream.readline())
+
+
+SERVERS = pytest.mark.parametrize(
+    "kind", ["gthread", *(pytest.param(k, marks=pytest.mark.long) for k in ("gevent", "werkzeug"))]
+)
+
+
+@SERVERS
+def test_sigterm_lets_streams_end_and_closes_with_1001(kind: str) -> None:
+    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+        stream, _ = told(connection)
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses(connection))  # it is going away
+        stream.write(b"to the end")
+        stream.close_write()
+        assert stream.read() == b"to the end"
+        stream.close()
+        start = time.monotonic()
+        assert connection.wait_closed(WAIT)
+        assert connection.error is not None
+        assert connection.error.code == 1001  # type: ignore[attr-defined]
+        process.wait(PATIENCE)
+        assert time.monotonic() - start < GRACE - 1
+
+
+def refuses(connection: wsmux.Connection) -> bool:
+    try:
+        connection.open_stream(WAIT).reset()
+    except wsmux.StreamRefused:
+        return True
+    return False
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["gthread", "gevent", "werkzeug"])
+def test_sigterm_closes_what_does_not_end_in_time(kind: str) -> None:
+    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+        stream, _ = told(connection)
+        process.send_signal(signal.SIGTERM)
+        start = time.monotonic()
+        with pytest.raises(wsmux.ConnectionClosed) as closed:
+            stream.read(1)
+        assert closed.value.code == 1001
+        process.wait(PATIENCE)
+        assert time.monotonic() - start < GRACE - 1
+
+
+@pytest.mark.long
+def test_a_reload_moves_clients_to_the_new_process() -> None:
+    with drained("gthread") as (process, url):
+        with wsmux.connect(url, timeout=PATIENCE) as connection:
+            stream, before = told(connection)
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(wsmux.ConnectionClosed) as closed:
+                stream.read(1)
+            assert closed.value.code == 1001
+        with wsmux.connect(url, timeout=PATIENCE) as connection:
+            assert told(connection)[1] != before

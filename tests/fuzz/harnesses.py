@@ -1,0 +1,292 @@
+"""Give each parser any bytes, and let nothing but its own errors out.
+
+A harness takes one input and returns a short label of what came of it, by which a driver without
+coverage knows inputs that do something new. What a parser may raise is caught here; everything
+else, a broken promise among it, is a find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+from wsmux.bus import tokens
+from wsmux.bus.address import Address
+from wsmux.bus.envelope import digest, parse
+from wsmux.bus.errors import BusError, TokenRefused
+from wsmux.bus.keys import verify
+from wsmux.bus.receipt import Receiver
+from wsmux.config import Config
+from wsmux.exceptions import LocalProtocolError, RemoteProtocolError
+from wsmux.protocols.base import MuxProtocol, Role
+from wsmux.protocols.bymux import BymuxProtocol
+from wsmux.protocols.carrier import ByteFraming, Framing, Kind, decode_close
+from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
+from wsmux.protocols.events import DataReceived, StreamOpened
+from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.yamux import YamuxProtocol
+from wsmux.rpc.codec import Codec, EncodeError
+from wsmux.rpc.handshake import (
+    parse_rehandshake_request,
+    parse_rehandshake_response,
+    parse_request,
+    parse_response,
+)
+from wsmux.rpc.json_codec import JsonCodec
+from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.websocket.framing import WebSocketFraming
+
+from ..bus.captured import COMPUTED, NOW, NPM, TWINS
+from ..unit.pairs import feed
+
+__all__ = ["HARNESSES", "Harness"]
+
+# Takes one input; returns a label of what it did.
+Harness = Callable[[bytes], str]
+
+# Small, so that short inputs reach them.
+MAX_MESSAGE = 600
+MAX_FRAGMENTS = 4
+LIMITS = Config(
+    receive_window=400,
+    max_frame_size=200,
+    max_message_size=MAX_MESSAGE,
+    max_control_frames=20,
+    max_cancelled=3,
+)
+
+
+def said(error: Exception) -> str:
+    """Return what kind of refusal an error is: its sentence without the numbers in it."""
+    text = str(error)
+    assert text, f"{type(error).__name__} says nothing"
+    assert not isinstance(error, RemoteProtocolError) or 1000 <= error.code < 5000, error.code
+    return type(error).__name__ + "".join(each for each in text if not each.isdigit())[:60]
+
+
+def options(data: bytes) -> tuple[Role, int, bytes]:
+    """Take the first byte off an input: the role, and seven bits for a harness to use."""
+    first = data[0] if data else 0
+    return (Role.CLIENT if first & 1 else Role.SERVER), first >> 1, data[1:]
+
+
+# Framings
+
+
+def framing(data: bytes) -> str:
+    """Read frames of RFC 6455, whole or a few bytes at a time."""
+    role, bits, wire = options(data)
+    keeps = bool(bits & 1)
+    reader = WebSocketFraming(role, MAX_MESSAGE, MAX_FRAGMENTS, keeps)
+    frames = _fed(reader, wire, bits)
+    if keeps:
+        assert all(len(payload) <= MAX_MESSAGE for _, payload in frames)
+    return _closes(frames, reader)
+
+
+def byte_framing(data: bytes) -> str:
+    """Read native messages from a plain stream of bytes."""
+    _, bits, wire = options(data)
+    reader = ByteFraming(MAX_MESSAGE, 1 + (bits & 1))
+    return _closes(_fed(reader, wire, bits), reader)
+
+
+def _fed(reader: Framing, wire: bytes, bits: int) -> list[tuple[Kind, bytes]]:
+    """Feed a framing; see that no byte came from nowhere and no buffer grew without need."""
+    frames = feed(reader, wire, (None, 1, 3, 64)[bits >> 1 & 3])
+    assert sum(len(payload) for _, payload in frames) <= len(wire)
+    assert len(reader.get_buffer()) <= 256 * 1024
+    return frames
+
+
+def _closes(frames: list[tuple[Kind, bytes]], reader: Framing) -> str:
+    label = "".join(str(int(kind)) for kind, _ in frames[:6])
+    for kind, payload in frames:
+        if kind is Kind.CLOSE:
+            try:
+                label += str(decode_close(payload)[0] // 1000)
+            except RemoteProtocolError as error:
+                label += said(error)
+    return label + (said(reader.failure) if reader.failure else "")
+
+
+# Machines
+
+
+def native(dialect: Dialect) -> Harness:
+    """Return what reads messages of a dialect, each behind a byte that is its length."""
+
+    def run(data: bytes) -> str:
+        role, bits, wire = options(data)
+        return _owned(NativeProtocol(role, LIMITS, dialect), _cut(wire), bits)
+
+    return run
+
+
+def yamux(data: bytes) -> str:
+    """Read Yamux, whole or a few bytes at a time."""
+    role, bits, wire = options(data)
+    return _owned(YamuxProtocol(role, LIMITS), _chunks(wire, bits), bits)
+
+
+def bymux(data: bytes) -> str:
+    """Read Bymux, whole or a few bytes at a time."""
+    role, bits, wire = options(data)
+    return _owned(BymuxProtocol(role, LIMITS), _chunks(wire, bits), bits)
+
+
+def _cut(wire: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(wire):
+        end = start + 1 + wire[start]
+        yield wire[start + 1 : end]
+        start = end
+
+
+def _chunks(wire: bytes, bits: int) -> Iterator[bytes]:
+    size = (len(wire) or 1, 1, 7, 64)[bits >> 4 & 3]
+    return (wire[start : start + size] for start in range(0, len(wire), size))
+
+
+def _owned(machine: MuxProtocol, messages: Iterator[bytes], bits: int) -> str:
+    """Feed a machine and act as its owner, in a way that the bits choose."""
+    label: list[str] = []
+    own: list[int] = []
+    received = 0
+    for turn, message in enumerate(messages):
+        _act(machine, own, bits + turn)
+        try:
+            machine.receive_data(message)
+        except RemoteProtocolError as error:
+            label.append(f"{error.code} {said(error)}")
+            break
+        received += len(message)
+        received -= _react(machine, label, bits)
+        assert received >= 0, "more bytes were delivered than came"
+    _drain(machine)
+    return " ".join(label[:8])
+
+
+def _act(machine: MuxProtocol, own: list[int], choice: int) -> None:
+    """Do one of the things that an owner may do, also when it may not."""
+    with suppress(LocalProtocolError):
+        if choice % 8 == 0 and len(own) < 3 and machine.may_open():
+            own.append(machine.open_stream())
+        elif own:
+            stream_id = own[-1]
+            (
+                lambda: machine.send_data(stream_id, bytes(50)),
+                lambda: machine.close_write(stream_id, 0.0),
+                lambda: machine.close_read(stream_id),
+                lambda: machine.reset_write(stream_id, 70),
+                lambda: machine.reset_read(stream_id, 70),
+                lambda: machine.ping(1),
+                lambda: machine.go_away(70),
+                lambda: None,
+            )[choice >> 2 & 7]()
+
+
+def _react(machine: MuxProtocol, label: list[str], bits: int) -> int:
+    """Handle events as an owner must; return the bytes that were delivered."""
+    delivered = 0
+    while events := machine.events():
+        for event in events:
+            label.append(type(event).__name__)
+            if isinstance(event, StreamOpened):
+                if bits & 2:
+                    machine.refuse(event.stream_id, machine.refused_code)
+                else:
+                    machine.accept(event.stream_id, LIMITS.receive_window)
+            elif isinstance(event, DataReceived):
+                delivered += len(event.data)
+                machine.consumed(event.stream_id, len(event.data))
+    _drain(machine)
+    return delivered
+
+
+def _drain(machine: MuxProtocol) -> None:
+    for head, body in machine.control_to_send() + machine.data_to_send():
+        assert head or body
+
+
+# River
+
+
+def river(codec: Codec) -> Harness:
+    """Return what decodes a message, reads its payload as a handshake, and encodes it again."""
+
+    def run(data: bytes) -> str:
+        try:
+            envelope = codec.decode(data)
+        except RemoteProtocolError as error:
+            return said(error)
+        label = "decoded"
+        for parse_payload in (
+            parse_request,
+            parse_response,
+            parse_rehandshake_request,
+            parse_rehandshake_response,
+        ):
+            try:
+                parse_payload(envelope.payload)
+                label += parse_payload.__name__
+            except RemoteProtocolError as error:
+                label += said(error)
+        try:
+            again = codec.encode(envelope, codec.pack(envelope.payload))
+        except EncodeError as error:
+            return label + said(error)
+        assert repr(codec.decode(again)) == repr(envelope)  # by text: NaN is not itself
+        return label
+
+    return run
+
+
+# RMB
+
+
+# Most of the recorded envelopes are for it.
+ME = Address(5, None)
+
+GENUINE = {row["token"] for row in (*NPM["jwt"], *COMPUTED["tokens"]["cases"])}
+
+
+def _unseal(cipher: bytes, pk: bytes) -> bytes:
+    raise BusError(106, "nothing is encrypted for this receiver")
+
+
+def rmb_envelope(data: bytes) -> str:
+    """Parse an envelope and decide whether to believe it; what is believed was signed."""
+    try:
+        envelope = parse(data)
+        received = Receiver(ME, _unseal).accept(envelope, NOW, TWINS.get)
+    except BusError as error:
+        return said(error)
+    if received.twin is not None:
+        assert verify(received.twin.account, digest(envelope), envelope.signature)
+    return received.kind
+
+
+def rmb_token(data: bytes) -> str:
+    """Check a token; no other passes than those that were made for the vectors."""
+    text = data.decode("latin-1")
+    try:
+        tokens.check_token(text, NOW, TWINS.get)
+    except TokenRefused as error:
+        return said(error)
+    assert text in GENUINE, "a token passed that nobody made"
+    return "taken"
+
+
+HARNESSES: dict[str, Harness] = {
+    "framing": framing,
+    "byte-framing": byte_framing,
+    "native": native(WSMUX_V1),
+    "js-ws": native(JS_WS),
+    "yamux": yamux,
+    "bymux": bymux,
+    "river-json": river(JsonCodec()),
+    "river-msgpack": river(MsgpackCodec()),
+    "rmb-envelope": rmb_envelope,
+    "rmb-token": rmb_token,
+}
