@@ -1,0 +1,1 @@
+"""Run the browser's end in a real browser."""
