@@ -28,9 +28,8 @@ def run(
         program = [sys.executable, "-c", code, *arguments]
     stdin = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
     stdin |= {"stdin": options.pop("stdin")} if "stdin" in options else {}
-    return subprocess.run(
-        program, capture_output=True, timeout=PATIENCE, check=False, **stdin, **options
-    )
+    options = {"timeout": PATIENCE} | options
+    return subprocess.run(program, capture_output=True, check=False, **stdin, **options)
 
 
 @contextmanager

@@ -7,21 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from typing import ClassVar
 
 import pytest
 
-from wsmux.cli.bench import processes, schedule
-from wsmux.cli.bench.blocking import Blocking
-from wsmux.cli.bench.calls import SMALL, LineCalls, time_pipelined
+from wsmux.cli.bench import processes
 from wsmux.cli.bench.interpreters import described, missing_module
-from wsmux.cli.bench.peer import HEAD, UPLOAD, Line, Peer
+from wsmux.cli.bench.measures import MEASURES
 from wsmux.cli.bench.peers import find_peers
 from wsmux.cli.bench.processes import MeasurementFailed, Processes, cores
-from wsmux.cli.bench.results import Pass, judge, pass_as_json, pass_table
 from wsmux.cli.bench.schedule import run_pass
+from wsmux.cli.bench.stored import SCHEMA
 
 from .commands import PATIENCE, command, run
+
+pytestmark = pytest.mark.tools
 
 TINY = ("bench", "--repetitions", "1", "--seconds", "0.02")
 
@@ -33,23 +32,65 @@ def environment(python: str = "", variable: str = LIBP2P) -> dict[str, str]:
     return os.environ | {variable: python}
 
 
-def test_every_figure_of_every_variant_is_taken() -> None:
-    done = run(*TINY, "--pin", "no", "--json")
+def test_every_usual_figure_is_taken() -> None:
+    done = run(*TINY, "--pin", "no", "--json", "--peers", "raw,wsmux")
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(done.stdout)
+    assert result["schema"] == SCHEMA
     assert result["environment"]["python"]
-    for each in result["passes"]:
-        assert set(each["measures"]) >= {"upload", "download", "ping-64", "ping-1k-100", "opens"}
-        for measure in each["measures"].values():
-            assert {"raw", "wsmux", "wsmux-python"} <= set(measure["variants"])
-            for figures in measure["variants"].values():
-                assert figures["min"] > 0
-    assert {target["measure"] for target in result["targets"]} == {
-        "upload",
-        "download",
-        "ping-1k",
-        "opens",
-    }
+    (each,) = result["passes"]
+    assert each["kind"] == "streams"
+    assert each["failures"] == []
+    assert set(each["measures"]) == {name for name in MEASURES if not MEASURES[name].heavy}
+    for name, measure in each["measures"].items():
+        wanted = {"wsmux"} if name == "tail-window" else {"raw", "wsmux"}
+        assert set(measure["variants"]) == wanted
+        for figures in measure["variants"].values():
+            assert figures["min"] > 0
+    judged = {(target["measure"], target["kind"]) for target in result["targets"]}
+    assert {("upload", "ratio to raw"), ("ping-1k", "ratio to raw")} <= judged
+    assert {("opens", "/s"), ("opens", "ratio to its ping 1 KiB, 1 stream")} <= judged
+    assert ("tail-window", "%") in judged
+
+
+def test_the_limit_and_simpler_ways_are_measured() -> None:
+    measures, peers = "upload,echo,ping-1k-10,tail-p99", "tcp,naive,wsmux-python"
+    done = run(*TINY, "--pin", "no", "--json", "--measures", measures, "--peers", peers)
+    assert done.returncode == 0, done.stderr.decode()
+    (each,) = json.loads(done.stdout)["passes"]
+    assert each["failures"] == []
+    assert set(each["measures"]) == set(measures.split(","))
+    for measure in each["measures"].values():
+        assert set(measure["variants"]) == set(peers.split(","))
+        for figures in measure["variants"].values():
+            assert figures["min"] > 0
+
+
+def test_what_takes_long_is_taken_when_it_is_named() -> None:
+    heavy = ["idle-connection-client", "among-idle"]
+    done = run(
+        *("bench", "--repetitions", "1", "--seconds", "0.002", "--pin", "no", "--json"),
+        *("--peers", "wsmux", "--measures", ",".join(heavy)),
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    result = json.loads(done.stdout)
+    assert result["passes"][0]["failures"] == []
+    assert set(result["passes"][0]["measures"]) == set(heavy)
+    assert [target["measure"] for target in result["targets"]] == heavy
+
+
+@pytest.mark.long
+def test_everything_that_takes_long_is_taken_of_ours() -> None:
+    heavy = [name for name in MEASURES if MEASURES[name].heavy]
+    done = run(
+        *("bench", "--repetitions", "1", "--seconds", "0.05", "--pin", "no", "--json"),
+        *("--peers", "wsmux", "--measures", ",".join(heavy)),
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (each,) = json.loads(done.stdout)["passes"]
+    assert each["failures"] == []
+    assert set(each["measures"]) == set(heavy)
 
 
 def test_a_table_and_the_verdicts_are_for_people() -> None:
@@ -113,9 +154,15 @@ def test_every_figure_is_taken_of_libp2p() -> None:
     result = json.loads(done.stdout)
     assert result["environment"]["others"]["libp2p-yamux"]["packages"]["libp2p"]
     assert result["passes"][0]["failures"] == []
-    for measure in result["passes"][0]["measures"].values():
-        assert measure["variants"]["libp2p-yamux"]["min"] > 0
-        assert measure["variants"]["libp2p-yamux"]["base"] == "wsmux-yamux"
+    taken = {
+        name: measure["variants"]["libp2p-yamux"]
+        for name, measure in result["passes"][0]["measures"].items()
+        if "libp2p-yamux" in measure["variants"]
+    }
+    assert {"upload", "download", "echo", "ping-1k-100", "opens"} <= set(taken)
+    for figures in taken.values():
+        assert figures["min"] > 0
+        assert figures["base"] == "wsmux-yamux"
     assert "libp2p-yamux" in {target["kind"].split()[-1] for target in result["targets"]}
 
 
@@ -240,6 +287,23 @@ def test_new_processes_measure_after_a_failure() -> None:
         assert running.measure("opens", 0.01) > 0
 
 
+def test_a_variant_that_does_not_begin_costs_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = find_peers()["naive"]
+    monkeypatch.setattr(type(broken), "environment", {"PYTHONHOME": "/nowhere"})
+    peers = [find_peers()["wsmux"], broken]
+    taken = run_pass(
+        peers, ["opens"], pinned=False, repetitions=2, seconds=0.01, progress=lambda _: None
+    )
+    assert all(value is not None and value > 0 for value in taken.figures["opens"]["wsmux"])
+    assert taken.figures["opens"]["naive"] == [None, None]
+    assert [failure.partition(": it does not begin: ")[0] for failure in taken.failures] == [
+        "naive, opens, repetition 1",
+        "naive, opens, repetition 2",
+    ]
+
+
 def test_processes_that_do_not_answer_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     with Processes(find_peers()["wsmux"], pinned=False) as running:
         running._running[0].send_signal(signal.SIGSTOP)
@@ -247,168 +311,6 @@ def test_processes_that_do_not_answer_have_failed(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(processes, "STRETCH", 1)
         with pytest.raises(MeasurementFailed, match="no answer in"):
             running.measure("opens", 0.01)
-
-
-def line(*answers: bytes) -> Blocking:
-    """Return a client whose lines answer so, and then end."""
-
-    def opener() -> Line:
-        left = iter(answers)
-        return Line(len, lambda size: next(left, b""), lambda: None)
-
-    return Blocking(opener)
-
-
-def test_an_upload_that_was_not_counted_right_fails() -> None:
-    head = HEAD.pack(UPLOAD, 99)
-    with pytest.raises(RuntimeError, match="counted 99 of 100 bytes"):
-        line(head[:1], head[1:]).upload(100)
-
-
-def test_a_download_that_ends_early_fails() -> None:
-    with pytest.raises(RuntimeError, match="40 of 100 bytes did not come"):
-        line(bytes(60)).download(100)
-
-
-def test_a_download_of_too_much_fails() -> None:
-    with pytest.raises(RuntimeError, match="20 bytes more than 100 came"):
-        line(bytes(120)).download(100)
-
-
-def test_a_line_that_ends_among_pings_fails() -> None:
-    with pytest.raises(RuntimeError, match="in the middle of a measurement"):
-        line(bytes(10)).pings(10, lines=2, seconds=0.01)
-
-
-def calls(*answers: bytes) -> LineCalls:
-    """Return a client of calls whose lines answer so."""
-    left = iter(answers)
-    return LineCalls(lambda: Line(len, lambda size: next(left, b""), lambda: None))
-
-
-def test_a_call_that_is_answered_wrongly_fails() -> None:
-    with pytest.raises(RuntimeError, match="not what was sent"):
-        calls(bytes(SMALL), bytes(SMALL), bytes(1)).rpcs(1, seconds=60)
-
-
-def test_a_message_that_does_not_come_back_fails() -> None:
-    with pytest.raises(RuntimeError, match="message 3 of 5"):
-        calls(bytes(SMALL), bytes(SMALL)).streamed(5)
-    with pytest.raises(RuntimeError, match="message 2 of 5"):
-        calls(bytes(SMALL)).subscribed(5)
-
-
-def test_a_message_that_cannot_be_sent_fails() -> None:
-    def refuse() -> None:
-        raise ConnectionError("it is gone")
-
-    with pytest.raises(ConnectionError, match="it is gone"):
-        time_pipelined(refuse, lambda: True, 3)
-
-
-def test_a_client_without_sessions_has_none_that_are_idle() -> None:
-    with pytest.raises(NotImplementedError, match="LineCalls has no sessions"):
-        calls().idle(1)
-
-
-def test_an_upper_limit_is_missed_from_above() -> None:
-    figures: dict[str, list[float | None]] = {"river": [60.0, 65.0, 66.0]}
-    (verdict,) = judge([Pass(pinned=True, figures={"idle-server": figures})])
-    assert not verdict.met
-    assert "65 KiB, wanted at most 64" in str(verdict)
-
-
-class Flawed(Peer):
-    name = "flawed"
-    about = "fails half of the time"
-    base = "sound"
-    serve = connect = lambda *_: pytest.fail("nothing is really run")  # type: ignore[assignment]
-
-
-class Sound(Flawed):
-    name = base = "sound"
-
-
-class Scripted:
-    """Stand for the processes of a variant."""
-
-    answers: ClassVar[dict[str, list[float | None]]]
-
-    def __init__(self, peer: Peer, pinned: bool) -> None:
-        self.peer, self.pinned = peer, pinned
-
-    def measure(self, name: str, seconds: float) -> float:
-        value = self.answers[self.peer.name].pop(0)
-        if value is None:
-            raise MeasurementFailed("it stalled")
-        return value
-
-    def __enter__(self) -> Scripted:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        pass
-
-
-def scripted(monkeypatch: pytest.MonkeyPatch, **answers: list[float | None]) -> Pass:
-    Scripted.answers = answers
-    monkeypatch.setattr(schedule, "Processes", Scripted)
-    return run_pass(
-        [Sound(), Flawed()],
-        ["upload"],
-        pinned=False,
-        repetitions=len(answers["sound"]),
-        seconds=1,
-        progress=lambda count: None,
-    )
-
-
-def test_a_failure_is_shown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = scripted(monkeypatch, sound=[2.0, 2.0, 4.0], flawed=[1.0, None, 3.0])
-    assert done.failures == ("flawed, upload, repetition 2: it stalled",)
-    assert done.ratios("upload", "flawed", "sound") == [0.5, 0.75]
-    text = str(pass_table(done, [Sound(), Flawed()]))
-    assert "2 (1-3), 1 failed" in text
-    assert "failed: flawed, upload, repetition 2: it stalled" in text
-    described = pass_as_json(done, [Sound(), Flawed()])
-    assert described["measures"]["upload"]["variants"]["flawed"]["values"] == [1.0, None, 3.0]
-    assert described["failures"] == list(done.failures)
-
-
-def test_a_variant_may_fail_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = scripted(monkeypatch, sound=[2.0], flawed=[None])
-    assert "failed" in str(pass_table(done, [Sound(), Flawed()]))
-    figures = pass_as_json(done, [Sound(), Flawed()])["measures"]["upload"]["variants"]["flawed"]
-    assert figures["median"] is figures["min"] is figures["ratio"] is None
-
-
-def test_a_failure_misses_the_target() -> None:
-    run_ = Pass(pinned=True, figures={"opens": {"wsmux": [900.0, None, 900.0]}})
-    (verdict,) = judge([run_])
-    assert not verdict.met
-    assert "MISSED" in str(verdict)
-    assert "failed" in str(verdict)
-    assert verdict.as_json()["figure"] is None
-
-
-def test_a_failure_of_the_base_leaves_the_other_repetitions() -> None:
-    row: dict[str, list[float | None]] = {
-        "wsmux-yamux": [9.0, 9.0],
-        "libp2p-yamux": [None, 2.0],
-    }
-    (verdict,) = judge([Pass(pinned=True, figures={"ping-1k": row})])
-    assert verdict.figure == 4.5
-    assert "x libp2p-yamux, wanted 3" in str(verdict)
-
-
-def test_check_fails_when_a_target_is_missed() -> None:
-    run_ = Pass(
-        pinned=True, figures={"upload": {"raw": [1.0, 9.0, 4.0], "wsmux": [4.0, 90.0, 8.0]}}
-    )
-    (verdict,) = judge([run_])
-    assert verdict.figure == 4.0  # the median of the ratios, not the ratio of the medians
-    assert not verdict.met
-    assert "MISSED" in str(verdict)
 
 
 def test_ctrl_c_ends_the_workers_too() -> None:

@@ -19,6 +19,8 @@ from wsmux.cli.terminal import CommandError
 
 from .commands import run
 
+pytestmark = pytest.mark.tools
+
 WAIT = 20.0
 
 TINY = ("bench", "--spark", "--repetitions", "1", "--seconds", "0.02")

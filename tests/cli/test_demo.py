@@ -1,4 +1,4 @@
-"""``wsmux demo``, with a few files."""
+"""``wsmux demo``, the first half of it, with a few files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from wsmux.cli import demo
 
 from .commands import PATIENCE, command, run
 
+pytestmark = pytest.mark.tools
+
+FILES = ("--only", "files")
+
 SERVERS = ["gunicorn", "gunicorn-gevent", "gevent", "werkzeug"]
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_every_file_and_report_is_checked(server: str) -> None:
-    done = run("demo", "--server", server, "--limit", "25", "--json", "--threads", "8")
+    done = run("demo", *FILES, "--server", server, "--limit", "25", "--json", "--threads", "8")
     assert done.returncode == 0, done.stderr.decode()
     ours, single = json.loads(done.stdout)["variants"]
     assert ours["connections"] == 1
@@ -30,7 +34,7 @@ def test_every_file_and_report_is_checked(server: str) -> None:
 
 
 def test_the_table_names_its_conditions() -> None:
-    done = run("demo", "--limit", "5", "--server", "werkzeug", without=("rich", "tqdm"))
+    done = run("demo", *FILES, "--limit", "5", "--server", "werkzeug", without=("rich", "tqdm"))
     text = done.stdout.decode()
     assert done.returncode == 0
     assert "one WebSocket per file" in text
@@ -47,14 +51,14 @@ def test_a_wrong_hash_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         return size, digest[::-1]
 
     monkeypatch.setattr(client, "_send_hashed", wrong)
-    assert main("--limit", "3", "--server", "werkzeug", "--json") == 1
+    assert main(*FILES, "--limit", "3", "--server", "werkzeug", "--json") == 1
 
 
 def test_a_missing_report_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     client = pytest.importorskip("wsmux.cli.demo_client")
     monkeypatch.setattr(client._Reports, "take", lambda self, stream: None)
     monkeypatch.setattr(client, "PATIENCE", 1.0)
-    assert main("--limit", "3", "--server", "werkzeug", "--json") == 1
+    assert main(*FILES, "--limit", "3", "--server", "werkzeug", "--json") == 1
 
 
 def main(*arguments: str) -> int:
@@ -65,7 +69,7 @@ def main(*arguments: str) -> int:
 
 
 def test_no_flask_names_what_to_install() -> None:
-    done = run("demo", "--limit", "1", without=("flask",))
+    done = run("demo", *FILES, "--limit", "1", without=("flask",))
     assert done.returncode == 1
     assert b"pip install 'wsmux-streams[demo]'" in done.stderr
 
@@ -73,7 +77,9 @@ def test_no_flask_names_what_to_install() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_ctrl_c_ends_the_server_too() -> None:
     process = subprocess.Popen(
-        command("demo", "--server", "werkzeug"), stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        command("demo", *FILES, "--server", "werkzeug"),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert process.stderr is not None
     process.stderr.readline()  # the files are listed, the server is starting

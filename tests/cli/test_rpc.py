@@ -20,7 +20,6 @@ from typing import IO, Any, NamedTuple
 
 import flask
 import pytest
-from werkzeug.serving import make_server
 
 from wsmux import rpc
 from wsmux.cli import rpc_json, rpc_schema
@@ -34,6 +33,7 @@ from wsmux.rpc.values import BigInt
 from ..certificates import Certificates
 from ..rpc.offers import WAIT, Gate, offered
 from ..threads.waiting import wait_for
+from ..werkzeug_server import serving
 from .commands import PATIENCE, command
 from .commands import run as run_apart
 
@@ -403,17 +403,11 @@ def test_headers_are_sent_to_a_route_of_flask(gate: Gate, run: Run) -> None:
     def look() -> None:
         seen.append([flask.request.headers.get(name) for name in ("x-one", "x-two")])
 
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    with rpc.flask(app, "/river", services(gate), serve_schema=True):
-        thread.start()
-        url = f"ws://127.0.0.1:{server.port}/river"
+    with rpc.flask(app, "/river", services(gate), serve_schema=True), serving(app) as port:
+        url = f"ws://127.0.0.1:{port}/river"
         further = ("--header", "X-One: 1", "--header", "X-Two:2: 3")
         assert run("schema", url, *further).status == 0
         assert run("call", url, "test.same", "1", *further).out == "1\n"
-    server.shutdown()
-    thread.join(WAIT)
-    server.server_close()
     assert seen == [["1", "2: 3"]] * 2
 
 

@@ -39,11 +39,37 @@ def test_version_goes_to_stdout() -> None:
         ["cat", "tcp://127.0.0.1:1/path"],
         ["cat", "--header", "no colon", "ws://127.0.0.1/"],
         ["cat", "--insecure", "--cafile", "x.pem", "wss://127.0.0.1/"],
+        ["serve", "--echo", "--allow-forward", "h:80"],
+        ["serve", "--open", "--exec", "sh"],
+        ["serve", "--allow-forward", "nonsense"],
+        ["serve", "--allow-listen", "h:0"],
+        ["serve", "--exec", "no-such-program"],
+        ["forward", "ws://127.0.0.1/"],
+        ["forward", "ws://127.0.0.1/", "-L", "80"],
+        ["forward", "ws://127.0.0.1/", "-R", "80:h:0"],
+        ["forward", "ws://127.0.0.1/", "--socks", "x"],
+        ["exec", "ws://127.0.0.1/"],
+        ["exec", "http://127.0.0.1/", "ls"],
         ["bridge"],
         ["bridge", "--to", "http://127.0.0.1/"],
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1"],
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1:99999"],
         ["bridge", "--to", "ws://127.0.0.1/", "--to-protocol", "http"],
+        ["top"],
+        ["top", "ws://127.0.0.1/"],
+        ["top", "http://"],
+        ["top", "-5"],
+        ["top", "--once", "999999999"],
+        ["top", "--interval", "0", "http://127.0.0.1/"],
+        ["doctor"],
+        ["doctor", "http://127.0.0.1/"],
+        ["doctor", "--idle", "0", "ws://127.0.0.1/"],
+        ["inspect"],
+        ["inspect", "--protocol", "http", "-"],
+        ["inspect", "--stream", "first", "-"],
+        ["replay", "recording.jsonl"],
+        ["replay", "recording.jsonl", "--handler", "module"],
+        ["replay", "recording.jsonl", "--handler", "a:b", "--stream-handler", "a:b"],
         ["demo", "--limit", "0"],
         ["demo", "--server", "apache"],
         ["bench", "--repetitions", "0"],
@@ -68,6 +94,7 @@ def test_wrong_usage_ends_with_2_and_says_why_on_stderr(
         ["serve", "--echo", "--tcp", "--protocol", "yamux", "--protocol", "bymux"],
         ["cat", "--header", "A: b", "tcp://127.0.0.1:1"],
         ["bridge", "--to", "tcp://127.0.0.1:1", "--header", "A: b"],
+        ["doctor", "--header", "A: b", "tcp://127.0.0.1:1"],
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "wss://127.0.0.1:0"],
         ["bridge", "--to", "ws://127.0.0.1/", "--certfile", "chain.pem", "--keyfile", "key.pem"],
         ["bench", "--peers", "nobody"],
@@ -83,7 +110,9 @@ def test_usage_that_is_found_wrong_later_ends_with_2_too(arguments: list[str]) -
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["serve", "cat", "bridge", "rpc", "demo", "bench"])
+@pytest.mark.parametrize(
+    "name", ["serve", "cat", "bridge", "doctor", "inspect", "replay", "rpc", "demo", "bench"]
+)
 def test_help_names_every_subcommand(name: str) -> None:
     assert name in run("--help").stdout.decode()
     done = run(name, "--help")

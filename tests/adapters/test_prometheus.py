@@ -1,0 +1,90 @@
+"""Show the numbers of real connections in Prometheus's text."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import wsmux
+from wsmux.prometheus import collector
+
+from ..faults.rawpeer import wait_for
+from .apps import WAIT
+
+CLIENT = '{protocol="wsmux",role="client"}'
+
+
+def shown(registry: CollectorRegistry) -> dict[str, float]:
+    """Return each series with its value."""
+    lines = generate_latest(registry).decode().splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in pairs}
+
+
+def talk(client: wsmux.Connection, server: wsmux.Connection, size: int) -> None:
+    with client.open_stream(WAIT) as stream, server.accept_stream(WAIT) as theirs:
+        stream.write(bytes(size))
+        stream.close_write()
+        theirs.read()
+
+
+def test_connections_are_summed_by_role_and_wire() -> None:
+    registry = CollectorRegistry()
+    pairs = [wsmux.pair() for _ in range(2)]
+    collector([client for client, _ in pairs], registry)
+    for client, server in pairs:
+        talk(client, server, 1000)
+    client, server = pairs[0]
+    with client.open_stream(WAIT) as stream:
+        stream.write(b"unread")
+        wait_for(lambda: server.stats().unread_bytes)
+        told = shown(registry)
+    for client, server in pairs:
+        client.close()
+        server.close()
+    assert told[f"wsmux_connections{CLIENT}"] == 2
+    assert told[f"wsmux_streams_opened_total{CLIENT}"] == 3
+    assert told[f"wsmux_streams{CLIENT}"] == 1
+    assert told[f"wsmux_sent_bytes_total{CLIENT}"] > 2000
+    assert told[f"wsmux_rtt_max_seconds{CLIENT}"] == 0
+
+
+def test_what_ended_connections_did_still_counts_once() -> None:
+    registry = CollectorRegistry()
+    client, server = wsmux.pair()
+    given = [client]
+    collector(lambda: given, registry)
+    talk(client, server, 1000)
+    before = shown(registry)
+    client.close()
+    server.close()
+    for _ in range(2):
+        told = shown(registry)
+        total = f"wsmux_streams_opened_total{CLIENT}"
+        assert told[total] == before[total] == 1
+        assert told[f"wsmux_sent_bytes_total{CLIENT}"] >= before[f"wsmux_sent_bytes_total{CLIENT}"]
+        assert f"wsmux_connections{CLIENT}" not in told
+    given.clear()
+    assert shown(registry)[f"wsmux_streams_opened_total{CLIENT}"] == 1
+
+
+def test_a_connection_that_was_added_is_seen_though_it_ended_between_two_looks() -> None:
+    registry = CollectorRegistry()
+    numbers = collector(registry=registry)
+    client, server = wsmux.pair()
+    numbers.add(client)
+    talk(client, server, 10)
+    client.close()
+    server.close()
+    assert shown(registry)[f"wsmux_streams_opened_total{CLIENT}"] == 1
+
+
+def test_a_second_collector_in_a_registry_is_refused_and_names_follow_the_conventions() -> None:
+    registry = CollectorRegistry()
+    collector(registry=registry)
+    with pytest.raises(ValueError, match="Duplicated"):
+        collector(registry=registry)
+    text = generate_latest(registry).decode()
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert all(name.startswith("wsmux_") for name in names)
+    assert "wsmux_received_bytes_total" in names

@@ -1,0 +1,150 @@
+"""Show what the clients and servers of ``wsmux bench`` make of lines that go wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.cli.bench import blocking
+from wsmux.cli.bench.blocking import Blocking
+from wsmux.cli.bench.calls import SMALL, LineCalls, time_pipelined
+from wsmux.cli.bench.payload import CHUNK, check_piece, memory, pieces
+from wsmux.cli.bench.peer import HEAD, MEMORY, UPLOAD, Client, Line, answers
+
+
+def line(*received: bytes) -> Blocking:
+    """Return a client whose lines answer so, and then end."""
+
+    def opener() -> Line:
+        left = iter(received)
+        return Line(len, lambda size: next(left, b""), lambda: None)
+
+    return Blocking(opener)
+
+
+def test_an_upload_that_was_not_counted_right_fails() -> None:
+    head = HEAD.pack(UPLOAD, 99)
+    with pytest.raises(RuntimeError, match="counted 99 of 100 bytes"):
+        line(head[:1], head[1:]).upload(100)
+
+
+def test_a_download_that_ends_early_fails() -> None:
+    with pytest.raises(RuntimeError, match="40 of 100 bytes did not come"):
+        line(*pieces(60)).download(100)
+
+
+def test_a_download_of_too_much_fails() -> None:
+    with pytest.raises(RuntimeError, match="20 bytes more than 100 came"):
+        line(*pieces(120)).download(100)
+
+
+def test_a_download_of_other_bytes_fails() -> None:
+    (block,) = pieces(CHUNK)
+    with pytest.raises(RuntimeError, match="from 10 to 100 are not those"):
+        line(block[:10], block[11:101]).download(100)
+
+
+def test_an_echo_of_other_bytes_fails() -> None:
+    with pytest.raises(RuntimeError, match="the echo is not what was sent"):
+        line(bytes(10)).pings(10, lines=1, seconds=0.01)
+
+
+def test_another_answer_than_the_wanted_one_fails() -> None:
+    with pytest.raises(RuntimeError, match="answered b'U' to b'M'"):
+        line(HEAD.pack(UPLOAD, 1)).idle_lines(1)
+
+
+def test_memory_that_never_settles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "LOOKS", 3)
+    grows = [HEAD.pack(MEMORY, count << 20) for count in range(10)]
+    with pytest.raises(RuntimeError, match="does not settle"):
+        line(*grows).idle_lines(1)
+
+
+def test_bulk_tells_its_place() -> None:
+    whole = b"".join(pieces(3 * CHUNK + 17))
+    place = 0
+    for size in (1, 1000, CHUNK, CHUNK + 5, 40_000):
+        place = check_piece(whole[place : place + size], place)
+    assert len(whole) == 3 * CHUNK + 17
+    with pytest.raises(RuntimeError, match="not those that were sent"):
+        check_piece(bytes(1000), 0)
+
+
+def test_a_server_tells_its_memory_as_often_as_it_is_asked() -> None:
+    asked = iter([HEAD.pack(MEMORY, 0)] * 2)
+    told = [HEAD.unpack(each) for each in answers(lambda size: next(asked, b""))]
+    assert len(told) == 2
+    assert all(command == MEMORY and memory() // 10 < used for command, used in told)
+
+
+@pytest.mark.parametrize("first", [b"", b"U", b"U1234"])
+def test_a_line_that_ends_early_is_not_answered(first: bytes) -> None:
+    parts = iter([first] if first else [])
+    assert list(answers(lambda size: next(parts, b""))) == []
+
+
+def test_a_server_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="unknown command b'X'"):
+        list(answers(lambda size: HEAD.pack(b"X", 0)))
+
+
+class Plain(Client):
+    upload = download = echo = pings = opens = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("figure", "arguments"),
+    [
+        ("tail", (64, 1)),
+        ("window", ()),
+        ("connections", (64, 1, 0.01)),
+        ("idle_lines", (1,)),
+        ("idle_connections", (1,)),
+        ("pings_among_idle", (64, 1, 0.01)),
+    ],
+)
+def test_a_client_says_what_it_cannot_measure(figure: str, arguments: tuple[float]) -> None:
+    Plain.__abstractmethods__ = frozenset()
+    with pytest.raises(NotImplementedError, match="Plain"):
+        getattr(Plain(), figure)(*arguments)
+
+
+def test_without_a_window_nothing_is_told_of_it() -> None:
+    with pytest.raises(NotImplementedError):
+        line().window()
+
+
+def test_a_line_that_ends_among_pings_fails() -> None:
+    with pytest.raises(RuntimeError, match="in the middle of a measurement"):
+        line(b"E").pings(10, lines=2, seconds=0.01)
+
+
+def calls(*answers: bytes) -> LineCalls:
+    """Return a client of calls whose lines answer so."""
+    left = iter(answers)
+    return LineCalls(lambda: Line(len, lambda size: next(left, b""), lambda: None))
+
+
+def test_a_call_that_is_answered_wrongly_fails() -> None:
+    with pytest.raises(RuntimeError, match="not what was sent"):
+        calls(bytes(SMALL), bytes(SMALL), bytes(1)).rpcs(1, seconds=60)
+
+
+def test_a_message_that_does_not_come_back_fails() -> None:
+    with pytest.raises(RuntimeError, match="message 3 of 5"):
+        calls(bytes(SMALL), bytes(SMALL)).streamed(5)
+    with pytest.raises(RuntimeError, match="message 2 of 5"):
+        calls(bytes(SMALL)).subscribed(5)
+
+
+def test_a_message_that_cannot_be_sent_fails() -> None:
+    def refuse() -> None:
+        raise ConnectionError("it is gone")
+
+    with pytest.raises(ConnectionError, match="it is gone"):
+        time_pipelined(refuse, lambda: True, 3)
+
+
+def test_a_client_without_sessions_has_none_that_are_idle() -> None:
+    with pytest.raises(NotImplementedError, match="LineCalls has no sessions"):
+        calls().idle(1)

@@ -1,0 +1,144 @@
+"""Take small figures of each library that ``wsmux bench`` measures against, and of a naive mux."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from wsmux.cli.bench import naive
+from wsmux.cli.bench.peer import Line
+from wsmux.cli.bench.peers import find_peers
+from wsmux.cli.bench.peers.naive import Naive
+
+from .commands import run
+
+pytestmark = pytest.mark.tools
+
+TINY = ("bench", "--repetitions", "1", "--seconds", "0.01", "--pin", "no", "--json")
+
+# Seconds until a test fails rather than hangs.
+PATIENCE = 30.0
+
+MOST_LINES = 79
+
+
+def figures_of(peers: str, measures: str) -> dict[str, Any]:
+    for name in peers.split(","):
+        if reason := find_peers()[name].lacks():
+            pytest.skip(f"{name} cannot be measured: {reason}")
+    done = run(*TINY, "--peers", peers, "--measures", measures)
+    assert done.returncode == 0, done.stderr.decode()
+    (each,) = json.loads(done.stdout)["passes"]
+    assert each["failures"] == []
+    measured: dict[str, Any] = each["measures"]
+    for measure in measured.values():
+        for figures in measure["variants"].values():
+            assert figures["min"] > 0
+    return measured
+
+
+def test_both_ends_over_tls_are_measured() -> None:
+    measured = figures_of("raw-tls,wsmux-tls", "upload,download,echo,ping-1k")
+    assert measured["upload"]["variants"]["wsmux-tls"]["ratio"] is None  # its base is wsmux
+    assert set(measured["download"]["variants"]) == {"raw-tls", "wsmux-tls"}
+    assert set(measured["echo"]["variants"]) == {"wsmux-tls"}  # the other may not do both at once
+
+
+@pytest.mark.parametrize("peer", ["websockets", "grpcio", "paramiko"])
+def test_another_library_is_measured(peer: str) -> None:
+    wanted = "upload,download,echo,ping-64,ping-1k-10,opens,tail-p99"
+    measured = figures_of(peer, wanted)
+    assert set(measured) == set(wanted.split(","))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("peer", ["tcp", "raw", "naive", "websockets", "grpcio", "paramiko"])
+def test_what_takes_long_is_measured(peer: str) -> None:
+    names = ["ping-1k-1000", "connections-50", "idle-stream-server", "idle-stream-client"]
+    taken = [name for name in names if name not in find_peers()[peer].leaves_out]
+    assert set(figures_of(peer, ",".join(taken))) == set(taken)
+
+
+# The naive mux
+
+
+def test_the_naive_mux_is_short() -> None:
+    assert len(Path(naive.__file__).read_text().splitlines()) <= MOST_LINES
+
+
+def echo(line: Line) -> None:
+    while data := line.receive(1):
+        line.send(data)
+
+
+class Echoing(Naive):
+    def serve_line(self, line: Line) -> None:
+        naive.Mux(line, echo).run()
+
+
+def sent_and_received(line: Line, data: bytes, generator: random.Random) -> bytes:
+    """Send in pieces of any size while another thread receives; the server sends all back."""
+    received = bytearray()
+
+    def send() -> None:
+        place = 0
+        while place < len(data):
+            end = place + generator.randrange(1, 200_000)
+            line.send(data[place:end])
+            place = end
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    while len(received) < len(data):
+        piece = line.receive(1)
+        assert piece
+        received += piece
+    thread.join(PATIENCE)
+    line.close()
+    return bytes(received)
+
+
+def test_the_naive_mux_is_byte_exact() -> None:
+    peer, streams, size = Echoing(), 5, 3 * naive.WINDOW
+    with peer.serve() as address, peer.connect(address) as client:
+        opener = client._open  # type: ignore[attr-defined]
+
+        def exchange(seed: int) -> bool:
+            generator = random.Random(seed)
+            data = generator.randbytes(size)
+            return sent_and_received(opener(), data, generator) == data
+
+        with ThreadPoolExecutor(streams) as pool:
+            assert list(pool.map(exchange, range(streams), timeout=PATIENCE)) == [True] * streams
+
+
+def test_the_naive_mux_holds_a_writer_back() -> None:
+    sent: list[bytes] = []
+    all_of_it = threading.Event()
+    received: SimpleQueue[bytes] = SimpleQueue()
+
+    def send(message: bytes) -> None:
+        sent.append(message)
+        if sum(len(each) - naive.HEAD.size for each in sent) == naive.WINDOW:
+            all_of_it.set()
+
+    mux = naive.Mux(Line(send, lambda size: received.get(), lambda: None), echo)
+    line = mux.open()
+    reader = threading.Thread(target=mux.run)
+    writer = threading.Thread(target=line.send, args=(bytes(naive.WINDOW + 1),))
+    reader.start()
+    writer.start()
+    assert all_of_it.wait(PATIENCE)
+    assert writer.is_alive()  # it has no credit for the last byte
+    received.put(naive.HEAD.pack(naive.ACK, 0) + (1).to_bytes(4, "big"))
+    writer.join(PATIENCE)
+    assert sent[-1] == naive.HEAD.pack(naive.DATA, 0) + bytes(1)
+    received.put(b"")
+    reader.join(PATIENCE)

@@ -1,0 +1,159 @@
+"""Make tables and verdicts of figures that nobody measured."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+import pytest
+
+from wsmux.cli.bench import schedule
+from wsmux.cli.bench.measures import MEASURES
+from wsmux.cli.bench.peer import Peer
+from wsmux.cli.bench.peers import find_peers
+from wsmux.cli.bench.processes import MeasurementFailed
+from wsmux.cli.bench.results import Pass, pass_as_json, pass_from_json, pass_table
+from wsmux.cli.bench.schedule import count_steps, run_pass
+from wsmux.cli.bench.targets import TARGETS, judge
+
+
+def test_an_upper_limit_is_missed_from_above() -> None:
+    figures: dict[str, list[float | None]] = {"river": [60.0, 65.0, 66.0]}
+    (verdict,) = judge([Pass(pinned=True, figures={"idle-server": figures})])
+    assert not verdict.met
+    assert "65 KiB, wanted at most 64" in str(verdict)
+
+
+class Flawed(Peer):
+    name = "flawed"
+    about = "fails half of the time"
+    base = "sound"
+    serve = connect = lambda *_: pytest.fail("nothing is really run")  # type: ignore[assignment]
+
+
+class Sound(Flawed):
+    name = base = "sound"
+
+
+class Scripted:
+    """Stand for the processes of a variant."""
+
+    answers: ClassVar[dict[str, list[float | None]]]
+
+    def __init__(self, peer: Peer, pinned: bool) -> None:
+        self.peer, self.pinned = peer, pinned
+
+    def measure(self, name: str, seconds: float, heavy: bool) -> float:
+        value = self.answers[self.peer.name].pop(0)
+        if value is None:
+            raise MeasurementFailed("it stalled")
+        return value
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        pass
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, **answers: list[float | None]) -> Pass:
+    Scripted.answers = answers
+    monkeypatch.setattr(schedule, "Processes", Scripted)
+    return run_pass(
+        [Sound(), Flawed()],
+        ["upload"],
+        pinned=False,
+        repetitions=len(answers["sound"]),
+        seconds=1,
+        progress=lambda count: None,
+    )
+
+
+def test_a_failure_is_shown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scripted(monkeypatch, sound=[2.0, 2.0, 4.0], flawed=[1.0, None, 3.0])
+    assert done.failures == ("flawed, upload, repetition 2: it stalled",)
+    assert done.ratios("upload", "flawed", "sound") == [0.5, 0.75]
+    text = str(pass_table(done, [Sound(), Flawed()]))
+    assert "2 (1-3), 1 failed" in text
+    assert "failed: flawed, upload, repetition 2: it stalled" in text
+    described = pass_as_json(done, [Sound(), Flawed()])
+    assert described["measures"]["upload"]["variants"]["flawed"]["values"] == [1.0, None, 3.0]
+    assert described["failures"] == list(done.failures)
+
+
+def test_a_variant_may_fail_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scripted(monkeypatch, sound=[2.0], flawed=[None])
+    assert "failed" in str(pass_table(done, [Sound(), Flawed()]))
+    figures = pass_as_json(done, [Sound(), Flawed()])["measures"]["upload"]["variants"]["flawed"]
+    assert figures["median"] is figures["min"] is figures["ratio"] is None
+
+
+def test_a_failure_misses_the_target() -> None:
+    run_ = Pass(pinned=True, figures={"opens": {"wsmux": [900.0, None, 900.0]}})
+    (verdict,) = judge([run_])
+    assert not verdict.met
+    assert "MISSED" in str(verdict)
+    assert "failed" in str(verdict)
+    assert verdict.as_json()["figure"] is None
+
+
+def test_a_failure_of_the_base_leaves_the_other_repetitions() -> None:
+    row: dict[str, list[float | None]] = {
+        "wsmux-yamux": [9.0, 9.0],
+        "libp2p-yamux": [None, 2.0],
+    }
+    (verdict,) = judge([Pass(pinned=True, figures={"ping-1k": row})])
+    assert verdict.figure == 4.5
+    assert "x libp2p-yamux, wanted 6" in str(verdict)
+
+
+def test_check_fails_when_a_target_is_missed() -> None:
+    run_ = Pass(
+        pinned=True, figures={"upload": {"raw": [1.0, 9.0, 4.0], "wsmux": [4.0, 90.0, 8.0]}}
+    )
+    (verdict,) = judge([run_])
+    assert verdict.figure == 4.0  # the median of the ratios, not the ratio of the medians
+    assert not verdict.met
+    assert "MISSED" in str(verdict)
+
+
+def test_a_goal_is_told_beside_what_must_be() -> None:
+    figures: dict[str, list[float | None]] = {"raw": [1.0, 1.0], "wsmux": [7.0, 9.0]}
+    verdict = judge([Pass(pinned=True, figures={"upload": figures})])[0]
+    assert verdict.met
+    assert not verdict.goal_met
+    assert "8.00 x raw, wanted 6; goal 10 missed (7-9)" in str(verdict)
+
+
+def test_a_ratio_may_be_to_another_figure_of_the_same_variant() -> None:
+    row: dict[str, list[float | None]] = {"wsmux": [70.0, 80.0, 90.0]}
+    base: dict[str, list[float | None]] = {"wsmux": [100.0, None, 100.0]}
+    verdicts = judge([Pass(pinned=True, figures={"connections-200": row, "connections-10": base})])
+    assert [verdict.figure for verdict in verdicts] == [pytest.approx(0.8)]
+    assert "x its ping 64 B, 10 connections, wanted 0.6" in str(verdicts[0])
+
+
+def test_every_target_of_streams_can_be_measured() -> None:
+    peers = find_peers()
+    for target in (each for each in TARGETS if each.measure in MEASURES):
+        assert target.measure not in peers[target.variant].leaves_out
+        if target.base:
+            assert (target.over or target.measure) not in peers[target.base].leaves_out
+
+
+def test_what_takes_long_is_taken_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    Scripted.answers = {"sound": [1.0] * 5, "flawed": [1.0] * 5}
+    monkeypatch.setattr(schedule, "Processes", Scripted)
+    peers: list[Peer] = [Sound(), Flawed()]
+    steps: list[int] = []
+    options = {"pinned": False, "repetitions": 5, "seconds": 1, "progress": steps.append}
+    measures = ["ping-1k-1000"]
+    done = run_pass(peers, measures, **options)  # type: ignore[arg-type]
+    assert [len(values) for values in done.figures["ping-1k-1000"].values()] == [3, 3]
+    assert len(steps) == count_steps(peers, measures, 5) == 6
+
+
+def test_a_pass_is_the_same_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = scripted(monkeypatch, sound=[2.0, 2.0], flawed=[1.0, None])
+    kept = json.loads(json.dumps(pass_as_json(done, [Sound(), Flawed()])))
+    assert pass_from_json(kept) == done

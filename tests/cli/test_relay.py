@@ -1,0 +1,146 @@
+"""``wsmux relay``: its arguments, and one that serves. How it routes is told in ``tests/bus``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from wsmux.bus.address import Address
+from wsmux.bus.link import dial
+from wsmux.bus.tokens import make_token
+from wsmux.bus.twins import twin_record
+from wsmux.cli.relay import add_arguments, host_and_port, limit, route
+from wsmux.cli.terminal import CommandError
+from wsmux.deadlines import Deadline
+
+from ..bus.links import Running
+from ..bus.relays import Table, ask, identity
+from ..faults.rawpeer import WAIT
+from .commands import run, running
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> str:
+    path = tmp_path / "twins.json"
+    path.write_text(json.dumps([twin_record(twin) for twin in Table().twins.values()]))
+    return str(path)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:8080", ("127.0.0.1", 8080)),
+        ("[::]:0", ("::", 0)),
+        ("relay.test:1", ("relay.test", 1)),
+    ],
+)
+def test_where_to_listen(text: str, expected: tuple[str, int]) -> None:
+    assert host_and_port(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:1/x", "a@b:1", "[::]"],
+)
+def test_where_nobody_can_listen(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="HOST:PORT"):
+        host_and_port(text)
+
+
+@pytest.mark.parametrize("texts", [["10", "1000"], ["10,1000"], ["10,", "1000"]])
+def test_limits_are_written_in_several_ways(texts: list[str]) -> None:
+    assert limit(texts) == (10, 1000)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["10"], ["0", "1"], ["1", "0"], ["1", "2", "3"], ["x", "1"], ["-1,5"], ["1.5", "2"], [","]],
+)
+def test_other_limits_are_refused(texts: list[str]) -> None:
+    with pytest.raises(CommandError, match="a count and a size above 0"):
+        limit(texts)
+
+
+def test_routes_name_a_domain_and_a_url() -> None:
+    assert route("a.test=http://127.0.0.1:1/") == ("a.test", "http://127.0.0.1:1/")
+
+
+@pytest.mark.parametrize("text", ["", "a.test", "=http://x/", "a.test=", "a.test=ws://x/"])
+def test_other_routes_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="DOMAIN=http"):
+        route(text)
+
+
+def test_the_options_of_the_known_relay_work() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = "-l [::]:1 -m a -m b -r redis://x -s ws://x -p 5 --limit 10 1000"
+    args = parser.parse_args(text.split())
+    assert (args.listen, args.domain, args.redis) == (("::", 1), ["a", "b"], "redis://x")
+    assert (args.substrate, args.ranker_period, args.limit) == (["ws://x"], 5, ["10", "1000"])
+    assert parser.parse_args(["--ranker_period", "5"]).ranker_period == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], b"give --twins or --substrate"),
+        (["--twins", "TWINS", "--limit", "5"], b"a count and a size above 0"),
+        (["--twins", "TWINS", "--domain", "a b"], b"a relay is named by its domain"),
+        (["--twins", "ftp://x"], b"twins come from a file"),
+        (["--twins", "TWINS", "--redis", "x"], b"redis"),
+        (["--twins", "TWINS", "--route", "a_b=http://x/"], b"a relay is named by its domain"),
+        (["--twins", "TWINS", "--keyfile", "x"], b"--keyfile needs --certfile"),
+    ],
+)
+def test_wrong_usage_is_told(twins: str, arguments: list[str], text: bytes) -> None:
+    given = [twins if each == "TWINS" else each for each in arguments]
+    done = run("relay", "--listen", "127.0.0.1:0", *given)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert text.lower() in done.stderr.lower()
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["google.protobuf", "prometheus_client", "cryptography"])
+def test_a_missing_package_is_told(twins: str, module: str) -> None:
+    done = run("relay", "--twins", twins, "--listen", "127.0.0.1:0", without=(module,))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"pip install 'wsmux-streams[bus]'" in done.stderr
+
+
+def test_a_port_that_is_taken_is_told(twins: str) -> None:
+    with running("relay", "--twins", twins, "--listen", "127.0.0.1:0") as url:
+        done = run("relay", "--twins", twins, "--listen", url.removeprefix("ws://"))
+    assert done.returncode == 1
+    assert b"in use" in done.stderr
+
+
+# Serving
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--json", "--limit", "1000,100000", "--ranker_period", "60"]]
+)
+def test_it_relays(twins: str, more: list[str]) -> None:
+    with running(
+        "relay", "--twins", twins, "--listen", "127.0.0.1:0", "--domain", "relay.test", *more
+    ) as line:
+        url = json.loads(line)["url"] if more else line
+        link = dial(url, lambda: make_token(identity(1), 1, None, int(time.time())), Deadline(WAIT))
+        with Running(link) as one:
+            envelope = ask(Address(1), Address(1))
+            one.send(envelope.SerializeToString())
+            assert one.next() == envelope.SerializeToString()
+
+
+def test_a_directory_that_is_down_is_told_and_waited_for(tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.json")
+    with running("relay", "--twins", missing, "--listen", "127.0.0.1:0") as url:
+        assert url.startswith("ws://127.0.0.1:")

@@ -1,0 +1,302 @@
+"""Have ``wsmux replay`` run recordings against handlers, as a user would."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import wsmux
+from wsmux.cli.main import main
+
+from ..threads.scripted import WAIT
+from ..wires import NAMES
+from . import replayed
+from .commands import run
+
+HANDLERS = "tests.cli.replayed"
+CONNECTIONS = ("failing", "serving", "calling", "pinging")  # what takes a connection
+WIRES = pytest.mark.parametrize("protocol", NAMES)
+CARRIERS = pytest.mark.parametrize("transport", ["websocket", "tcp"])
+Told = tuple[int, list[str]]
+RECORDING = wsmux.Config(recording=wsmux.Recording(payload=10_000))
+
+
+def conversation(protocol: str = "wsmux", transport: str = "websocket", size: int = 5) -> str:
+    """Record a server while a client asks thrice; return what it kept."""
+    plan = wsmux.Recording(payload=4_000_000)
+    kept: list[wsmux.Connection] = []
+
+    def serve(connection: wsmux.Connection) -> None:
+        kept.append(connection)
+        replayed.serving(connection)
+
+    with wsmux.serve(
+        serve,
+        protocols=[protocol],
+        transport=transport,  # type: ignore[arg-type]
+        config=wsmux.Config(recording=plan),
+    ) as server:
+        with wsmux.connect(server.url, protocol=protocol) as client:
+            for _ in range(3):
+                with client.open_stream() as stream:
+                    stream.write(b"Hello" * (size // 5))
+                    stream.close_write()
+                    assert len(stream.readall()) == size
+            client.ping(WAIT)
+        kept[0].close(WAIT)
+    return kept[0].dump_recording()
+
+
+def as_client(protocol: str, handler: Callable[[wsmux.Connection], None]) -> str:
+    """Record a client of a server that answers in capitals; return what it kept."""
+    with (
+        wsmux.serve(stream_handler=replayed.upper, protocols=[protocol]) as server,
+        wsmux.connect(server.url, protocol=protocol, config=RECORDING) as client,
+    ):
+        handler(client)
+        client.close(WAIT)
+        return client.dump_recording()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "recording.jsonl"
+    path.write_text(conversation())
+    return path
+
+
+def replay(capsys: pytest.CaptureFixture[str], path: Path, handler: str, *arguments: str) -> Told:
+    option = "--handler" if handler in CONNECTIONS else "--stream-handler"
+    status = main(["replay", str(path), option, f"{HANDLERS}:{handler}", *arguments])
+    return status, capsys.readouterr().out.splitlines()
+
+
+@WIRES
+@CARRIERS
+def test_the_recorded_handler_answers_as_recorded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str, transport: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(conversation(protocol, transport))
+    status, lines = replay(capsys, path, "serving")
+    assert (status, lines[:-1]) == (0, [])
+    assert lines[-1].endswith("; streams: 3; differences: 0")
+    assert replay(capsys, path, "upper")[0] == 0
+
+
+@WIRES
+def test_more_than_a_window_is_fed_as_credit_comes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(conversation(protocol, size=700_000))
+    assert replay(capsys, path, "upper")[0] == 0
+
+
+@WIRES
+def test_other_bytes_are_told_stream_by_stream(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(conversation(protocol))
+    status, lines = replay(capsys, path, "lower")
+    assert status == 1
+    assert len(lines) == 4
+    assert all(line.endswith(": byte 0 is not the recorded one") for line in lines[:3])
+    assert lines[3].endswith("; streams: 3; differences: 3")
+
+
+def test_bytes_that_are_too_many_are_told(
+    capsys: pytest.CaptureFixture[str], recorded: Path
+) -> None:
+    status, lines = replay(capsys, recorded, "longer")
+    assert status == 1
+    assert "stream 0: 6 bytes, 5 were recorded" in lines
+
+
+def test_another_end_is_told(capsys: pytest.CaptureFixture[str], recorded: Path) -> None:
+    status, lines = replay(capsys, recorded, "deaf", "--timeout", "0.05")
+    assert status == 1
+    assert (
+        lines[0] == "the handler's side said nothing further where 5 bytes on stream 0 was recorded"
+    )
+    assert "stream 0: 0 bytes, 5 were recorded" in lines
+    assert "stream 0: ERROR read 70 was not recorded" in lines
+
+
+def test_a_handler_that_says_nothing_is_not_waited_for_in_vain(
+    capsys: pytest.CaptureFixture[str], recorded: Path
+) -> None:
+    try:
+        status, lines = replay(capsys, recorded, "silent", "--timeout", "0.05")
+    finally:
+        replayed.never.set()
+    assert status == 1
+    assert lines[0].startswith("the handler's side said nothing further where 5 bytes on stream 0")
+
+
+def test_a_handler_that_fails_differs(capsys: pytest.CaptureFixture[str], recorded: Path) -> None:
+    status, lines = replay(capsys, recorded, "failing")
+    assert status == 1
+    assert "the connection: CARRIER_CLOSE 1011 was not recorded" in lines
+
+
+@WIRES
+def test_a_client_is_replayed_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(as_client(protocol, replayed.calling))
+    status, lines = replay(capsys, path, "calling")
+    assert (status, lines[:-1]) == (0, [])
+
+
+@WIRES
+def test_a_recording_of_a_living_connection_is_replayed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    client, server = wsmux.pair(protocol=protocol, config=RECORDING)
+    with client, server, client.open_stream() as stream:
+        stream.write(b"Hello")
+        stream.close_write()
+        with server.accept_stream(WAIT) as other:
+            replayed.upper(other)
+        assert stream.readall() == b"HELLO"
+        path.write_text(server.dump_recording())
+    status, lines = replay(capsys, path, "serving")
+    assert (status, lines[:-1]) == (0, [])
+
+
+@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
+def test_a_connection_that_was_cut_is_cut_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    client, server = wsmux.pair(protocol=protocol, config=RECORDING)
+    with client, server, client.open_stream() as stream:
+        stream.write(b"Hello")
+        with server.accept_stream(WAIT) as other:
+            assert other.read(5) == b"Hello"
+            client.abort()
+            assert server.wait_closed(WAIT)
+        path.write_text(server.dump_recording())
+    status, lines = replay(capsys, path, "serving")
+    assert (status, lines[:-1]) == (0, [])
+
+
+def test_what_came_of_it_is_told_as_json_too(
+    capsys: pytest.CaptureFixture[str], recorded: Path
+) -> None:
+    status, (line,) = replay(capsys, recorded, "lower", "--json")
+    told = json.loads(line)
+    assert status == 1
+    assert (told["same"], told["streams"], len(told["differences"])) == (False, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('"lost_received": 0', '"lost_received": 1'), "begins in the middle"),
+        (('"lost_sent": 0', '"lost_sent": 1'), "begins in the middle"),
+        (('"raw": "', '"was": "'), "has heads only"),
+        (('"length": 5', '"length": 6'), "says something else than the frame in it"),
+        (('"type": "ACK"', '"type": "CARRIER_PING"'), "says something else"),
+        (('"role": "server"', '"role": "cook"'), "no 'cook' over 'websocket'"),
+        (('"carrier": "websocket"', '"carrier": "pigeon"'), "over 'pigeon'"),
+        (('"wire": "wsmux"', '"wire": "http"'), "cannot be: protocol must be one of"),
+        (('"config": {}', '"config": {"max_streams": 0}'), "must be above 0"),
+        (('"config": {}', '"config": {"nonsense": 0}'), "cannot be"),
+        (('"frames": ', '"frames": 9'), "is truncated"),
+        (("{", "["), "no JSON"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_replayed_ends_with_2(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    recorded: Path,
+    change: tuple[str, str],
+    why: str,
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(recorded.read_text().replace(*change))
+    assert main(["replay", str(path), "--stream-handler", f"{HANDLERS}:upper"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"wsmux replay: {path}: ")
+    assert why in told.err
+
+
+def test_a_frame_that_a_plain_socket_cannot_bring_ends_with_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, recorded: Path
+) -> None:
+    first = recorded.read_text().splitlines()[0].replace("websocket", "bytes")
+    first = json.dumps(json.loads(first) | {"frames": 1})
+    facts = {"type": "MALFORMED", "length": 0, "detail": "empty message", "size": 0, "raw": ""}
+    path = tmp_path / "recording.jsonl"
+    path.write_text(f"{first}\n{json.dumps({'t': 0, 'dir': 'received'} | facts)}\n")
+    assert main(["replay", str(path), "--stream-handler", f"{HANDLERS}:upper"]) == 2
+    assert "cannot be sent: empty message" in capsys.readouterr().err
+
+
+def broken(protocol: str) -> str:
+    """Record a server whose peer says what the protocol does not know."""
+    ours, theirs = socket.socketpair()
+    with theirs, wsmux.from_socket(ours, role="server", protocol=protocol, config=RECORDING) as end:
+        theirs.sendall({"wsmux": b"\x00\x33\x01x"}.get(protocol, b"\xff" * 12))
+        theirs.shutdown(socket.SHUT_WR)
+        assert end.wait_closed(WAIT)
+        return end.dump_recording()
+
+
+@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
+def test_a_peer_that_broke_the_protocol_does_so_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(broken(protocol))
+    status, lines = replay(capsys, path, "serving")
+    assert (status, lines[:-1]) == (0, [])
+    assert lines[-1].startswith("frames fed: 1;")
+
+
+@WIRES
+def test_pings_of_the_handler_are_answered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(as_client(protocol, replayed.pinging))
+    assert replay(capsys, path, "pinging")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("no_such_module_of_anybody:serve", "No module named 'no_such_module_of_anybody'"),
+        (f"{HANDLERS}:no_such", "has no no_such to call"),
+        (f"{HANDLERS}:NO_HANDLER", "has no NO_HANDLER to call"),
+        (f"{HANDLERS}:wsmux.nothing", "has no wsmux.nothing to call"),
+        ("module", "not of the form MODULE:FUNCTION"),
+        ("a b:c", "not of the form MODULE:FUNCTION"),
+    ],
+)
+def test_what_is_no_handler_ends_with_2(
+    capsys: pytest.CaptureFixture[str], recorded: Path, place: str, why: str
+) -> None:
+    assert main(["replay", str(recorded), "--handler", place]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert why in told.err
+
+
+def test_a_handler_is_found_where_the_command_runs(tmp_path: Path, recorded: Path) -> None:
+    (tmp_path / "app.py").write_text("def echo(stream): stream.write(stream.readall().upper())\n")
+    arguments = ("replay", "-", "--stream-handler", "app:echo")
+    done = run(*arguments, data=recorded.read_bytes(), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"frames fed: ")

@@ -1,0 +1,216 @@
+"""Be the broken set-ups that the doctor has to name: real servers and proxies on loopback."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import wsmux
+
+from ..faults.proxies import Script, cut
+from ..faults.rawpeer import CLOSE_FRAME, PING, PONG, WAIT, RawPeer, close_payload, read_head
+from ..faults.rawpeer import response as upgraded
+
+__all__ = [
+    "answering",
+    "black_hole",
+    "echo",
+    "echoing",
+    "failing",
+    "idle_cutting",
+    "idle_swallowing",
+    "nagling",
+    "slow_link",
+    "small_messages",
+    "upgrading",
+]
+
+MAGIC_WIRE = {"Sec-WebSocket-Protocol": "wsmux.v1"}
+
+
+def echo(stream: wsmux.Stream) -> None:
+    while data := stream.read(65536):
+        stream.write(data)
+
+
+@contextmanager
+def echoing(**options: object) -> Iterator[wsmux.Server]:
+    """Be a server with nothing wrong."""
+    with wsmux.serve(stream_handler=echo, **options) as server:  # type: ignore[arg-type]
+        try:
+            yield server
+        finally:
+            server.shutdown(0)
+
+
+def answering(answer: bytes) -> Script:
+    """Return a server that answers each request with the same bytes."""
+
+    def script(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(answer)
+
+    return script
+
+
+def black_hole(sock: socket.socket) -> None:
+    """Take everything and never answer."""
+    while sock.recv(65536):
+        pass
+
+
+def upgrading(serve: Callable[[RawPeer], None]) -> Script:
+    """Return a server that upgrades, and goes on by hand."""
+
+    def script(sock: socket.socket) -> None:
+        headers = read_head(sock)[1]
+        sock.sendall(upgraded(headers["sec-websocket-key"], MAGIC_WIRE))
+        serve(RawPeer(sock, masks=False))
+
+    return script
+
+
+def failing(pings: int) -> Script:
+    """Return a server that ends the connection behind so many pings."""
+
+    def serve(peer: RawPeer) -> None:
+        for _ in range(pings):
+            while (frame := peer.recv_frame()).opcode != PING:
+                pass
+            peer.send_frame(PONG, frame.payload)
+        peer.send_frame(CLOSE_FRAME, close_payload(1011, b"out of order"))
+        peer.recv_close()
+
+    return upgrading(serve)
+
+
+def nagling(sock: socket.socket) -> None:
+    """Answer each ping in two writes, with Nagle's algorithm on."""
+
+    def serve(peer: RawPeer) -> None:
+        while (frame := peer.recv_frame()).opcode != CLOSE_FRAME:
+            if frame.opcode == PING:
+                pong = peer.frame(PONG, frame.payload)
+                peer.send(pong[:2])
+                peer.send(pong[2:])
+        peer.send_frame(CLOSE_FRAME, frame.payload)
+
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+    upgrading(serve)(sock)
+
+
+def through(port: int, relay: Callable[[socket.socket, socket.socket], None]) -> Script:
+    """Return a proxy in front of a port."""
+
+    def script(sock: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", port), WAIT) as upstream:
+            relay(sock, upstream)
+
+    return script
+
+
+def idle_cutting(port: int, silence: float) -> Script:
+    """Return a proxy that resets a connection that was silent for so long."""
+
+    def relay(client: socket.socket, server: socket.socket) -> None:
+        heard = [time.monotonic()]
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(silence / 10):
+                if time.monotonic() - heard[0] > silence:
+                    for sock in (client, server):
+                        linger = struct.pack("ii", 1, 0)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                        cut(sock)
+                    return
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        _copy(client, server, lambda data: heard.__setitem__(0, time.monotonic()))
+        over.set()
+        watcher.join(WAIT)
+
+    return through(port, relay)
+
+
+def idle_swallowing(port: int, silence: float, released: threading.Event) -> Script:
+    """Return a proxy that swallows what comes behind such a silence, until it is released."""
+
+    def relay(client: socket.socket, server: socket.socket) -> None:
+        heard = [time.monotonic()]
+
+        def note(data: bytes) -> None:
+            if time.monotonic() - heard[0] > silence:
+                released.wait(WAIT)
+                raise ConnectionAbortedError("forgotten")
+            heard[0] = time.monotonic()
+
+        _copy(client, server, note)
+
+    return through(port, relay)
+
+
+def slow_link(port: int, rate: float) -> Script:
+    """Return a proxy that passes so many bytes per second each way."""
+    return through(
+        port,
+        lambda client, server: _copy(client, server, lambda data: time.sleep(len(data) / rate)),
+    )
+
+
+def _copy(one: socket.socket, other: socket.socket, note: Callable[[bytes], object]) -> None:
+    for sock in (one, other):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(4096):
+                note(data)
+                target.sendall(data)
+        except OSError:
+            pass  # the other direction ends by the cut below
+        cut(target)
+
+    back = threading.Thread(target=copy, args=(other, one), daemon=True)
+    back.start()
+    copy(one, other)
+    back.join(WAIT)
+
+
+def small_messages(port: int, limit: int) -> Script:
+    """Return a proxy that closes with 1009 at a message above ``limit`` bytes from the client."""
+
+    def relay(client: socket.socket, server: socket.socket) -> None:
+        peer = RawPeer(client, masks=False)
+        line, headers = read_head(client)
+        lines = [line, *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        server.sendall("\r\n".join(lines).encode())
+        onward = RawPeer(server, masks=True)
+        back = threading.Thread(target=_pass, args=(server, client), daemon=True)
+        back.start()
+        try:
+            while True:
+                frame = peer.recv_frame()
+                if len(frame.payload) > limit:
+                    peer.send_frame(CLOSE_FRAME, close_payload(1009, b"too big"))
+                    return
+                onward.send_frame(frame.opcode, frame.payload)
+        finally:
+            cut(server)
+            back.join(WAIT)
+
+    return through(port, relay)
+
+
+def _pass(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+    except OSError:
+        pass  # the other direction has ended
+    cut(target)

@@ -1,0 +1,1 @@
+"""Check tunnels and remote commands, and everything that refuses them."""
