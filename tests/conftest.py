@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from wsmux import logs
+
 from .certificates import Certificates
 from .threads.carriers import WsgiServers
 
 pytest_plugins = ["tests.guards"]
+
+
+@pytest.fixture(autouse=True)
+def lines_counted_anew() -> None:
+    """Let no test leave out what another one logged a moment ago."""
+    logs.forget()
 
 
 @pytest.fixture(scope="session")

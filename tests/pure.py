@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["PURE_RPC"]
+import ast
+from pathlib import Path
+
+__all__ = ["PURE_BUS", "PURE_RPC", "PURE_TUNNEL", "impure_imports"]
+
+IMPURE = {"_thread", "logging", "queue", "random", "secrets", "socket", "threading", "time", "uuid"}
 
 CORE = (
     "protocols/*",
     "websocket/*",
     "exceptions.py",
     "config.py",
-    "deadline.py",
+    "deadlines.py",
     "buffer.py",
 )
 
@@ -41,7 +46,42 @@ PURE_RPC = (
     "values",
 )
 
+PURE_BUS = (
+    "address",
+    "answers",
+    "backlog",
+    "envelope",
+    "errors",
+    "federation_schedule",
+    "keys",
+    "limiter",
+    "messages",
+    "names",
+    "peer_json",
+    "ranker",
+    "receipt",
+    "replays",
+    "router",
+    "ss58",
+    "tokens",
+)
+
+PURE_TUNNEL = ("allow", "errors", "heads", "places", "socks")
+
+
+def impure_imports(module: Path) -> set[str]:
+    """Return what a module imports of threads, sockets, clocks and chance."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module or "")
+    return found & IMPURE
+
 
 if __name__ == "__main__":
     paths = [*CORE, *(f"rpc/{module}.py" for module in PURE_RPC)]
+    paths += [f"bus/{module}.py" for module in PURE_BUS]
+    paths += [f"tunnel/{module}.py" for module in PURE_TUNNEL]
     print(",".join(f"wsmux/{path}" for path in paths))  # noqa: T201 - for the shell

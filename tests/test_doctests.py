@@ -20,13 +20,29 @@ def pure_python_modules() -> list[str]:
     return [name for name in names if not name.startswith(("wsmux.cli", "wsmux.__main__"))]
 
 
+# Packages that may be missing, to the extra that brings them.
+OPTIONAL = {"pyspark": "spark", "opentelemetry": "tracing"}
+
+
+def imported(name: str) -> ModuleType:
+    """Import a module; skip if it needs an optional package that is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = error if error.__cause__ is None else error.__cause__
+        package = str(getattr(missing, "name", "")).split(".")[0]
+        if package not in OPTIONAL:
+            raise
+        pytest.skip(f"needs {package}: pip install 'wsmux-streams[{OPTIONAL[package]}]'")
+
+
 def examples(module: ModuleType) -> int:
     return sum(len(test.examples) for test in doctest.DocTestFinder().find(module))
 
 
 @pytest.mark.parametrize("name", ["wsmux", *pure_python_modules()])
 def test_the_examples_run(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(name)).failed == 0
+    assert doctest.testmod(imported(name)).failed == 0
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

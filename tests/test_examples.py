@@ -6,11 +6,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+# Those that need a browser are run in ``browser``.
+ALONE = [path for path in EXAMPLES if "browser" not in path.stem]
+
+# Seconds for one example, and for one that starts Spark on a busy machine.
+PATIENCE, SPARK_PATIENCE = 30, 240
+
+
+def to_run(path: Path) -> Any:
+    """Return the parameter of a test that runs an example."""
+    marks = [pytest.mark.spark, pytest.mark.hang_bound(SPARK_PATIENCE + 10)]
+    return pytest.param(path, id=path.stem, marks=marks if with_spark(path) else [])
+
+
+def with_spark(path: Path) -> bool:
+    return "pyspark" in path.read_text()
 
 
 def expected_output(source: str) -> str:
@@ -18,11 +35,14 @@ def expected_output(source: str) -> str:
     return "".join(line.removeprefix("# ") for line in comment.splitlines(keepends=True))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [to_run(path) for path in ALONE])
 def test_example_prints_what_it_says(path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=30, env=environment
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE if with_spark(path) else PATIENCE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == expected_output(path.read_text())

@@ -6,9 +6,11 @@ import io
 
 import wsmux
 import wsmux.flask
+import wsmux.testing
 
 ALL = {
     "BymuxState",
+    "Cause",
     "ConcurrencyError",
     "Config",
     "Connection",
@@ -16,28 +18,38 @@ ALL = {
     "ConnectionClosedError",
     "ConnectionClosedOK",
     "ConnectionStats",
+    "Finding",
     "FlowControlError",
     "ForkedError",
     "FrameError",
     "HalfState",
+    "HalfStatus",
     "HandshakeError",
+    "LiveSocket",
     "LocalProtocolError",
     "ProtocolError",
+    "Recording",
     "RemoteProtocolError",
     "Request",
     "Role",
     "Server",
+    "Stall",
+    "StallWatch",
     "Stream",
     "StreamError",
     "StreamIdError",
     "StreamRefused",
     "StreamReset",
     "StreamState",
+    "StreamStats",
     "StreamWriteClosed",
+    "StreamsExhausted",
+    "Wait",
     "WriteTimeout",
     "WsmuxError",
     "bridge",
     "connect",
+    "deadline",
     "from_socket",
     "pair",
     "serve",
@@ -50,7 +62,9 @@ CONNECTION = {
     "close",
     "closed",
     "config",
+    "dump_recording",
     "error",
+    "explain",
     "go_away",
     "initial_streams",
     "name",
@@ -60,16 +74,19 @@ CONNECTION = {
     "request",
     "role",
     "stats",
+    "stream_stats",
     "wait_closed",
     "wait_drained",
 }
 
 STREAM = {
+    "as_socket",
     "close",
     "close_read",
     "close_write",
     "closed",
     "connection",
+    "fill",
     "flush",
     "id",
     "makefile",
@@ -84,7 +101,46 @@ STREAM = {
     "write",
 }
 
-SERVER = {"connections", "host", "port", "serve_forever", "shutdown", "url"}
+SERVER = {"connections", "host", "port", "serve_forever", "shutdown", "stopping", "url"}
+
+TESTING = {
+    "Counters",
+    "End",
+    "FaultProxy",
+    "Faults",
+    "FaultyPair",
+    "Held",
+    "LeakError",
+    "LockOrder",
+    "LockOrderError",
+    "MuxEnd",
+    "Network",
+    "faulty_pair",
+    "hang_bound",
+    "held",
+    "leaks",
+    "nothing_left",
+    "restless",
+}
+
+FAULTY_NET = {
+    "chance",
+    "connections",
+    "corrupt_after",
+    "counters",
+    "cut",
+    "cut_after",
+    "cutting",
+    "freeze",
+    "half_close",
+    "lose",
+    "reset",
+    "seed",
+    "set",
+    "thaw",
+}
+PROXY = {"accepted", "close", "host", "port", "refused", "refusing", "target", "url"}
+NETWORK = {"join", "now", "run", "sleep"}
 
 # What a server offers the hook that runs after a fork.
 FOR_FORK = {"forked"}
@@ -103,10 +159,18 @@ def test_the_package_exports_what_it_promises() -> None:
     assert wsmux.__version__
 
 
-def test_the_flask_module_exports_one_class() -> None:
-    assert wsmux.flask.__all__ == ["Mux"]
+def test_the_flask_module_exports_what_it_promises() -> None:
+    assert wsmux.flask.__all__ == ["Mux", "debug_blueprint", "script_blueprint"]
     names = {name for name in vars(wsmux.flask.Mux) if not name.startswith("_")}
-    assert names == {"init_app", "route", "stream_route"}
+    assert names == {
+        "connections",
+        "drain_on_sigterm",
+        "init_app",
+        "route",
+        "shutdown",
+        "stopping",
+        "stream_route",
+    }
 
 
 def test_a_connection_offers_what_it_promises() -> None:
@@ -125,6 +189,17 @@ def test_a_stream_offers_what_it_promises_and_is_a_raw_file() -> None:
 def test_a_server_offers_what_it_promises() -> None:
     with wsmux.serve(lambda connection: None) as server:
         assert public_names(server) - FOR_FORK == SERVER
+
+
+def test_the_test_kit_exports_what_it_promises() -> None:
+    assert set(wsmux.testing.__all__) == TESTING
+    assert all(hasattr(wsmux.testing, name) for name in TESTING)
+
+
+def test_a_proxy_and_a_network_offer_the_same_faults() -> None:
+    with wsmux.testing.FaultProxy(1) as proxy:
+        assert public_names(proxy) == FAULTY_NET | PROXY
+    assert public_names(wsmux.testing.Network()) == FAULTY_NET | NETWORK
 
 
 def test_stats_name_their_numbers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import queue
+import shutil
 import signal
 import tempfile
 import threading
@@ -18,6 +19,7 @@ import pytest
 
 import wsmux
 
+from ..bus.redis_server import PROGRAM, RedisServer
 from .installs import Unavailable, install_environment, install_modules
 from .link import HOST, WAIT, Connector, Link
 from .peerprocess import PeerProcess
@@ -330,3 +332,22 @@ def cut_river(river_peer: PeerProcess) -> Iterator[RiverLink]:
     with RiverLink(river_peer, MUTE, proxied=True) as link:
         link.connect()
         yield link
+
+
+# RMB
+
+
+@pytest.fixture(scope="session")
+def rmb_peer(node_modules: Path) -> Iterator[PeerProcess]:
+    """Return the process that runs the npm package, for all tests."""
+    with PeerProcess.node("rmb_peer.mjs", node_modules) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Run a Redis server, for all tests."""
+    if shutil.which(PROGRAM) is None:
+        give_up(f"{PROGRAM} is not on the PATH")
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server

@@ -20,7 +20,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Unavailable", "find_python", "install_environment", "install_modules"]
+__all__ = [
+    "PIP_OPTIONS",
+    "Unavailable",
+    "cached",
+    "find_python",
+    "install_environment",
+    "install_modules",
+    "run",
+]
 
 HERE = Path(__file__).parent
 
@@ -57,9 +65,9 @@ def install_modules() -> Path:
 
     def install(directory: Path, deadline: float) -> None:
         (directory / "package.json").write_bytes(manifest)
-        _run(deadline, directory, "npm", "install", *NPM_OPTIONS)
+        run(deadline, directory, "npm", "install", *NPM_OPTIONS)
 
-    return _cached(manifest, install)
+    return cached(manifest, install)
 
 
 def install_environment(name: str, oldest: tuple[int, int]) -> Path:
@@ -75,12 +83,12 @@ def install_environment(name: str, oldest: tuple[int, int]) -> Path:
 
     def install(directory: Path, deadline: float) -> None:
         (directory / name).write_bytes(requirements)
-        _run(deadline, directory, python, "-m", "venv", ".")
+        run(deadline, directory, python, "-m", "venv", ".")
         install = ("install", *PIP_OPTIONS, "-r", name)
-        _run(deadline, directory, "bin/python", "-I", "-m", "pip", *install)
+        run(deadline, directory, "bin/python", "-I", "-m", "pip", *install)
 
     key = requirements + f"{python} {version}".encode()
-    return _cached(key, install) / "bin" / "python"
+    return cached(key, install) / "bin" / "python"
 
 
 def find_python(oldest: tuple[int, int]) -> tuple[tuple[int, ...], str]:
@@ -120,8 +128,12 @@ def _probe(path: str, name: str) -> tuple[tuple[int, ...], str] | None:
     return tuple(map(int, version)), real
 
 
-def _cached(key: bytes, install: Callable[[Path, float], None]) -> Path:
-    """Return the directory for `key`, and fill it before if it is not there."""
+def cached(key: bytes, install: Callable[[Path, float], None]) -> Path:
+    """Return the directory for `key`; `install(directory, deadline)` fills it if it is not there.
+
+    Raises:
+        Unavailable: it could not be filled.
+    """
     given = os.environ.get("WSMUX_INTEROP_CACHE")
     base = Path(given) if given else Path.home() / ".cache" / "wsmux-interop"
     target = base / hashlib.sha256(key).hexdigest()[:16]
@@ -156,7 +168,12 @@ def _take_lock(descriptor: int, deadline: float) -> None:
             return
 
 
-def _run(deadline: float, directory: Path, *command: str) -> None:
+def run(deadline: float, directory: Path, *command: str) -> None:
+    """Run one step of an installation until `deadline`, on the monotonic clock, at most.
+
+    Raises:
+        Unavailable: it failed, or was not done in time.
+    """
     what = " ".join(command)
     try:
         done = subprocess.run(

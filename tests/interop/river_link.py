@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
+from wsmux.testing import FaultProxy
 
 from ..rpc.offers import Gate, offered
 from ..threads.waiting import wait_for
-from .cutproxy import CutProxy
 from .jsonlines import from_json, to_json
 from .link import HOST, WAIT
 from .peerprocess import PeerProcess
@@ -131,7 +131,7 @@ class RiverLink:
         self.server = self.serve(options, **given)
         port = self.server.port
         if proxied:
-            self.proxy = self._stack.enter_context(CutProxy(port))
+            self.proxy = self._stack.enter_context(FaultProxy(port))
             port = self.proxy.port
         self.url = f"ws://{HOST}:{port}"
 

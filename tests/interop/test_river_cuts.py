@@ -85,9 +85,9 @@ def test_an_rpc_is_answered_over_the_next_connection(cut_river: RiverLink) -> No
 
 def test_an_answer_that_was_lost_on_its_way_is_sent_again(cut_river: RiverLink) -> None:
     before = cut_river.peer.call("report")
-    cut_river.proxy.losing.add("down")
+    cut_river.proxy.lose("down")
     call = cut_river.open("rpc", "test.same", {"large": generate("lost", 64 * KIB)})
-    wait_for(lambda: cut_river.proxy.lost["down"] > 64 * KIB)
+    wait_for(lambda: cut_river.proxy.counters("down").lost > 64 * KIB)
     cut_and_wait(cut_river)
     assert cut_river.result(call) == [{"large": generate("lost", 64 * KIB)}]
     assert resumed(cut_river, before)
@@ -217,12 +217,12 @@ def test_a_client_that_lost_what_it_wrote_begins_anew(
         cut_river.give(call, "arrives", over=False)
         cut_river.wait_received(2)
     before = cut_river.peer.call("report")
-    cut_river.proxy.losing.add("up")
+    cut_river.proxy.lose("up")
     if call is None:
         call = cut_river.open(kind, name, "never arrives")
     else:
         cut_river.give(call, "never arrives", over=False)
-    wait_for(lambda: cut_river.proxy.lost["up"] > 0)
+    wait_for(lambda: cut_river.proxy.counters("up").lost > 0)
     cut_river.peer.call("waitSent", call=call)
     cut_river.proxy.cut()
     assert began_anew(cut_river, before, call, kind)

@@ -244,7 +244,8 @@ class Theirs:
         self, codec: str, monkeypatch: pytest.MonkeyPatch, *ids: str, **given: Any
     ) -> None:
         self.codec = codec
-        give_ids(monkeypatch, "client_engine", [*ids])
+        # A session's id is made of two, the captured one of one.
+        give_ids(monkeypatch, "client_engine", [ids[0], "", *ids[1:]])
         self._stack = ExitStack()
         self._server = self._stack.enter_context(RawServer(CODECS[codec], websocket=True))
         self.refusals: list[Any] = []

@@ -15,7 +15,7 @@ import pytest
 
 from wsmux import rpc
 from wsmux.bell import Bell
-from wsmux.rpc.workers import Workers
+from wsmux.pool import Workers
 from wsmux.waiter import wake
 
 from ..threads.waiting import wait_for
@@ -179,7 +179,7 @@ def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) 
     witness = Witness()
     told: list[str] = []
     patch = pytest.MonkeyPatch()
-    patch.setattr("wsmux.rpc.workers.IDLE", LONG)
+    patch.setattr("wsmux.pool.IDLE", LONG)
     try:
         with rpc.serve(
             [witness.service],

@@ -9,7 +9,7 @@ from wsmux.rpc.options import Options
 
 
 def backoff(random: float = 0.0, **options: float) -> Backoff:
-    settings = {"backoff_base": 0.1, "backoff_jitter": 0.05, "backoff_max": 5.0}
+    settings = {"backoff_base": 0.1, "backoff_jitter": 0.0, "backoff_max": 5.0}
     return Backoff(Options(**{**settings, **options}), lambda: random)  # type: ignore[arg-type]
 
 
@@ -29,16 +29,17 @@ def test_each_wait_is_twice_the_one_before() -> None:
     assert [tried.attempt(0.0) for _ in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.4])
 
 
-def test_the_jitter_is_added() -> None:
-    tried = backoff(random=0.5)
-    tried.attempt(0.0)
-    assert tried.attempt(0.0) == pytest.approx(0.1 + 0.025)
+@pytest.mark.parametrize("random", [0.0, 0.25, 0.5, 0.999])
+def test_each_wait_is_drawn_from_nothing_up_to_its_most(random: float) -> None:
+    tried = backoff(random=random, backoff_jitter=0.05)
+    waits = [tried.attempt(0.0) for _ in range(4)]
+    assert waits == pytest.approx([0.0, random * 0.15, random * 0.25, random * 0.45])
 
 
 def test_the_maximum_holds_less_the_jitter() -> None:
-    tried = backoff(random=0.5, backoff_max=0.05)
+    tried = backoff(random=0.999999, backoff_jitter=0.05, backoff_max=0.05)
     waits = [tried.attempt(0.0) for _ in range(4)]
-    assert waits == pytest.approx([0.0, 0.075, 0.075, 0.075])
+    assert waits == pytest.approx([0.0, 0.1, 0.1, 0.1], rel=1e-3)
 
 
 def test_a_server_that_is_down_for_ever_is_tried_for_ever() -> None:
@@ -92,7 +93,7 @@ def test_a_further_attempt_stops_the_forgiving() -> None:
 
 
 def test_a_hurried_attempt_waits_as_the_second_of_a_row() -> None:
-    tried = backoff(random=0.5)
+    tried = backoff(random=0.5, backoff_jitter=0.05)
     for _ in range(9):
         tried.attempt(0.0)
-    assert tried.hurried() == pytest.approx(0.125)
+    assert tried.hurried() == pytest.approx(0.075)

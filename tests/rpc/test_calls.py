@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 import wsmux
 from wsmux import rpc
+from wsmux.rpc.server_calls import ServerCall
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
@@ -47,6 +51,26 @@ def simple(gate: Gate) -> Iterator[rpc.Client]:
 def test_an_rpc_returns_its_response(client: rpc.Client) -> None:
     assert client.rpc("test", "add", {"n": 3}, WAIT) == {"n": 3}
     assert client.rpc("test", "add", {"n": 4}, WAIT) == {"n": 7}
+
+
+def test_answered_rpcs_do_not_wait_for_the_collector(
+    simple: rpc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: weakref.WeakSet[ServerCall] = weakref.WeakSet()
+
+    class Counted(ServerCall):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            kept.add(self)
+
+    monkeypatch.setattr("wsmux.rpc.server_router.ServerCall", Counted)
+    gc.disable()
+    try:
+        for number in range(20):
+            assert simple.rpc("test", "same", number, WAIT) == number
+        wait_for(lambda: len(kept) <= 1)  # which a worker may not have let go of yet
+    finally:
+        gc.enable()
 
 
 def test_bytes_and_large_numbers_arrive_as_they_are(client: rpc.Client) -> None:

@@ -474,6 +474,18 @@ class TestAnswers:
         client.handle_timer(61.0)
         assert client.greet(61.0)["payload"]["sessionId"] != old.id  # type: ignore[union-attr]
 
+    def test_a_server_that_lost_the_session_is_asked_soon_for_a_new_one(self) -> None:
+        """However long it was away: that it answers says that it is back."""
+        client = connected()
+        client.lost(1, 60.0)
+        for attempt in range(2, 9):
+            client.dial_failed(attempt, 60.0)
+            client._due = 60.0  # whatever it would have waited
+            client.handle_timer(60.0)
+        client.greet(60.0)
+        client.hear(refusal_payload("SESSION_STATE_MISMATCH", "gone"), now=60.0)
+        assert client.next_timer() == pytest.approx(60.0 + Options().backoff_base)
+
     def test_a_state_mismatch_spares_a_session_that_never_was_connected(self) -> None:
         client = handshaking()
         session = client.session

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux import rpc
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline
 from wsmux.rpc.msgpack_codec import MsgpackCodec
 
 from ..threads.waiting import wait_for

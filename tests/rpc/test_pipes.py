@@ -10,7 +10,7 @@ import pytest
 
 from wsmux import rpc
 from wsmux.bell import Bell
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline
 from wsmux.rpc.pipes import Line
 from wsmux.waiter import wake
 

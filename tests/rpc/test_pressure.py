@@ -13,7 +13,7 @@ import pytest
 import wsmux
 from wsmux import rpc
 from wsmux.channel import Channel
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline
 from wsmux.rpc.carriers import channel_over
 from wsmux.rpc.client_loop import _retire
 from wsmux.rpc.msgpack_codec import MsgpackCodec

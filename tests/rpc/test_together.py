@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -13,22 +12,13 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
+from wsmux.testing import LockOrder
 
 from ..threads.waiting import wait_for
 from .offers import WAIT
 from .relay import Cut, Relay
 from .test_cuts import BOTH, PATIENT, TWO_CARRIERS, name, talk
 from .witness import Witness
-
-
-@pytest.fixture
-def restless() -> Iterator[None]:
-    """Change threads as often as the interpreter can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
 
 # Sixteen threads
 
@@ -79,7 +69,8 @@ def storm(carrier: tuple[str, bool], rounds: int, count: int, cuts: int) -> None
 @pytest.mark.usefixtures("restless")
 @pytest.mark.parametrize("carrier", TWO_CARRIERS, ids=name)
 def test_sixteen_threads_share_a_client(carrier: tuple[str, bool]) -> None:
-    storm(carrier, rounds=2, count=5, cuts=8)
+    with LockOrder():
+        storm(carrier, rounds=2, count=5, cuts=8)
 
 
 @pytest.mark.long

@@ -71,6 +71,11 @@ class Carrier(NamedTuple):
         """Whether there is a Close that is answered; else the end of the bytes is all."""
         return self.websocket or self.protocol in ("wsmux", "js-ws")
 
+    @property
+    def usual(self) -> bool:
+        """Whether plain runs have it: every wire over one carrier, every carrier in one wire."""
+        return self.name == "socketpair" or self.protocol == "wsmux"
+
 
 IN_PROCESS = [
     Carrier(name, protocol)

@@ -1,6 +1,6 @@
 """Give each test its connections: ``connection`` on every carrier, ``ends`` with both ends here.
 
-Both run over the four wires on each of them, the full product.
+Both run over the four wires on each of them, the full product; most of it in wide runs only.
 """
 
 from __future__ import annotations
@@ -28,6 +28,15 @@ Result = TypeVar("Result")
 Join = Callable[..., Ends]
 Connect = Callable[..., wsmux.Connection]
 Spawn = Callable[..., "Future[Any]"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        call = getattr(item, "callspec", None)
+        values = call.params.values() if call is not None else ()
+        if any(isinstance(value, Carrier) and not value.usual for value in values):
+            item.add_marker(pytest.mark.wide)
 
 
 @pytest.fixture(autouse=True)

@@ -13,19 +13,16 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from werkzeug.serving import make_server
 
 import wsmux
 from wsmux.flask import Mux
 
+from ..werkzeug_server import serving
 from ..wires import NAMES
 from . import scripted
 from .carriers import SERVERS, WsgiServers
 from .conftest import Spawn
 from .scripted import WAIT, call, pattern
-
-# Seconds after which Werkzeug looks whether it is to shut down.
-POLL = 0.01
 
 Run = Callable[[Flask], str]
 
@@ -36,13 +33,7 @@ def run() -> Iterator[Run]:
     with ExitStack() as stack:
 
         def start(app: Flask) -> str:
-            server = make_server("127.0.0.1", 0, app, threaded=True)
-            thread = threading.Thread(target=server.serve_forever, args=(POLL,), name="werkzeug")
-            thread.start()
-            stack.callback(server.server_close)
-            stack.callback(thread.join)
-            stack.callback(server.shutdown)
-            return f"ws://127.0.0.1:{server.port}"
+            return f"ws://127.0.0.1:{stack.enter_context(serving(app))}"
 
         yield start
 
@@ -189,3 +180,30 @@ def test_a_server_takes_the_next_connection_and_logs_no_traceback(
             assert call(connection, "source", 10, 1) == pattern(10, 1)
     connect().abort()
     assert "Traceback" not in wsgi_servers.log(server)
+
+
+def test_shutdown_ends_connections_with_1001_and_refuses_later_ones(run: Run) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+    mux.stream_route("/")(scripted.handle)
+    url = run(app)
+    with wsmux.connect(url) as connection:
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+        mux.shutdown(WAIT)
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ConnectionClosed)
+        assert connection.error.code == 1001
+    with pytest.raises(wsmux.HandshakeError) as refused:
+        wsmux.connect(url)
+    assert refused.value.status == 503
+
+
+def test_a_connection_that_comes_about_during_a_shutdown_is_closed(run: Run) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+    mux.stream_route("/")(scripted.handle)
+    mux._served.check = mux.shutdown  # type: ignore[method-assign]
+    with wsmux.connect(run(app)) as connection:
+        assert connection.wait_closed(WAIT)
+        assert isinstance(connection.error, wsmux.ConnectionClosed)
+        assert connection.error.code == 1001

@@ -1,4 +1,4 @@
-"""Make sure that the guards in ``tests/guards.py`` see what they are there for."""
+"""Make sure that the guards of every test see what they are there for."""
 
 from __future__ import annotations
 
@@ -48,12 +48,26 @@ def test_hang():
 """
 
 
+SETTLE = ("-o", "leak_settle=0.3")
+
+
 def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
     guards = (CHECKOUT / "tests" / "guards.py").read_text()
-    (directory / "conftest.py").write_text(f"{guards}\n\nSETTLE = 0.3\n")
+    (directory / "conftest.py").write_text(guards)
     (directory / "test_it.py").write_text(tests)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "."],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-p",
+            "no:cacheprovider",
+            *SETTLE,
+            ".",
+        ],
         cwd=directory,
         capture_output=True,
         text=True,

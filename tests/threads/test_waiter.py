@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
+import wsmux
 from wsmux import bell as bells
 from wsmux.bell import Bell, borrow, drop_idle, give_back
-from wsmux.deadline import Deadline
-from wsmux.waiter import Waiter, WaitList, wake
+from wsmux.deadlines import Deadline
+from wsmux.interrupts import is_interrupt
+from wsmux.waiter import Flag, Waiter, WaitList, wake
 
 from .conftest import Spawn
 from .waiting import WAIT, wait_for
@@ -194,3 +196,30 @@ def test_list_that_was_collected_and_not_woken_is_roused(
     wake(wakes)
     for each in waiting:
         each.result(WAIT)
+
+
+def test_flag_wakes_all_who_wait_and_lets_later_ones_pass(spawn: Spawn) -> None:
+    flag = Flag()
+    waiting = [spawn(flag.wait, WAIT) for _ in range(3)]
+    wait_for(lambda: len(flag._waiting.parked) == 3)
+    flag.set()
+    assert all(each.result(WAIT) for each in waiting)
+    assert flag.wait(NO_TIME)
+
+
+def test_wait_for_a_flag_ends_with_the_time() -> None:
+    assert not Flag().wait(NO_TIME)
+
+
+def test_an_error_of_our_own_is_no_interrupt() -> None:
+    ours, theirs = wsmux.pair()
+    with ours, theirs, pytest.raises(ValueError, match="a reset code is") as error:
+        ours.open_stream().reset(1)
+    assert not is_interrupt(error.value)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeoutError, LookupError])
+def test_what_is_raised_elsewhere_is_an_interrupt(kind: type[BaseException]) -> None:
+    with pytest.raises(kind) as error:
+        raise kind
+    assert is_interrupt(error.value)

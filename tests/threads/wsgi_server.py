@@ -1,4 +1,4 @@
-"""Serve ``scripted.handle``, and River: ``python -m threads.wsgi_server SERVER FD PARENT``.
+"""Serve ``scripted.handle``, River and an echo: ``python -m threads.wsgi_server SERVER FD PARENT``.
 
 The listening socket is inherited, so a client may connect before anybody accepts.
 """
@@ -24,6 +24,7 @@ from wsmux import rpc
 from wsmux.flask import Mux
 from wsmux.protocols import native
 
+from ..autobahn.echo import add_echo
 from ..rpc.offers import Gate, offered
 from ..wires import NAMES
 from . import scripted
@@ -38,6 +39,7 @@ mux = Mux(app, protocols=NAMES)
 mux.stream_route("/")(scripted.handle)
 rpc.flask(app, "/river", [offered(Gate())], serve_schema=True)
 rpc.flask(app, "/silent", [offered(Gate())], codec="json")
+add_echo(app)
 native.JS_WS_CLOSE_DELAY = 0.02  # as in ``conftest``
 logging.getLogger("wsmux").setLevel(logging.CRITICAL)  # the scripts fail on purpose
 logging.getLogger("werkzeug").setLevel(logging.ERROR)

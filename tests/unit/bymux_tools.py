@@ -96,10 +96,9 @@ def bymux_pair(**limits: Any) -> Pair:
 
 def snapshot(machine: BymuxProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
+    parts = {"_handlers", "_paused", "_reader", "_streams", "_active", "_all", "config", "floods"}
     state = {
-        name: copy.deepcopy(value)
-        for name, value in vars(machine).items()
-        if name not in {"_handlers", "_paused", "_reader", "_streams", "_active", "_all", "config"}
+        name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in parts
     }
     state |= copy.deepcopy(vars(machine._paused))
     state["scopes"] = [_slots(scope) for scope in (machine._all, *machine._streams.values())]

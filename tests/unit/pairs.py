@@ -11,6 +11,7 @@ import pytest
 
 from wsmux.config import Config
 from wsmux.protocols.base import Buffer, MuxProtocol, Role
+from wsmux.protocols.budgets import Floods
 from wsmux.protocols.carrier import Framing, Kind
 from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import Event, StreamOpened
@@ -87,11 +88,12 @@ def opened(
 
 def snapshot(machine: NativeProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    kept = {"_handlers", "_ids", "_streams", "config", "dialect"}
+    kept = {"_handlers", "_growth", "_ids", "_returned", "_streams", "config", "dialect", "floods"}
     state = {
         name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in kept
     }
     state["_ids"] = copy.deepcopy(vars(machine._ids))
+    state["_growth"] = vars(machine._growth).copy()
     state["_streams"] = {
         stream_id: _slots(stream) for stream_id, stream in machine._streams.items()
     }
@@ -99,11 +101,19 @@ def snapshot(machine: NativeProtocol) -> dict[str, Any]:
 
 
 def _slots(thing: object) -> dict[str, Any]:
-    values = {name: getattr(thing, name) for name in type(thing).__slots__}  # type: ignore[attr-defined]
+    slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
+    values = {name: getattr(thing, name) for name in slots}
     return {
         name: _slots(value) if name in ("credit", "window") else value
         for name, value in values.items()
     }
+
+
+def lift_budgets(machine: MuxProtocol) -> None:
+    """Have a machine bear any flood, to see what it leaves behind."""
+    much = 10**9
+    machine.floods = Floods(Config(max_empty_frames=much, max_pings=much, max_resets=much))
+    machine.floods.streams = much
 
 
 class Pair:

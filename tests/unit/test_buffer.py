@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.buffer import ByteQueue
+from wsmux.buffer import FEW, PIECE, SMALL, ByteQueue
 
 
 def queue_of(*chunks: bytes) -> ByteQueue:
@@ -48,6 +49,53 @@ def test_take_returns_a_whole_chunk_without_a_copy() -> None:
 
 def test_take_never_joins_chunks() -> None:
     assert queue_of(b"abc", b"de").take(10) == b"abc"
+
+
+def test_small_chunks_are_joined_where_many_wait() -> None:
+    queue = queue_of(*[b"ab"] * (FEW + 3))
+    for _ in range(FEW):
+        assert queue.take(100) == b"ab"
+    assert (queue.take(100), queue.take(100), queue.size) == (b"ababab", b"", 0)
+
+
+def test_a_piece_of_joined_chunks_is_cut_and_handed_out_as_bytes() -> None:
+    queue = queue_of(bytes(FEW), *[b"ab"] * (FEW + 1))
+    for _ in range(FEW):
+        queue.take(100)
+    taken = queue.take(1)
+    assert (type(taken), taken, queue.take(9), queue.size) == (bytes, b"a", b"bab", 0)
+
+
+def test_a_large_chunk_is_never_joined() -> None:
+    large = b"x" * SMALL
+    queue = queue_of(*[b"a"] * (2 * FEW), large, b"b")
+    assert queue.take_into(memoryview(bytearray(2 * FEW))) == 2 * FEW
+    assert queue.take(2 * SMALL) is large
+    assert queue.take(2) == b"b"
+
+
+def test_pieces_of_joined_chunks_have_a_bound() -> None:
+    queue = queue_of(*[bytes(100)] * 200)
+    sizes = []
+    while taken := queue.take(2**20):
+        sizes.append(len(taken))
+    assert (sum(sizes), max(sizes)) == (20_000, PIECE // 100 * 100)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (40,), (SMALL - 1,), (SMALL,), (2, SMALL)])
+def test_queue_costs_a_quarter_more_than_it_holds(sizes: tuple[int, ...]) -> None:
+    rounds = 100_000 if sizes == (2,) else 5_000
+    tracemalloc.start()
+    try:
+        queue = ByteQueue()
+        for _ in range(rounds):
+            for size in sizes:
+                queue.append(bytes(size))
+        cost, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert queue.size == rounds * sum(sizes)
+    assert cost <= queue.size * 1.25 + 2048
 
 
 def test_take_cuts_a_chunk() -> None:
@@ -134,15 +182,20 @@ moves = st.lists(
         st.binary(max_size=20).map(appended),
         st.integers(0, 25).map(taken),
         st.integers(0, 25).map(taken_into),
+        st.integers(0, 2 * SMALL).map(taken_into),
     ),
     max_size=40,
 )
 
 
+# Enough chunks to begin with that further ones are joined, and some that are not.
+filled = st.lists(st.sampled_from((b"", b"ab", b"cdefg", b"h" * SMALL)), max_size=3 * FEW)
+
+
 @settings(max_examples=100)
-@given(moves)
-def test_queue_behaves_as_one_run_of_bytes(moves: list[Move]) -> None:
-    queue, model = ByteQueue(), bytearray()
+@given(filled, moves)
+def test_queue_behaves_as_one_run_of_bytes(chunks: list[bytes], moves: list[Move]) -> None:
+    queue, model = queue_of(*chunks), bytearray(b"".join(chunks))
     for move in moves:
         got, expected = move(queue, model)
         assert got == expected

@@ -321,7 +321,8 @@ class BymuxModel(SlowWire, RuleBasedStateMachine):
             moving = False
             for role in Role:
                 while self.transmit(role):
-                    moving = True
+                    pass
+                moving |= bool(self.wires[role].flying)
                 self.deliver(other(role), False, 2**20, False)
         client, server = (self.machines[role] for role in Role)
         assert client._active.keys() == server._active.keys()

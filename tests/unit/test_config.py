@@ -8,10 +8,21 @@ from typing import Any
 import pytest
 
 from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config
+from wsmux.recording import Recording
 
-NAMES = [field.name for field in fields(Config)]
-OPTIONAL = ["ping_interval", "ping_timeout", "idle_timeout", "open_timeout", "stream_timeout"]
-every_field = pytest.mark.parametrize("name", NAMES)
+LIMITS = [field.name for field in fields(Config) if field.name != "recording"]  # which is none
+OPTIONAL = [
+    "half_open_timeout",
+    "idle_timeout",
+    "message_timeout",
+    "open_timeout",
+    "ping_interval",
+    "ping_timeout",
+    "stall_timeout",
+    "stream_timeout",
+    "tcp_user_timeout",
+]
+every_field = pytest.mark.parametrize("name", LIMITS)
 
 
 def config(**limits: Any) -> Config:
@@ -35,16 +46,26 @@ def test_published_defaults_stand() -> None:
         "max_send_queue": 262_144,
         "max_control_frames": 1000,
         "max_control_bytes": 262_144,
+        "max_empty_frames": 128,
+        "max_pings": 128,
+        "max_updates_per_frame": 10,
+        "max_resets": 1000,
+        "reset_rate": 33.0,
         "max_connection_buffer": 16_777_216,
         "max_process_buffer": 268_435_456,
         "ping_interval": 20.0,
         "ping_timeout": 20.0,
         "idle_timeout": None,
         "open_timeout": 10.0,
+        "half_open_timeout": 300.0,
+        "message_timeout": 30.0,
+        "stall_timeout": 30.0,
+        "tcp_user_timeout": 30.0,
         "handshake_timeout": 10.0,
         "max_handshake_size": 65_536,
         "close_timeout": 10.0,
         "stream_timeout": None,
+        "recording": None,
     }
 
 
@@ -68,7 +89,7 @@ def test_zero_is_refused(name: str) -> None:
         config(**{name: 0})
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "max_message_size"])
+@pytest.mark.parametrize("name", [name for name in LIMITS if name != "max_message_size"])
 def test_one_is_taken(name: str) -> None:
     assert getattr(config(**{name: 1}), name) == 1
 
@@ -84,7 +105,7 @@ def test_none_lifts_the_limit(name: str) -> None:
     assert getattr(config(**{name: None}), name) is None
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OPTIONAL])
+@pytest.mark.parametrize("name", [name for name in LIMITS if name not in OPTIONAL])
 def test_none_is_refused_where_a_limit_must_be(name: str) -> None:
     with pytest.raises(ValueError, match=f"^Config.{name} cannot be None$"):
         config(**{name: None})
@@ -130,3 +151,26 @@ def test_count_that_is_not_whole_is_refused() -> None:
 def test_duration_that_is_no_number_is_refused() -> None:
     with pytest.raises(ValueError, match="ping_timeout must be above 0, not nan"):
         Config(ping_timeout=float("nan"))
+
+
+@pytest.mark.parametrize("value", [0, 5, "here"])
+def test_a_recording_is_nothing_else(value: object) -> None:
+    with pytest.raises(ValueError, match=r"^Config.recording must be a Recording, not "):
+        config(recording=value)
+
+
+@pytest.mark.parametrize("name", ["frames", "payload", "files"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "many"])
+def test_the_bounds_of_a_recording_are_whole_numbers_above_0(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^Recording.{name} must be a whole number above 0"):
+        Recording(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_recording_goes_to_a_directory_or_what_can_be_called() -> None:
+    with pytest.raises(ValueError, match=r"^Recording.to must be a directory or callable, not 5"):
+        Recording(to=5)  # type: ignore[arg-type]
+
+
+def test_a_recording_that_says_how_is_taken() -> None:
+    recording = Recording(frames=1, payload=1, files=1, to="here")
+    assert config(recording=recording).recording is recording

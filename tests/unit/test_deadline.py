@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wsmux.deadline import Deadline
+from wsmux.deadlines import Deadline, deadline, deadline_in
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("wsmux.deadline.time", clock)
+    monkeypatch.setattr("wsmux.deadlines.time", clock)
     return clock
 
 
@@ -83,3 +83,49 @@ def test_park_seconds_of_an_expired_deadline_is_zero(clock: Clock) -> None:
 @pytest.mark.parametrize("timeout", [None, 0, 1e-9, 1e300, float("inf")])
 def test_park_seconds_is_taken_by_a_lock(clock: Clock, timeout: float | None) -> None:
     assert threading.Lock().acquire(timeout=Deadline(timeout).park_seconds())
+
+
+def test_a_block_bounds_every_deadline_made_in_it(clock: Clock) -> None:
+    with deadline(5.0) as block:
+        clock.now += 2.0
+        assert block.remaining() == 3.0
+        assert Deadline(None).remaining() == Deadline(9.0).remaining() == 3.0
+        assert Deadline(1.0).remaining() == 1.0
+        assert deadline_in(None).remaining() == 3.0
+    assert Deadline(None).remaining() is deadline_in(None).remaining() is None
+
+
+def test_of_nested_blocks_the_first_end_counts(clock: Clock) -> None:
+    with deadline(5.0):
+        with deadline(9.0):
+            assert Deadline(None).remaining() == 5.0
+        with deadline(2.0), deadline(None):
+            assert Deadline(None).remaining() == 2.0
+        assert Deadline(None).remaining() == 5.0
+
+
+def test_what_outlives_a_block_is_not_bounded_by_it(clock: Clock) -> None:
+    with deadline(5.0):
+        assert Deadline(9.0, outlives=True).remaining() == 9.0
+        assert deadline_in(None, outlives=True).remaining() is None
+
+
+def test_a_block_that_is_left_by_an_error_bounds_nothing_any_more(clock: Clock) -> None:
+    with pytest.raises(KeyError), deadline(5.0):
+        raise KeyError
+    assert Deadline(None).remaining() is None
+
+
+def test_a_block_bounds_its_own_thread_alone(clock: Clock) -> None:
+    found = []
+    with deadline(5.0):
+        thread = threading.Thread(target=lambda: found.append(Deadline(None).remaining()))
+        thread.start()
+        thread.join()
+    assert found == [None]
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan")])
+def test_what_is_no_number_of_seconds_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="0 seconds or more"), deadline(timeout):
+        pass

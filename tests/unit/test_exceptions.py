@@ -24,16 +24,19 @@ from wsmux.exceptions import (
     StreamIdError,
     StreamRefused,
     StreamReset,
+    StreamsExhausted,
     StreamWriteClosed,
     WriteTimeout,
     WsmuxError,
     closed_error,
+    fresh_copy,
 )
 
 EXAMPLES = [
     WsmuxError("something"),
     ProtocolError("a rule", 1003),
     LocalProtocolError("asked too much"),
+    StreamsExhausted(31),
     RemoteProtocolError("the peer did wrong", 1008),
     FrameError("too long", 1009),
     FlowControlError("too much"),
@@ -146,7 +149,7 @@ def test_error_says_which_side_caused_it(error: WsmuxError, side: str | None) ->
 
 def test_retry_is_safe_only_where_the_peer_handled_nothing() -> None:
     safe = {type(error) for error in EXAMPLES if error.retry_safe}
-    assert safe == {HandshakeError, StreamRefused}
+    assert safe == {HandshakeError, StreamRefused, StreamsExhausted}
 
 
 def test_protocol_errors_close_with_1002_unless_told() -> None:
@@ -161,6 +164,15 @@ def test_clean_codes_give_closed_ok(code: int) -> None:
 @pytest.mark.parametrize("code", [1002, 1005, 1006, 1009, 3000, 4999])
 def test_other_codes_give_closed_error(code: int) -> None:
     assert type(closed_error(code)) is ConnectionClosedError
+
+
+@pytest.mark.parametrize("error", [closed_error(1008, "no", "remote"), ForkedError("in a child")])
+def test_a_fresh_copy_says_the_same_and_has_no_traceback(error: WsmuxError) -> None:
+    with pytest.raises(type(error)):
+        raise error
+    copy = fresh_copy(error)
+    assert state(copy) == state(error)
+    assert copy.__traceback__ is None
 
 
 def test_closed_error_carries_code_reason_and_side() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.exceptions import LocalProtocolError
+from wsmux.exceptions import FlowControlError, LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
@@ -548,8 +548,10 @@ def test_data_after_an_overflow_is_discarded(role: Role) -> None:
     machine.receive_data(message(stream_id, DATA, b"abcde"))
     machine.events()
     outbox(machine)
-    machine.receive_data(message(stream_id, DATA, b"more of it"))
+    machine.receive_data(message(stream_id, DATA, b"more"))
     assert (machine.events(), outbox(machine)) == ([], [])
+    with pytest.raises(FlowControlError, match="1 bytes with 0 of credit on stream"):
+        machine.receive_data(message(stream_id, DATA, b"!"))
 
 
 @BOTH_ROLES
@@ -819,10 +821,13 @@ def test_data_after_a_local_cancel_is_discarded(role: Role, local: bool) -> None
     machine, stream_id = opened(role, local=local, receive_window=4)
     machine.reset_read(stream_id, 64)
     outbox(machine)
-    for _ in range(5):
-        machine.receive_data(message(stream_id, DATA, b"in flight"))
+    for _ in range(4):
+        machine.receive_data(message(stream_id, DATA, b"x"))
+    machine.receive_data(message(stream_id, DATA))
     machine.consumed(stream_id, 4)
-    assert (machine.events(), outbox(machine)) == ([], [])
+    assert (machine.events(), outbox(machine), machine.empty_messages) == ([], [], 1)
+    with pytest.raises(FlowControlError, match="1 bytes with 0 of credit on stream"):
+        machine.receive_data(message(stream_id, DATA, b"x"))
 
 
 @BOTH_ROLES
@@ -894,7 +899,21 @@ def test_data_on_a_cancelled_and_finished_id_is_discarded(role: Role, local: boo
     machine, stream_id = cancelled(role, local=local)
     before = snapshot(machine)
     machine.receive_data(message(stream_id, DATA, b"in flight"))
+    assert machine._stopped == {stream_id: before["_stopped"].pop(stream_id) - 9}
+    machine._stopped.clear()
     assert snapshot(machine) == before
+
+
+@BOTH_ROLES
+@EITHER_OPENER
+def test_data_past_the_credit_of_a_cancelled_id_ends_the_connection(
+    role: Role, local: bool
+) -> None:
+    machine, stream_id = cancelled(role, local=local)
+    (credit,) = machine._stopped.values()
+    machine.receive_data(message(stream_id, DATA, bytes(credit)))
+    with pytest.raises(FlowControlError, match="1 bytes with 0 of credit on stream"):
+        machine.receive_data(message(stream_id, DATA, b"x"))
 
 
 @BOTH_ROLES
@@ -1111,7 +1130,6 @@ def test_half_cancelled_stream_not_handled_is_forgotten_for_good(role: Role) -> 
     ("kind", "body"),
     [
         pytest.param(ACK, uint32(9), id="ack"),
-        pytest.param(DATA, b"hi", id="data"),
         pytest.param(CLOSE, READ, id="close-read"),
         pytest.param(CLOSE, WRITE, id="close-write"),
         pytest.param(ERROR, READ + b"\x05", id="error-read"),
@@ -1125,6 +1143,23 @@ def test_streams_opened_behind_a_going_away_are_ignored(role: Role, kind: int, b
     before = snapshot(machine)
     machine.receive_data(message(id_of(other(role), 3), kind, body))
     assert snapshot(machine) == before
+
+
+@BOTH_ROLES
+def test_data_on_a_stream_that_never_got_credit_ends_the_connection(role: Role) -> None:
+    machine = native(role)
+    machine.go_away(0)
+    stream_id = id_of(other(role), 3)
+    with pytest.raises(FlowControlError, match="1 bytes with 0 of credit on stream"):
+        machine.receive_data(message(stream_id, DATA, b"x"))
+
+
+@BOTH_ROLES
+def test_empty_data_behind_a_going_away_is_counted(role: Role) -> None:
+    machine = native(role)
+    machine.go_away(0)
+    machine.receive_data(message(id_of(other(role), 3), DATA))
+    assert (machine.empty_messages, machine.events()) == (1, [])
 
 
 @BOTH_ROLES

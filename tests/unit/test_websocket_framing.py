@@ -693,3 +693,27 @@ def test_any_bytes_give_the_same_frames_and_failure(
     assert feed(single, wire, 1) == expected
     assert str(pieces.failure) == str(single.failure) == str(whole.failure)
     assert whole.failure is None or whole.failure.code in (1002, 1007, 1008, 1009)
+
+
+def test_the_message_that_is_incomplete_is_told_by_where_it_began() -> None:
+    framing = WebSocketFraming(Role.CLIENT, 1000)
+    assert framing.incomplete(0) is None
+    feed(framing, b"\x82\x03ab")
+    assert framing.incomplete(104) == 100
+    feed(framing, b"c\x82")
+    assert framing.incomplete(106) == 105
+
+
+def test_fragments_of_one_message_are_one_whatever_comes_between() -> None:
+    framing = WebSocketFraming(Role.CLIENT, 1000)
+    marks = []
+    for wire in (b"\x02\x01a", b"\x89\x00", b"\x00\x01b\x00", b"\x01c\x80\x01d", b"\x02\x00"):
+        feed(framing, wire)
+        marks.append(framing.incomplete(1000))
+    assert marks == [-1, -1, -1, None, -2]
+
+
+def test_fragments_that_are_passed_on_leave_nothing_incomplete() -> None:
+    framing = WebSocketFraming(Role.CLIENT, 1000, keeps_boundaries=False)
+    feed(framing, b"\x02\x01a")
+    assert framing.incomplete(3) is None

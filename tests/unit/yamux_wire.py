@@ -66,10 +66,12 @@ def yamux_pair(**limits: Any) -> Pair:
 
 def snapshot(machine: YamuxProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    names = set(vars(machine)) - {"config", "_streams", "_offered", "_growth", "_pings", "_reader"}
+    parts = {"config", "floods", "_streams", "_offered", "_growth", "_pings", "_reader"}
+    names = set(vars(machine)) - parts
     state = {name: copy.deepcopy(getattr(machine, name)) for name in names}
     for part in (machine._growth, machine._pings, machine._reader):
         state |= copy.deepcopy(vars(part))
+    del state["_heads"]  # frames that came, taken or not
     state["_offered"] = list(machine._offered)
     state["_streams"] = {
         stream_id: {name: _plain(getattr(stream, name)) for name in stream.__slots__}

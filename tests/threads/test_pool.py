@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from wsmux import pool as module
 from wsmux.bell import Bell
-from wsmux.rpc import workers as module
-from wsmux.rpc.workers import Workers
+from wsmux.pool import Workers
 from wsmux.waiter import wake
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
+from .scripted import WAIT
+from .waiting import wait_for
 
 
 @pytest.fixture

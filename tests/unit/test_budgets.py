@@ -1,0 +1,204 @@
+"""A budget lets pass what it says, and a watch tells when nothing has moved for too long."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.config import Config
+from wsmux.exceptions import FrameError
+from wsmux.protocols.base import MuxProtocol, Role
+from wsmux.protocols.budgets import Budget, Floods, Watch
+from wsmux.protocols.bymux import BymuxProtocol
+from wsmux.protocols.yamux import YamuxProtocol
+
+from .pairs import ACK, ERROR, GO_AWAY, READ, message, native, uint32
+
+
+def spend(budget: Budget, now: float, earned: int = 0) -> int:
+    """Return how many a budget lets pass at one moment."""
+    count = 0
+    while budget.charge(now, earned):
+        count += 1
+    return count
+
+
+class TestBudget:
+    def test_its_size_passes_at_once(self) -> None:
+        assert spend(Budget(5), 0.0) == 5
+
+    def test_time_refills_it(self) -> None:
+        budget = Budget(10, rate=2.0)
+        assert [spend(budget, now) for now in (0.0, 3.0, 3.4, 3.5)] == [10, 6, 0, 1]
+
+    def test_no_more_than_its_size_is_saved(self) -> None:
+        budget = Budget(10, rate=2.0)
+        assert [spend(budget, now) for now in (0.0, 1e9)] == [10, 10]
+
+    def test_a_clock_that_is_set_first_gives_nothing_extra(self) -> None:
+        assert spend(Budget(3, rate=1.0), 1e9) == 3
+
+    def test_a_clock_that_goes_back_takes_nothing(self) -> None:
+        budget = Budget(3, rate=1.0)
+        assert [budget.charge(now) for now in (9.0, 8.0, 7.0, 6.0)] == [True, True, True, False]
+
+    def test_what_is_earned_goes_first_and_counts_once(self) -> None:
+        budget = Budget(2)
+        assert [spend(budget, 0.0, earned) for earned in (3, 3, 7)] == [5, 0, 4]
+
+    def test_budgets_that_stand_alike_are_equal(self) -> None:
+        left, right = Budget(2), Budget(2)
+        assert left == right
+        left.charge(0.0)
+        assert left != right
+        assert left != 2
+
+
+def flooded(what: str, floods: Floods, *arguments: float) -> int:
+    """Return how many frames of a kind are borne, and check what ends them."""
+    borne = 0
+
+    def charge() -> None:
+        nonlocal borne
+        while borne < 100_000:
+            getattr(floods, what)(*arguments)
+            borne += 1
+
+    with pytest.raises(FrameError, match="^too many .*: Config.max_") as caught:
+        charge()
+    assert caught.value.code == 1008
+    return borne
+
+
+class TestFloods:
+    @pytest.mark.parametrize("what", ["empty", "late"])
+    def test_128_frames_that_change_nothing_are_borne(self, what: str) -> None:
+        assert flooded(what, Floods(Config()), 0.0) == 128
+
+    @pytest.mark.parametrize("what", ["empty", "late"])
+    def test_as_many_are_borne_again_after_five_seconds(self, what: str) -> None:
+        floods = Floods(Config())
+        assert [flooded(what, floods, now) for now in (0.0, 2.5, 7.5)] == [128, 64, 128]
+
+    def test_each_stream_earns_four_late_frames(self) -> None:
+        floods = Floods(Config())
+        floods.opened()
+        floods.opened()
+        assert flooded("late", floods, 0.0) == 128 + 8
+
+    def test_128_pings_are_borne(self) -> None:
+        assert flooded("ping", Floods(Config()), 0.0, 0) == 128
+
+    def test_data_and_streams_earn_pings(self) -> None:
+        floods = Floods(Config())
+        floods.opened()
+        assert flooded("ping", floods, 0.0, 10 * 1024 + 1023) == 128 + 10 + 1
+
+    @pytest.mark.parametrize(("streams", "frames"), [(0, 0), (3, 0), (0, 4), (7, 100)])
+    def test_updates_follow_the_formula_of_envoy(self, streams: int, frames: int) -> None:
+        floods = Floods(Config())
+        floods.streams = streams
+        assert flooded("update", floods, 0.0, frames) == 5 + 2 * (streams + 10 * frames)
+
+    def test_time_earns_no_updates(self) -> None:
+        floods = Floods(Config())
+        assert [flooded("update", floods, now, 0) for now in (0.0, 1e6)] == [5, 0]
+
+    def test_1000_resets_are_borne_and_33_more_each_second(self) -> None:
+        floods = Floods(Config())
+        assert [flooded("reset", floods, now) for now in (0.0, 1.0, 3.0)] == [1000, 33, 66]
+
+    def test_own_and_provoked_resets_share_one_budget(self) -> None:
+        floods = Floods(Config())
+        for _ in range(600):
+            floods.provoked(0.0)
+        assert flooded("reset", floods, 0.0) == 400
+
+    def test_the_stream_after_the_last_provoked_reset_ends_the_connection(self) -> None:
+        floods = Floods(Config(max_resets=2))
+        for _ in range(2):
+            floods.opened()
+            floods.provoked(0.0)
+        floods.opened()
+        floods.provoked(0.0)
+        assert floods.overdrawn
+        with pytest.raises(FrameError, match="streams that had to be refused: Config.max_resets"):
+            floods.opened()
+        assert floods.streams == 3
+
+    def test_those_that_stand_alike_are_equal(self) -> None:
+        left, right = Floods(Config()), Floods(Config())
+        assert left == right
+        left.empty(0.0)
+        assert left != right
+        assert left != 2
+
+
+class TestWatch:
+    def test_what_stands_still_is_told_after_the_time(self) -> None:
+        watch = Watch(8.0)
+        assert [watch.look(5, now) for now in (100.0, 107.9, 108.0)] == [False, False, True]
+
+    def test_what_moves_is_left_in_peace(self) -> None:
+        watch = Watch(8.0)
+        assert not any(watch.look(now, float(now)) for now in range(0, 100, 8))
+
+    def test_each_move_starts_the_time_anew(self) -> None:
+        watch = Watch(8.0)
+        moves = [(1, 0.0), (2, 7.0), (2, 14.9), (2, 15.0)]
+        assert [watch.look(*move) for move in moves] == [False, False, False, True]
+
+    def test_it_tells_how_long_it_has_stood_still(self) -> None:
+        watch = Watch(8.0)
+        assert watch.still_for(100.0) is None
+        for mark, now in ((1, 100.0), (1, 103.0)):
+            watch.look(mark, now)
+        assert watch.still_for(105.0) == 5.0
+        watch.look(2, 106.0)
+        assert watch.still_for(106.5) == 0.5
+        watch.look(None, 107.0)
+        assert watch.still_for(108.0) is None
+
+    def test_what_is_over_is_not_watched(self) -> None:
+        watch = Watch(8.0)
+        watch.look(1, 0.0)
+        assert (watch.look(None, 9.0), watch.next_look) == (False, None)
+        assert (watch.look(1, 10.0), watch.next_look) == (False, 11.0)
+
+    def test_it_looks_eight_times_and_at_the_end(self) -> None:
+        watch = Watch(8.0)
+        looks = []
+        for now in (0.0, 1.0, 6.5, 7.5):
+            watch.look(1, now)
+            looks.append(watch.next_look)
+        assert looks == [1.0, 2.0, 7.5, 8.0]
+
+    def test_without_a_time_nothing_is_watched(self) -> None:
+        watch = Watch(None)
+        assert [watch.look(1, now) for now in (0.0, 1e9)] == [False, False]
+        assert watch.next_look is None
+
+
+@pytest.mark.parametrize("machine", [YamuxProtocol, BymuxProtocol])
+def test_an_empty_message_of_the_carrier_is_charged(machine: type[MuxProtocol]) -> None:
+    end = machine(Role.SERVER, Config(max_empty_frames=1))
+    end.receive_data(b"")
+    with pytest.raises(FrameError, match="that change nothing"):
+        end.receive_data(b"")
+
+
+def test_a_repeated_going_away_is_charged() -> None:
+    end = native(Role.SERVER, max_empty_frames=1)
+    wire = message(1, GO_AWAY, b"\0")
+    end.receive_data(wire)
+    end.receive_data(wire)
+    with pytest.raises(FrameError, match="that change nothing"):
+        end.receive_data(wire)
+
+
+def test_a_stream_that_the_peer_resets_before_it_is_refused_is_charged_once() -> None:
+    end = native(Role.SERVER, max_resets=1, reset_rate=0.001)
+    end.receive_data(message(0, ACK, uint32(9)))
+    end.receive_data(message(0, ERROR, READ + b"\5"))
+    end.refuse(0, 3)
+    end.refuse(0, 3)  # it is over
+    assert not end.floods.overdrawn

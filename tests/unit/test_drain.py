@@ -1,0 +1,86 @@
+"""A turn is small where a full socket drains slowly, and whole where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.config import KIB
+from wsmux.drain import LEAST_TURN, SPAN, TURN_SECONDS, Drain
+
+LARGEST = 64 * KIB
+LONG = SPAN * 1.01
+
+
+def drained(rate: float, seconds: float = LONG) -> Drain:
+    drain = Drain(LARGEST)
+    drain.full(0.0, 1000)
+    drain.full(seconds, 1000 + round(rate * seconds))
+    return drain
+
+
+def test_a_turn_is_whole_at_first() -> None:
+    drain = Drain(LARGEST)
+    assert (drain.turn, drain.slow, drain.timing) == (LARGEST, False, False)
+
+
+def test_a_fast_socket_has_whole_turns() -> None:
+    drain = drained(100e6)
+    assert (drain.turn, drain.slow) == (LARGEST, False)
+
+
+def test_a_slow_socket_has_turns_of_the_same_time() -> None:
+    drain = drained(4e6)
+    assert drain.slow
+    assert drain.turn == pytest.approx(4e6 * TURN_SECONDS, rel=0.01)
+
+
+@pytest.mark.parametrize("rate", [0, 1e5, 1e6])
+def test_a_turn_has_so_many_bytes_at_least(rate: float) -> None:
+    assert drained(rate).turn == LEAST_TURN
+
+
+def test_a_turn_below_the_least_is_never_slow() -> None:
+    drain = Drain(8 * KIB)
+    drain.full(0.0, 0)
+    drain.full(1.0, 1)
+    assert (drain.turn, drain.slow) == (8 * KIB, False)
+
+
+def test_a_short_time_says_nothing() -> None:
+    assert not drained(1e5, SPAN / 2).slow
+
+
+def test_short_times_add_up() -> None:
+    drain = drained(1e5, SPAN * 0.6)
+    drain.full(SPAN * 1.2, 1000 + round(1e5 * SPAN * 1.2))
+    assert drain.slow
+
+
+def test_the_time_in_which_nothing_waits_does_not_count() -> None:
+    drain = drained(100e6)
+    sent = 1000 + round(100e6 * LONG)
+    drain.emptied(LONG, sent)
+    assert not drain.timing
+    drain.full(60.0, sent)
+    drain.full(60.0 + LONG, sent + round(100e6 * LONG))
+    assert not drain.slow
+
+
+def test_a_slow_socket_that_is_emptied_each_time_is_seen() -> None:
+    drain = Drain(LARGEST)
+    for number in range(3):
+        drain.full(float(number), 10_000 * number)
+        drain.emptied(number + LONG / 2, 10_000 * (number + 1))
+    assert drain.slow
+
+
+def test_a_socket_becomes_fast_again() -> None:
+    drain = drained(1e5)
+    drain.full(2 * LONG, 1000 + round(1e5 * LONG + 1e8 * LONG))
+    assert (drain.turn, drain.slow) == (LARGEST, False)
+
+
+def test_it_tells_when_a_turn_has_become_another() -> None:
+    drain = Drain(LARGEST)
+    told = [drain.full(number * LONG, number * 1000) for number in range(4)]
+    assert told == [False, True, False, False]

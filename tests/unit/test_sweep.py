@@ -1,0 +1,160 @@
+"""A sweep ends streams that the peer leaves half open, and nothing that waits for this side."""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.bell import Bell
+from wsmux.config import Config
+from wsmux.entry import Entry, read_closed, write_closed
+from wsmux.exceptions import FrameError, StreamReset
+from wsmux.protocols.base import MuxProtocol, Role
+from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.yamux import YamuxProtocol
+from wsmux.sweep import Sweep
+
+from .bymux_tools import opened, write
+
+# With it a stream is looked at each second, and reset in the ninth.
+CONFIG = Config(half_open_timeout=8.0, message_timeout=None)
+
+
+def half_open() -> Entry:
+    """Return a stream whose writing half this side has closed."""
+    entry = Entry(0, peer_opened=False)
+    entry.write_failure = write_closed
+    return entry
+
+
+def sweeping(*entries: Entry, config: Config = CONFIG) -> Sweep:
+    sweep = Sweep(config, NativeProtocol(Role.CLIENT, config), dict(enumerate(entries)))
+    sweep.begin(0.0)
+    return sweep
+
+
+def swept(sweep: Sweep, *times: float) -> list[float]:
+    """Return the times at which a stream was to be reset."""
+    wakes: list[Bell] = []
+    return [now for now in times for _ in sweep.run(now, wakes)]
+
+
+def test_a_half_open_stream_that_stands_still_is_reset_once() -> None:
+    entry = half_open()
+    assert swept(sweeping(entry), *map(float, range(1, 15))) == [9.0]
+    assert entry.read_failure is not None
+    with pytest.raises(StreamReset, match=r"Config.half_open_timeout = 8.0 s") as caught:
+        raise entry.read_failure()
+    assert caught.value.side == "local"
+
+
+def test_bytes_that_come_or_go_start_the_time_anew() -> None:
+    entry = half_open()
+    sweep = sweeping(entry)
+    assert swept(sweep, *map(float, range(1, 9))) == []
+    entry.quiet = 0
+    assert swept(sweep, *map(float, range(9, 20))) == [17.0]
+
+
+def test_bytes_that_wait_for_this_side_keep_a_stream() -> None:
+    entry = half_open()
+    entry.buffer.append(b"unread")
+    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+
+
+def test_a_stream_that_is_open_on_both_sides_is_kept() -> None:
+    assert swept(sweeping(Entry(0, peer_opened=True)), *map(float, range(1, 40))) == []
+
+
+@pytest.mark.parametrize("how", ["ended", "closed"])
+def test_an_answer_that_this_side_has_yet_to_write_keeps_a_stream(how: str) -> None:
+    entry = Entry(0, peer_opened=True)
+    entry.ended = how == "ended"
+    entry.read_failure = None if how == "ended" else read_closed
+    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+
+
+def test_an_answer_that_the_peer_takes_nothing_of_does_not() -> None:
+    entry = Entry(0, peer_opened=True)
+    entry.ended = entry.writing = True
+    assert swept(sweeping(entry), *map(float, range(1, 17))) == [9.0]
+
+
+def test_a_peer_that_does_not_end_a_reset_stream_loses_the_connection() -> None:
+    sweep = sweeping(half_open())
+    swept(sweep, *map(float, range(1, 18)))
+    with pytest.raises(FrameError, match="was reset, and the peer does not end its half") as caught:
+        swept(sweep, 18.0)
+    assert caught.value.code == 1008
+
+
+def test_without_a_time_nothing_is_swept() -> None:
+    config = Config(half_open_timeout=None, message_timeout=None)
+    sweep = sweeping(half_open(), config=config)
+    assert sweep.due is None
+    assert swept(sweep, 1e9) == []
+
+
+def test_it_rests_while_there_are_no_streams() -> None:
+    sweep = sweeping()
+    assert sweep.due == 1.0
+    assert (swept(sweep, 1.0), sweep.due) == ([], None)
+    sweep.begin(5.0)
+    assert sweep.due == 6.0
+    sweep.begin(5.5)
+    assert sweep.due == 6.0
+
+
+def test_a_frame_time_alone_resets_no_stream() -> None:
+    config = Config(half_open_timeout=None, message_timeout=8.0)
+    sweep = Sweep(config, YamuxProtocol(Role.CLIENT, config), {0: half_open()})
+    sweep.begin(0.0)
+    assert swept(sweep, *map(float, range(1, 40))) == []
+
+
+FRAMES = Config(message_timeout=8.0)
+OPENING = bytes.fromhex("0001 0001 00000001 00000000")
+DATA_HEAD = bytes.fromhex("0000 0000 00000001 00000100")
+
+
+def check_dribble(machine: MuxProtocol, wire: bytes, seconds: int) -> None:
+    """Feed a byte each second, of a frame that began a second after the start."""
+    sweep = Sweep(machine.config, machine, {0: Entry(0, peer_opened=True)})
+    sweep.begin(0.0)
+
+    def feed() -> None:
+        for now in range(1, seconds + 1):
+            machine.receive_data(wire[now - 1 : now] or b"\0")
+            swept(sweep, float(now))
+
+    with pytest.raises(FrameError, match=r"stayed incomplete for Config.message_timeout = 8.0 s"):
+        feed()
+
+
+def test_a_yamux_frame_that_is_dribbled_ends_the_connection() -> None:
+    machine = YamuxProtocol(Role.SERVER, FRAMES)
+    machine.receive_data(OPENING)
+    check_dribble(machine, DATA_HEAD, len(DATA_HEAD) + 9)
+
+
+def test_a_yamux_head_that_stays_incomplete_ends_the_connection() -> None:
+    machine = YamuxProtocol(Role.SERVER, FRAMES)
+    machine.receive_data(OPENING)
+    check_dribble(machine, DATA_HEAD, 9)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_bymux_packet_that_is_dribbled_ends_the_connection(role: Role) -> None:
+    machine, stream_id = opened(role, local=False, message_timeout=8.0)
+    check_dribble(machine, write(stream_id, bytes(100)), 20)
+
+
+def test_frames_that_come_in_pieces_are_told_from_one_that_stands_still() -> None:
+    machine = YamuxProtocol(Role.SERVER, FRAMES)
+    machine.receive_data(OPENING)
+    sweep = Sweep(FRAMES, machine, {0: Entry(0, peer_opened=True)})
+    sweep.begin(0.0)
+    frame = bytes.fromhex("0000 0000 00000001 00000010") + bytes(16)
+    machine.receive_data(frame[:20])
+    for now in range(40):
+        assert swept(sweep, float(now)) == []
+        machine.receive_data(frame[20:] + frame[:20])

@@ -1,0 +1,30 @@
+"""Serve a Flask application by Werkzeug, in threads of this process."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flask import Flask
+from werkzeug.serving import make_server
+
+__all__ = ["serving"]
+
+# Seconds after which Werkzeug looks whether it is to shut down.
+POLL = 0.01
+
+
+@contextmanager
+def serving(app: Flask, ssl_context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve while the block runs; give the port."""
+    server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=ssl_context)
+    thread = threading.Thread(target=server.serve_forever, args=(POLL,), name="werkzeug")
+    thread.start()
+    try:
+        yield server.port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
