@@ -12,12 +12,11 @@ from ..deadlines import Deadline
 from ..logs import logger
 from . import envelope as envelopes
 from .address import address_of
-from .backlog import Waiting
 from .endpoint import clock
 from .envelope import Kind, kind_of, time_left
 from .errors import E2E_FAILURE, FAILED, BusError, CallTimeout, Replayed
 from .messages import Envelope
-from .names import command_queue, reply_queue
+from .names import command_queue
 from .peer_half import Half
 from .peer_json import JsonError, incoming_request, incoming_response
 from .peer_redis import Tracked
@@ -143,7 +142,7 @@ class Incoming(Half):
             envelope.timestamp,
             error,
         )
-        if not self._store.answer(waiting.uid, _queue(waiting), message, deadline):
+        if not self._store.answer(waiting, message, deadline):
             _log.info("an answer of twin %s is dropped: there was one before", _name(received))
 
     def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
@@ -167,14 +166,6 @@ class Incoming(Half):
 
 def _name(received: Received) -> str:
     return "0" if received.source is None else received.source.shown()
-
-
-def _queue(waiting: Waiting) -> str:
-    """Return where somebody waits, though another gateway may have written it down."""
-    try:
-        return reply_queue(waiting.reply_to)
-    except ValueError as error:
-        raise BusError(FAILED, str(error)) from error
 
 
 def _version() -> str:

@@ -101,7 +101,7 @@ class Outgoing(Half):
         except CallTimeout as error:
             waiting = tracked.waiting
             message = undeliverable(waiting.reference, EXPIRED, error.message)
-            self._store.answer(waiting.uid, waiting.reply_to, message, Deadline(GRACE))
+            self._store.answer(waiting, message, Deadline(GRACE))
         except ValueError:
             _log.info("%s is kept for the next start: the gateway is closing", tracked.waiting.uid)
 

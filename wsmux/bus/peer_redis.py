@@ -22,6 +22,7 @@ from ..deadlines import Deadline
 from ..logs import logger
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from .errors import FAILED, BadMessage, BusError
+from .names import reply_queue
 from .redis_client import FAILURES, ResponseError, cause, explain, redis_client
 
 __all__ = ["LOCAL", "REPLY", "PeerRedis", "Tracked"]
@@ -156,9 +157,17 @@ class PeerRedis:
         )
         return None if backlog is None else Tracked(decode_backlog(backlog), signed or b"")
 
-    def answer(self, uid: str, queue: str, message: bytes, deadline: Deadline) -> bool:
-        """Push an answer to the list that waits for it; false if it was answered before."""
-        keys = [backlog_key(uid), OUTBOX + uid, queue]
+    def answer(self, waiting: Waiting, message: bytes, deadline: Deadline) -> bool:
+        """Push an answer to the list that waits for it; false if it was answered before.
+
+        Raises:
+            BusError: no list may have that name; another gateway may have written it down.
+        """
+        try:
+            queue = reply_queue(waiting.reply_to)
+        except ValueError as error:
+            raise BusError(FAILED, str(error)) from error
+        keys = [backlog_key(waiting.uid), OUTBOX + waiting.uid, queue]
         return bool(
             self._persist(lambda: self._answer(keys, [message, MAX_LIST, ANSWER_LIFE]), deadline)
         )

@@ -174,7 +174,7 @@ class Uploads:
         data = b"" if error else json.dumps(waiting.uid).encode()
         message = incoming_response(waiting.reference, data, "", JSON_SCHEMA, 0, error)
         try:
-            self._store.answer(waiting.uid, waiting.reply_to, message, Deadline(GRACE))
+            self._store.answer(waiting, message, Deadline(GRACE))
         except BusError as failure:
             _log.warning("the end of the upload %s is told to nobody: %s", waiting.uid, failure)
         # Only now: whatever comes for an upload that is not known means that it was lost.

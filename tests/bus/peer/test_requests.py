@@ -226,6 +226,22 @@ def test_a_backlog_that_names_no_list_is_not_answered(
     assert not caller.redis.exists("twin")
 
 
+def test_nobody_is_told_the_end_of_a_request_of_another_gateway_that_names_no_list(
+    server: RedisServer,
+    relay: StageRelay,
+    twins: Table,
+    caller: Caller,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expired = envelopes.request("u", Address(1), Address(2), "echo", clock() - 120, 60)
+    waiting = Waiting("u", None, "twin", None, 60)
+    caller.redis.set(backlog_key("u"), encode_backlog(waiting))
+    caller.redis.set("msgbus.system.outbox.u", expired.SerializeToString())
+    with gateway(server, relay, twins, ALICE):
+        wait_for(lambda: "'twin' is a queue of the system" in caplog.text)
+    assert not caller.redis.exists("twin")
+
+
 def test_what_is_no_envelope_is_dropped(
     alice: Peer, bob: Client, relay: StageRelay, caller: Caller
 ) -> None:
