@@ -136,7 +136,7 @@ def test_own_end_wakes_every_blocked_call(narrow: Meeting, ending: str) -> None:
 
 @pytest.fixture(params=ROLES)
 def impatient(request: pytest.FixtureRequest) -> Iterator[Meeting]:
-    config = wsmux.Config(ping_interval=0.1, ping_timeout=0.15)
+    config = wsmux.Config(ping_interval=0.1, ping_timeout=1.0)
     with meet(request.param, config) as met:
         yield met
 

@@ -87,7 +87,7 @@ def test_where_it_costs_none_those_beyond_the_limit_of_streams_are_refused(proto
 
 @pytest.mark.parametrize("protocol", NAMES)
 def test_those_that_wait_too_long_make_room(protocol: str) -> None:
-    with joined(protocol, open_timeout=0.1, max_unaccepted=4) as (client, server):
+    with joined(protocol, open_timeout=0.5, max_unaccepted=4) as (client, server):
         late = [client.open_stream(WAIT) for _ in range(4)]
         wait_for(lambda: server.stats().streams_refused == 4, "the refusals")
         assert server.stats().unaccepted == 0

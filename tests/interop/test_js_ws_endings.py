@@ -376,7 +376,7 @@ def test_ping_measures_the_way_to_node_and_back(link: Link) -> None:
 
 
 def test_silent_node_is_noticed(connector: Connector) -> None:
-    link = connector(config=wsmux.Config(ping_interval=0.2, ping_timeout=0.3))
+    link = connector(config=wsmux.Config(ping_interval=0.2, ping_timeout=1.0))
     stream, _ = link.open_pair()
     link.peer.freeze()
     with pytest.raises(wsmux.ConnectionClosedError):

@@ -452,7 +452,7 @@ def test_death_of_the_peer_ends_our_read_with_an_error(
 
 
 def test_silent_peer_is_noticed(connector: Connector, mortal_peer: PeerProcess) -> None:
-    link = connector(peer=mortal_peer, config=wsmux.Config(ping_interval=0.2, ping_timeout=0.3))
+    link = connector(peer=mortal_peer, config=wsmux.Config(ping_interval=0.2, ping_timeout=1.0))
     stream, _ = used_pair(link, "wsmux")
     mortal_peer.freeze()
     with pytest.raises(wsmux.ConnectionClosedError):

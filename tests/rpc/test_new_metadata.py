@@ -134,7 +134,7 @@ def test_no_answer_in_time_ends_the_session() -> None:
         go.wait(WAIT)
         return "late"
 
-    options = rpc.Options(handshake_timeout=0.2)
+    options = rpc.Options(handshake_timeout=0.5)
     with joined(metadata, options=options) as (server, client, told):
         with client.subscribe("me", "names", None, WAIT) as names:
             assert names.read() == "first"

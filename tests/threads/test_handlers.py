@@ -23,7 +23,8 @@ from .outcomes import check_late_refusal, check_reset
 from .scripted import WAIT, call
 from .waiting import wait_for
 
-OPEN_TIMEOUT = 0.3
+OPEN_TIMEOUT = 1.0
+REFUSING = wsmux.Config(open_timeout=OPEN_TIMEOUT)
 ON_ONE = pytest.mark.parametrize(
     "carrier", [carrier for carrier in SOME if carrier.name == "socketpair"], ids=str
 )
@@ -35,8 +36,12 @@ def carrier(request: pytest.FixtureRequest) -> Carrier:
     return chosen
 
 
-def serving(join_ends: Join, handler: Callable[[wsmux.Stream], object], workers: int) -> Ends:
-    config = wsmux.Config(open_timeout=OPEN_TIMEOUT)
+def serving(
+    join_ends: Join,
+    handler: Callable[[wsmux.Stream], object],
+    workers: int,
+    config: wsmux.Config | None = None,
+) -> Ends:
     options = {"stream_handler": handler, "workers": workers, "config": config}
     return join_ends(client={"config": config}, server=options)
 
@@ -61,7 +66,7 @@ def test_no_more_handlers_run_at_once_than_there_are_workers(join_ends: Join) ->
         running.append(stream.id)
         assert release.wait(WAIT)
 
-    ends = serving(join_ends, handler, 2)
+    ends = serving(join_ends, handler, 2, REFUSING)
     streams = [ends.client.open_stream() for _ in range(3)]
     wait_for(lambda: len(running) == 2)
     check_late_refusal(streams[2])
@@ -129,12 +134,8 @@ def test_a_handler_may_keep_its_worker_after_closing_the_stream(join_ends: Join)
     release.set()
 
 
-def nested(join_ends: Join, workers: int) -> Ends:
-    options = {
-        "stream_handler": scripted.handle,
-        "workers": workers,
-        "config": wsmux.Config(open_timeout=OPEN_TIMEOUT),
-    }
+def nested(join_ends: Join, workers: int, config: wsmux.Config | None = None) -> Ends:
+    options = {"stream_handler": scripted.handle, "workers": workers, "config": config}
     return join_ends(client=options, server=options)
 
 
@@ -145,7 +146,7 @@ def test_calls_nest_as_deep_as_there_are_workers(join_ends: Join) -> None:
 
 @ON_ONE
 def test_calls_nested_deeper_than_there_are_workers_are_refused_in_time(join_ends: Join) -> None:
-    ends = nested(join_ends, 2)
+    ends = nested(join_ends, 2, REFUSING)
     start = time.monotonic()
     if wire_of(ends.client).resets:
         with pytest.raises(wsmux.StreamReset):

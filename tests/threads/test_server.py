@@ -171,7 +171,7 @@ def test_each_client_gets_the_wire_it_asks_for() -> None:
 
 
 def test_a_slow_client_holds_up_nobody() -> None:
-    config = wsmux.Config(handshake_timeout=0.3)
+    config = wsmux.Config(handshake_timeout=1.5)
     with wsmux.serve(idle, config=config) as server:
         with socket.create_connection((server.host, server.port), timeout=WAIT) as slow:
             slow.sendall(b"GET / HTTP/1.1\r\n")
