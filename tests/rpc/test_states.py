@@ -284,20 +284,21 @@ class TestClientThatLostItsState:
 @CODECS
 class TestGrace:
     def test_it_elapses_while_no_server_can_be_reached(self, world: World) -> None:
-        witness = world.serve(session_disconnect_grace=0.1)
-        client = world.connect(session_disconnect_grace=0.1)
+        witness = world.serve(session_disconnect_grace=0.5)
+        client = world.connect(session_disconnect_grace=0.5)
         pending = Pending(client, witness, world.pool)
         server, world.server = world.server, None
         world.relay.cut_all()
         pending.check_callers("no connection within the grace")
         pending.check_handlers()
         world.server = server
+        client.wait_connected(WAIT)
         assert client.rpc("test", "same", "again", WAIT) == "again"
         wait_for(lambda: world.statuses == ["created", "closed", "created"])
 
     def test_it_elapses_while_the_server_accepts_and_says_nothing(self, world: World) -> None:
-        witness = world.serve(session_disconnect_grace=0.1)
-        client = world.connect(session_disconnect_grace=0.1, connection_timeout=0.05)
+        witness = world.serve(session_disconnect_grace=0.5)
+        client = world.connect(session_disconnect_grace=0.5, connection_timeout=0.2)
         pending = Pending(client, witness, world.pool)
         world.relay.mute = True
         world.relay.cut_all()
