@@ -7,8 +7,9 @@ import pytest
 from wsmux.cli.bench import blocking
 from wsmux.cli.bench.blocking import Blocking
 from wsmux.cli.bench.calls import SMALL, LineCalls, time_pipelined
+from wsmux.cli.bench.measures import MEASURES
 from wsmux.cli.bench.payload import CHUNK, check_piece, memory, pieces
-from wsmux.cli.bench.peer import HEAD, MEMORY, UPLOAD, Client, Line, answers
+from wsmux.cli.bench.peer import HEAD, MEMORY, UPLOAD, Client, Line, Tail, answers
 
 
 def line(*received: bytes) -> Blocking:
@@ -96,7 +97,6 @@ class Plain(Client):
     ("figure", "arguments"),
     [
         ("tail", (64, 1)),
-        ("window", ()),
         ("connections", (64, 1, 0.01)),
         ("idle_lines", (1,)),
         ("idle_connections", (1,)),
@@ -110,8 +110,14 @@ def test_a_client_says_what_it_cannot_measure(figure: str, arguments: tuple[floa
 
 
 def test_without_a_window_nothing_is_told_of_it() -> None:
-    with pytest.raises(NotImplementedError):
-        line().window()
+    class Windowless(Plain):
+        def tail(self, size: int, bulk: int) -> Tail:
+            return Tail(0.1, 0.2, 1e6, 0)
+
+    Windowless.__abstractmethods__ = frozenset()
+    run = MEASURES["tail-window"].run
+    with pytest.raises(NotImplementedError, match="Windowless tells no window"):
+        run(Windowless(), 0.01, {})
 
 
 def test_a_line_that_ends_among_pings_fails() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .payload import CHUNK, check_piece, memory, pieces
-from .peer import DOWNLOAD, ECHO, HEAD, MEMORY, UPLOAD, Client, Grown, Line, Open, Tail
+from .peer import DOWNLOAD, ECHO, HEAD, MEMORY, UPLOAD, WINDOW, Client, Grown, Line, Open, Tail
 
 __all__ = ["Blocking", "Dial", "Dialled", "count_at_once", "send_all"]
 
@@ -46,16 +46,12 @@ class Blocking(Client):
         dial: makes one more connection; without it each line is a connection of its own.
         hold: makes one to a server that serves its first line and only holds the others; without
             it an idle line is served as any other.
-        window: bytes that may be unread on one line.
     """
 
-    def __init__(
-        self, opener: Open, *, dial: Dial | None = None, hold: Dial | None = None, window: int = 0
-    ) -> None:
+    def __init__(self, opener: Open, *, dial: Dial | None = None, hold: Dial | None = None) -> None:
         self._open = opener
         self._dial = dial
         self._hold = hold
-        self._window = window
         if hold:
             self.most_idle = 10_000
 
@@ -101,13 +97,12 @@ class Blocking(Client):
                 _exchange(small, message)
                 times.append(time.perf_counter() - start)
         elapsed = uploaded.result()
+        large.send(HEAD.pack(WINDOW, 0))
+        window = _number(large, WINDOW)
         small.close()
         large.close()
         times.sort()
-        return Tail(times[len(times) // 2], times[len(times) * 99 // 100], bulk / elapsed)
-
-    def window(self) -> int:
-        return self._window or super().window()
+        return Tail(times[len(times) // 2], times[len(times) * 99 // 100], bulk / elapsed, window)
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
         if self._dial is None:

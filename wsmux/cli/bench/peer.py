@@ -4,7 +4,8 @@ A line is one lane between client and server: a stream, or a WebSocket where the
 Its first message, or its first bytes, say what the client wants:
 
 - ``E`` and anything: send all of it back, this message included, until the line ends;
-- ``U`` and a uint64: that many bytes will come; answer with the number that came;
+- ``U`` and a uint64: that many bytes will come; answer with the number that came, and a ``W`` and a
+  uint64 behind it with the bytes that may lie unread on this line by now;
 - ``D`` and a uint64: send that many bytes;
 - ``M`` and a uint64: answer with the bytes of memory the server takes, and the same for each
   further message of that kind.
@@ -35,6 +36,7 @@ __all__ = [
     "HEAD",
     "MEMORY",
     "UPLOAD",
+    "WINDOW",
     "Client",
     "Line",
     "Open",
@@ -45,7 +47,7 @@ __all__ = [
     "serve_line",
 ]
 
-UPLOAD, DOWNLOAD, ECHO, MEMORY = b"U", b"D", b"E", b"M"
+UPLOAD, DOWNLOAD, ECHO, MEMORY, WINDOW = b"U", b"D", b"E", b"M", b"W"
 HEAD = struct.Struct(">cQ")
 
 
@@ -53,12 +55,14 @@ class Line(NamedTuple):
     """Carry bytes both ways.
 
     ``receive(n)`` returns at most ``n`` bytes, or one message whatever its size, and ``b""`` at
-    the end.
+    the end. ``window()`` returns the bytes that the other side may send before they are read, 0 if
+    that is not known.
     """
 
     send: Callable[[bytes], object]
     receive: Callable[[int], bytes]
     close: Callable[[], object]
+    window: Callable[[], int] = int
 
 
 Open = Callable[[], Line]
@@ -66,11 +70,15 @@ Serve = Callable[[Line], object]
 
 
 class Tail(NamedTuple):
-    """Hold how long small messages took under bulk, in seconds, and bytes of bulk per second."""
+    """Hold how long small messages took under bulk, in seconds, and bytes of bulk per second.
+
+    The ``window`` is what of the bulk might be unread, in bytes, when it ended; 0 if not known.
+    """
 
     p50: float
     p99: float
     rate: float
+    window: int
 
 
 class Grown(NamedTuple):
@@ -124,10 +132,6 @@ class Client(ABC):
     def tail(self, size: int, bulk: int) -> Tail:
         """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""
         raise NotImplementedError(f"{type(self).__name__} does one thing at a time")
-
-    def window(self) -> int:
-        """Return the bytes that may be unread on one line."""
-        raise NotImplementedError(f"{type(self).__name__} tells no window")
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
         """Do what ``pings`` does with one line on each of ``count`` new connections."""
@@ -218,11 +222,15 @@ class Peer(ABC):
 def serve_line(line: Line, first: bytes | None = None) -> None:
     """Do what the client asks for, as the server; ``first`` has been received already."""
     send = line.send
-    for message in answers(line.receive, first):
+    for message in answers(line.receive, first, line.window):
         send(message)
 
 
-def answers(receive: Callable[[int], bytes], first: bytes | None = None) -> Iterator[bytes]:
+def answers(
+    receive: Callable[[int], bytes],
+    first: bytes | None = None,
+    window: Callable[[], int] = int,
+) -> Iterator[bytes]:
     """Yield what a server sends on a line, for libraries that ask for it."""
     if first is None:
         first = receive(CHUNK)
@@ -239,6 +247,8 @@ def answers(receive: Callable[[int], bytes], first: bytes | None = None) -> Iter
     command, size = HEAD.unpack_from(first)
     if command == UPLOAD:
         yield HEAD.pack(UPLOAD, _take(receive, size, first[HEAD.size :]))
+        if receive(CHUNK)[:1] == WINDOW:
+            yield HEAD.pack(WINDOW, window())
     elif command == DOWNLOAD:
         yield from pieces(size)
     elif command == MEMORY:

@@ -97,7 +97,6 @@ class Mux(Peer):
                 _opener(connection),
                 dial=partial(dial, url),
                 hold=partial(dial, holder),
-                window=connection.config.receive_window,
             )
 
     def _config(self, **fields: Any) -> wsmux.Config:
@@ -112,7 +111,11 @@ class Mux(Peer):
 
 
 def _line(stream: wsmux.Stream) -> Line:
-    return Line(stream.write, stream.read, stream.close)
+    def window() -> int:
+        streams = stream.connection.stream_stats()
+        return next(each.window for each in streams if each.id == stream.id)
+
+    return Line(stream.write, stream.read, stream.close, window)
 
 
 def _opener(connection: wsmux.Connection) -> Callable[[], Line]:
