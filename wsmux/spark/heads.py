@@ -67,7 +67,7 @@ class HeadsFeed:
         """
         feed = self._feed
         heads = feed.heads
-        if heads is not None and feed.calm:
+        if heads is not None and feed.calm and not feed.stopped:
             return heads
         return feed.waited()
 
