@@ -43,6 +43,7 @@ const MAX_UINT32 = 2 ** 32 - 1;
 const MAX_INT32 = 2 ** 31 - 1;
 const MAX_REASON = 100;       // of the 123 bytes of a Close; all that is said is ASCII
 const MAX_FRAME = 64 * 1024;  // bytes of one stream in one turn
+const MAX_EARLY = 16 * 1024;  // those sent at most before the server has answered
 const MAX_PENDING = 256;      // streams opened here that the server has not answered
 
 // Bytes in the browser's own queue beyond which writers wait: what is queued there cannot be
@@ -139,13 +140,15 @@ export class WsmuxStream {
   #source;
   // The writing half
   #writing = true;
-  #credit = 0;
+  #credit;
+  #early;  // of the credit, what counts before the server has announced its window
   #turn = null;  // of a write that waits for credit
   #sink;
 
   /** For `Wsmux` alone. */
-  constructor(link, id) {
+  constructor(link, id, early = 0) {
     this.#link = link;
+    this.#credit = this.#early = early;
     this.#head = encodeVarint(id);
     this.id = id;
     this.readable = new ReadableStream({
@@ -197,6 +200,15 @@ export class WsmuxStream {
   }
 
   receiveAck(count) {
+    if (this.#early !== null) {
+      const early = this.#early;
+      if (count < early) {
+        throw new ProtocolError(`ACK of ${count} bytes answers stream ${this.id}, where ${early} could be expected`);
+      }
+      this.#early = null;
+      this.#link.announced(count);
+      count -= early;
+    }
     if (this.#credit + count > MAX_UINT32) {
       throw new ProtocolError(`ACK of ${count} bytes lifts the unspent credit of ${this.#credit} above 2^32-1`);
     }
@@ -357,6 +369,7 @@ export class Wsmux {
   #theirs = 0;      // of them, opened by the server
   #next = 0;
   #peerNext = 1;
+  #smallest;        // of the windows that the server has announced
   #unanswered = new Set();
   #openers = [];    // that wait until fewer are
   #unaccepted = new Map();  // streams of the server's that nobody has taken, to their timers
@@ -390,6 +403,7 @@ export class Wsmux {
       send: (head, kind, body) => this.#send(head, kind, body),
       forget: (stream) => this.#forget(stream),
       room: () => this.#room(),
+      announced: (window) => { this.#smallest = Math.min(this.#smallest ?? window, window); },
     };
     this.incomingBidirectionalStreams = new ReadableStream({
       start: (controller) => { this.#source = controller; },
@@ -423,7 +437,7 @@ export class Wsmux {
       await turn.promise;
     }
     if (this.#refused) throw this.#refused;
-    const stream = new WsmuxStream(this.#link, this.#next);
+    const stream = new WsmuxStream(this.#link, this.#next, Math.min(this.#smallest ?? 0, MAX_EARLY));
     this.#next += 2;
     this.#streams.set(stream.id, stream);
     this.#unanswered.add(stream);

@@ -173,3 +173,43 @@ def test_an_answer_lets_the_next_one_open(script: Script, page: Page) -> None:
         """
     )
     assert len(script.heard.get(timeout=WAIT).messages) == 257
+
+
+@pytest.mark.parametrize(("announced", "early"), [(5, b"early"), (WINDOW, b"early bytes")])
+def test_a_stream_is_written_before_its_answer_once_a_window_is_known(
+    script: Script, page: Page, announced: int, early: bytes
+) -> None:
+    script.messages = [bytes.fromhex(f"0101{announced:08x}")]
+    page.run(
+        """
+        const mux = new Wsmux("/raw");
+        await mux.incomingBidirectionalStreams.getReader().read();
+        const stream = await mux.createBidirectionalStream(), writer = stream.writable.getWriter();
+        const written = writer.write(new TextEncoder().encode("early bytes"));
+        await new Promise((done) => setTimeout(done, 50));
+        mux.close();
+        await written.catch(() => {});
+        """
+    )
+    window = f"01{WINDOW:08x}"
+    expected = [f"01{window}", f"00{window}", f"0000{early.hex()}"]
+    assert script.heard.get(timeout=WAIT).messages == expected
+
+
+def test_a_window_below_what_was_early_ends_the_connection(script: Script, page: Page) -> None:
+    told = page.run(
+        """
+        const WebSocketOfThePage = WebSocket;
+        globalThis.WebSocket = class extends WebSocketOfThePage {
+          set onmessage(take) { globalThis.answer = take; }
+        };
+        const mux = new Wsmux("/raw");
+        await mux.ready;
+        answer({ data: new Uint8Array([1, 1, 0, 0, 0, 9]).buffer });
+        await mux.createBidirectionalStream();
+        answer({ data: new Uint8Array([0, 1, 0, 0, 0, 8]).buffer });
+        return caught(mux.closed);
+        """
+    )
+    assert "ACK of 8 bytes answers stream 0, where 9 could be expected" in told["message"]
+    assert script.heard.get(timeout=WAIT).code == 4002

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from wsmux.config import SMALLEST_WINDOW
 from wsmux.exceptions import FlowControlError, LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
@@ -1146,12 +1147,66 @@ def test_streams_opened_behind_a_going_away_are_ignored(role: Role, kind: int, b
 
 
 @BOTH_ROLES
-def test_data_on_a_stream_that_never_got_credit_ends_the_connection(role: Role) -> None:
-    machine = native(role)
-    machine.go_away(0)
+@pytest.mark.parametrize("refuses", ["going away", "refused"])
+def test_what_is_early_on_a_stream_that_is_not_taken_is_dropped(role: Role, refuses: str) -> None:
+    machine = native(role, receive_window=5)
     stream_id = id_of(other(role), 3)
+    if refuses == "going away":
+        machine.go_away(0)
+    machine.receive_data(message(stream_id, ACK, uint32(9)))
+    if refuses == "refused":
+        machine.refuse(stream_id, 3)
+    machine.events()
+    for _ in range(5):
+        machine.receive_data(message(stream_id, DATA, b"x"))
+    assert machine.events() == []
     with pytest.raises(FlowControlError, match="1 bytes with 0 of credit on stream"):
         machine.receive_data(message(stream_id, DATA, b"x"))
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("announced", ["in an answer", "in an opening"])
+@pytest.mark.parametrize("window", [7, SMALLEST_WINDOW, SMALLEST_WINDOW + 1])
+def test_further_streams_may_be_sent_something_before_they_are_answered(
+    role: Role, announced: str, window: int
+) -> None:
+    machine = native(role)
+    first = machine.open_stream()
+    assert machine.credit(first) == 0
+    said_on = first if announced == "in an answer" else id_of(other(role))
+    machine.receive_data(message(said_on, ACK, uint32(window)))
+    stream_id = machine.open_stream()
+    early = min(window, SMALLEST_WINDOW)
+    assert machine.credit(stream_id) == early
+    assert machine.send_data(stream_id, b"early") == 5
+    machine.events()
+    machine.receive_data(message(stream_id, ACK, uint32(window)))
+    assert machine.credit(stream_id) == window - 5
+    assert machine.events() == []
+
+
+@BOTH_ROLES
+def test_the_smallest_window_is_what_may_be_early(role: Role) -> None:
+    machine = native(role)
+    for count, window in enumerate((100, 20, 60)):
+        machine.receive_data(message(id_of(other(role), count), ACK, uint32(window)))
+    assert machine.credit(machine.open_stream()) == 20
+
+
+@BOTH_ROLES
+def test_a_writer_that_used_up_what_was_early_is_told_of_the_answer(role: Role) -> None:
+    machine, _ = opened(role, local=False, credit=4)
+    stream_id = machine.open_stream()
+    assert machine.send_data(stream_id, b"12345") == 4
+    machine.events()
+    machine.receive_data(message(stream_id, ACK, uint32(6)))
+    assert (machine.credit(stream_id), machine.events()) == (2, [CreditGranted(stream_id)])
+
+
+@BOTH_ROLES
+def test_js_ws_streams_wait_for_their_answer(role: Role) -> None:
+    machine, _ = opened(role, local=False, credit=9, dialect=JS_WS)
+    assert machine.credit(machine.open_stream()) == 0
 
 
 @BOTH_ROLES

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 
+from wsmux.config import SMALLEST_WINDOW
 from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, StreamIdError
 from wsmux.protocols.base import Role
 from wsmux.protocols.dialects import JS_WS, Dialect
@@ -465,12 +466,25 @@ def test_data_beyond_the_credit_resets_its_stream_and_buffers_nothing(
 
 
 @BOTH_ROLES
-def test_stream_not_yet_accepted_takes_no_byte(role: Role) -> None:
-    machine = native(role)
+@pytest.mark.parametrize("window", [10, SMALLEST_WINDOW, 2 * SMALLEST_WINDOW])
+def test_stream_not_yet_accepted_takes_what_may_be_early(role: Role, window: int) -> None:
+    machine = native(role, receive_window=window)
     stream_id = id_of(other(role))
     machine.receive_data(message(stream_id, ACK, uint32(9)))
+    machine.receive_data(message(stream_id, DATA, bytes(min(window, SMALLEST_WINDOW))))
+    assert outbox(machine) == []
     machine.receive_data(message(stream_id, DATA, b"x"))
     assert outbox(machine) == [message(stream_id, ERROR, WRITE + b"\x02")]
+
+
+@BOTH_ROLES
+def test_window_smaller_than_what_was_early_ends_the_connection(role: Role) -> None:
+    machine, _ = opened(role, local=False, credit=9)
+    stream_id = machine.open_stream()
+    sentence = f"ACK of 8 bytes answers stream {stream_id}, where 9 could be expected"
+    outbox(machine)
+    answer = message(stream_id, ACK, uint32(8))
+    assert_ends_connection(machine, answer, FlowControlError, sentence)
 
 
 @BOTH_ROLES

@@ -17,6 +17,7 @@ it is silent or contradicts itself:
 - The ACK that opens a stream, and the one that answers it, carry the receive window; every later
   one the bytes that the *application* has read, half a window at a time, or what the window has
   grown by. The text calls that the remaining space in one place and the bytes read in another.
+- A stream need not wait for the ACK that answers it: ``EarlyBytes`` tells.  (wsmux.v1 only)
 - The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything
   is buffered; a window more is dropped, and what exceeds that ends the connection, as does DATA
   beyond the credit of a stream that is read no further. So does an ACK that lifts unspent credit
@@ -38,24 +39,16 @@ from collections.abc import Callable
 
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
+from . import events as ev
 from .base import Buffer, Role
 from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
-from .events import (
-    CreditGranted,
-    DataReceived,
-    GoAwayReceived,
-    StreamAborted,
-    StreamEnded,
-    StreamFinished,
-    StreamOpened,
-    StreamRejected,
-    WriteStopped,
-)
+from .events import DataReceived
 from .ids import StreamIds
 from .nativestream import (
     READ,
     WRITE,
     WRITE_DONE,
+    EarlyBytes,
     NativeStream,
     StoppedStreams,
     check_body,
@@ -96,13 +89,14 @@ class NativeProtocol(AnsweredProtocol):
         self.refused_code = dialect.refused_code
         self._ids = StreamIds(role, strict=not dialect.shipped)
         self._streams: dict[int, NativeStream] = {}
-        self._stopped = StoppedStreams(config.max_cancelled)
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
         self._width = dialect.type_width
         self._max_frame = config.max_frame_size
         self._prompt = dialect.shipped  # return credit as soon as nothing is unread
         self.grows = not dialect.shipped  # js-ws sends one DATA as large as its credit
         self._growth = Growth(config.max_connection_buffer // 2)
+        self._early = EarlyBytes(0 if dialect.shipped else config.receive_window)
+        self._stopped = StoppedStreams(config.max_cancelled, self._early.taken)
         self._returned: NativeStream | None = None  # whose credit may grow
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
         self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
@@ -161,7 +155,7 @@ class NativeProtocol(AnsweredProtocol):
         detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
         self.floods.provoked(self.now)
         stream.window.available = stream.window.size  # as much again may be under way
-        self._events.append(StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
+        self._events.append(ev.StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
         self.reset_read(stream.id, CODE_OVERFLOW)
 
     def _receive_ack(self, stream_id: int, data: Buffer, offset: int) -> None:
@@ -175,11 +169,13 @@ class NativeProtocol(AnsweredProtocol):
             stream = self._opened_by_peer(stream_id)
         else:
             self._note_update(useful=count > 0 or not stream.answered)
+        if stream.early is not None:
+            count = self._early.announced(stream, count)
         usable = stream.credit.available
         stream.credit.grant(count)
         self._answered(stream)
         if not usable and count and stream.write is _WRITING:
-            self._events.append(CreditGranted(stream_id))
+            self._events.append(ev.CreditGranted(stream_id))
         if stream.write is WriteState.CLOSING and not stream.credit.unacknowledged:
             self._send_close(stream)
             self._forget_if_done(stream)
@@ -200,16 +196,16 @@ class NativeProtocol(AnsweredProtocol):
             if self._peer_ended(stream, ReadInput.PEER_RESET):
                 self._send_error(stream, WRITE, code)
                 self._events.append(
-                    StreamRejected(stream_id, code, REFUSED_DETAIL)
+                    ev.StreamRejected(stream_id, code, REFUSED_DETAIL)
                     if refused
-                    else StreamAborted(stream_id, code, False, "")
+                    else ev.StreamAborted(stream_id, code, False, "")
                 )
         elif self._peer_stopped(stream):
             self._send_error(stream, READ, code)
             self._events.append(
-                StreamRejected(stream_id, code, REFUSED_DETAIL)
+                ev.StreamRejected(stream_id, code, REFUSED_DETAIL)
                 if refused
-                else WriteStopped(stream_id, code)
+                else ev.WriteStopped(stream_id, code)
             )
         self._forget_if_done(stream)
 
@@ -223,14 +219,14 @@ class NativeProtocol(AnsweredProtocol):
         if direction == READ:
             if self._peer_ended(stream, ReadInput.PEER_CLOSE):
                 self._control_message(stream.head, CLOSE, _DIRECTION[WRITE])
-                self._events.append(StreamEnded(stream_id))
+                self._events.append(ev.StreamEnded(stream_id))
         elif self._peer_stopped(stream):
             if self.dialect.shipped:
                 self._send_error(stream, READ, CODE_UNKNOWN)
             else:
                 self._data_message(stream.head, CLOSE, _DIRECTION[READ])
             code = CODE_UNKNOWN if self.dialect.shipped else None
-            self._events.append(WriteStopped(stream_id, code))
+            self._events.append(ev.WriteStopped(stream_id, code))
         self._forget_if_done(stream)
 
     def _receive_go_away(self, stream_id: int, data: Buffer, offset: int) -> None:
@@ -242,12 +238,12 @@ class NativeProtocol(AnsweredProtocol):
             self._note_empty()
         code = parsed[0]
         self._peer_refuses = True
-        self._events.append(GoAwayReceived(stream_id, code))
+        self._events.append(ev.GoAwayReceived(stream_id, code))
         unhandled = [s for s in self._streams.values() if s.local and s.id >= stream_id]
         for stream in unhandled:
             self._peer_stopped(stream)
             self._peer_ended(stream, ReadInput.PEER_RESET)
-            self._events.append(StreamRejected(stream.id, code, "the peer is going away"))
+            self._events.append(ev.StreamRejected(stream.id, code, "the peer is going away"))
             self._forget_if_done(stream)
 
     # Which stream a message means
@@ -269,10 +265,10 @@ class NativeProtocol(AnsweredProtocol):
     def _opened_by_peer(self, stream_id: int) -> NativeStream:
         self.floods.opened()
         self._ids.peer_opened(stream_id)
-        window = GrowingWindow(0)  # until accept() announces one
+        window = GrowingWindow(self._early.taken)  # until accept() announces one
         stream = NativeStream(stream_id, self._types[DATA], window, local=False)
         self._streams[stream_id] = stream
-        self._events.append(StreamOpened(stream_id))
+        self._events.append(ev.StreamOpened(stream_id))
         return stream
 
     # What a message does to a stream
@@ -296,7 +292,7 @@ class NativeProtocol(AnsweredProtocol):
         self._answered(stream)  # nothing is owed to a stream that is over
         if stream.read is ReadState.STOPPED:
             self._stopped.keep(stream)
-        self._events.append(StreamFinished(stream.id))
+        self._events.append(ev.StreamFinished(stream.id))
 
     # Messages out
 
@@ -326,6 +322,7 @@ class NativeProtocol(AnsweredProtocol):
         size = self._window(self.config.receive_window if window is None else window)
         stream = NativeStream(stream_id, self._types[DATA], GrowingWindow(size), local=True)
         self._streams[stream_id] = stream
+        stream.early = stream.credit.available = self._early.given
         self._opening()
         self._control_message(stream.head, ACK, _UINT32.pack(size))
         return stream_id

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from ..config import SMALLEST_WINDOW
 from ..exceptions import FlowControlError, FrameError, StreamIdError
 from .base import Buffer
 from .credit import SendCredit
@@ -13,6 +16,7 @@ __all__ = [
     "READ",
     "WRITE",
     "WRITE_DONE",
+    "EarlyBytes",
     "NativeStream",
     "StoppedStreams",
     "check_body",
@@ -33,6 +37,7 @@ class NativeStream:
         "answered",
         "credit",
         "data_head",
+        "early",
         "head",
         "id",
         "local",
@@ -52,6 +57,7 @@ class NativeStream:
         self.window = window
         self.local = local
         self.answered = not local  # the peer has sent something on it
+        self.early: int | None = 0  # what it was given before its window, until that comes
         self.reset = False  # the peer has, and was charged with it
 
     def ended(self, direction: int) -> bool:
@@ -77,26 +83,77 @@ class NativeStream:
             raise overflow(self.id, size, self.window.available)
 
 
-class StoppedStreams(dict[int, int]):
-    """Map the streams that have finished here to what the peer may still be writing on them."""
+@dataclass(init=False)
+class EarlyBytes:
+    """Say what goes on a stream before the ACK that answers it, which saves a round trip.
 
-    def __init__(self, limit: int) -> None:
+    Once the peer has announced a window on the connection, a further stream may be sent as much as
+    the smallest that it announced, at most 16 KiB, before it is answered; the answer counts these
+    bytes in. So an end announces no window below that, and drops as much on a stream that it does
+    not take. The founding text has the sender wait.
+
+    Attributes:
+        given: what this side may send so.
+        taken: what the peer may.
+
+    Args:
+        window: the least that this side announces, without shortage; 0 has everybody wait.
+    """
+
+    given: int
+    taken: int
+    _smallest: int
+
+    def __init__(self, window: int) -> None:
+        self.given = 0
+        self.taken = min(window, SMALLEST_WINDOW)
+        self._smallest = SMALLEST_WINDOW if window else 0
+
+    def announced(self, stream: NativeStream, window: int) -> int:
+        """Note the window that the peer announces for a stream; return what is left to grant of it.
+
+        Raises:
+            FlowControlError: it is smaller than what might be sent before it.
+        """
+        early = stream.early or 0
+        if window < early:
+            raise FlowControlError(
+                f"ACK of {window} bytes answers stream {stream.id}, where {early} could be expected"
+            )
+        stream.early = None
+        self.given = self._smallest = min(self._smallest, window)
+        return window - early
+
+
+class StoppedStreams(dict[int, int]):
+    """Map the streams that have finished here to what the peer may still be writing on them.
+
+    Args:
+        limit: how many are known; of more, the oldest give way.
+        early: what the peer may write on a stream that this side has never taken.
+    """
+
+    def __init__(self, limit: int, early: int) -> None:
         super().__init__()
         self._limit = limit
+        self._early = early
 
     def keep(self, stream: NativeStream) -> None:
-        """Note a stream; the oldest one gives way."""
-        self[stream.id] = stream.window.available
-        if len(self) > self._limit:
-            del self[next(iter(self))]
+        """Note a stream."""
+        self._note(stream.id, stream.window.available)
 
     def receive(self, stream_id: int, size: int) -> None:
-        """Note bytes for one of them, or for a stream that never got credit."""
-        credit = self.get(stream_id, 0)
+        """Note bytes for one of them, or for a stream that was never taken."""
+        credit = self.get(stream_id, self._early)
         if size > credit:
             raise overflow(stream_id, size, credit)
         if size:
-            self[stream_id] = credit - size
+            self._note(stream_id, credit - size)
+
+    def _note(self, stream_id: int, credit: int) -> None:
+        self[stream_id] = credit
+        if len(self) > self._limit:
+            del self[next(iter(self))]
 
 
 def parse_head(data: Buffer, width: int) -> tuple[int, int, int]:
