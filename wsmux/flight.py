@@ -88,8 +88,9 @@ def _receiving(ring: _Ring, most: int) -> Callable[[list[Received]], None]:
     keep, number, now = ring.keep, ring.number, _now
 
     def received(frames: list[Received]) -> None:
+        when = now()
         for kind, data in frames:
-            keep((now(), number(), kind, bytes(data[:most]), len(data)))
+            keep((when, number(), kind, bytes(data[:most]), len(data)))
 
     return received
 
@@ -99,9 +100,10 @@ def _sending(ring: _Ring, most: int) -> Callable[[list[_Frame]], None]:
     keep, number, now = ring.keep, ring.number, _now
 
     def sent(frames: list[_Frame]) -> None:
+        when = now()
         for kind, (head, body), size in frames:
             start = head if size > most else head + body
-            keep((now(), number(), kind, start, size or len(start)))
+            keep((when, number(), kind, start, size or len(start)))
 
     return sent
 
