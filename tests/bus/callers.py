@@ -6,11 +6,24 @@ from collections.abc import Iterator
 
 from wsmux.bus.client import Client
 from wsmux.bus.keys import KeyType
+from wsmux.bus.peer import Peer
+from wsmux.bus.relay_link import LinkState
 
 from .people import Person, Table, person, table_of
 from .stagerelay import StageRelay
 
-__all__ = ["ALICE", "BOB", "CAROL", "WAIT", "calling", "client", "known", "serving", "staged"]
+__all__ = [
+    "ALICE",
+    "BOB",
+    "CAROL",
+    "WAIT",
+    "all_connected",
+    "calling",
+    "client",
+    "known",
+    "serving",
+    "staged",
+]
 
 WAIT = 20.0
 
@@ -20,6 +33,12 @@ ALICE, BOB, CAROL = person(1), person(2, KeyType.SR25519), person(3)
 def client(relay: StageRelay, twins: Table, who: Person = ALICE, **options: object) -> Client:
     """Return a client of a twin."""
     return Client(who.identity, relay.url, twins, twin=who.id, **options)  # type: ignore[arg-type]
+
+
+def all_connected(*whose: Client | Peer) -> bool:
+    """Tell whether each knows every relay of its own to be there; it takes the first of those."""
+    states = {relay.state for each in whose for relay in each.relays()}
+    return states == {LinkState.CONNECTED}
 
 
 # Test modules make fixtures of these, named relay, twins, alice and bob.

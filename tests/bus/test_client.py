@@ -27,7 +27,7 @@ from wsmux.bus.twins import twin_record
 from wsmux.exceptions import ForkedError
 
 from ..threads.waiting import wait_for
-from .callers import ALICE, BOB, CAROL, WAIT, calling, client, known, serving, staged
+from .callers import ALICE, BOB, CAROL, WAIT, all_connected, calling, client, known, serving, staged
 from .people import Table, person
 from .stagerelay import StageRelay
 
@@ -291,8 +291,7 @@ def test_another_relay_takes_over(twins: Table) -> None:
             Client(ALICE.identity, urls, twins, twin=1) as made,
         ):
             service.serve({"add": sum})
-            made.wait_connected(WAIT)
-            wait_for(lambda: len(first.connected()) == len(second.connected()) == 2)
+            wait_for(lambda: all_connected(made, service))
             assert made.call(2, "add", [1], timeout=WAIT) == 1
             assert len(first.passed) >= 1
             first.stop()

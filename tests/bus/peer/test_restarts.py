@@ -17,7 +17,7 @@ from wsmux.bus.messages import Envelope
 from wsmux.bus.peer import Peer
 
 from ...threads.waiting import wait_for
-from ..callers import ALICE, BOB, WAIT
+from ..callers import ALICE, BOB, WAIT, all_connected
 from ..people import Table, person
 from ..programs import Caller, database
 from ..redis_server import RedisServer
@@ -158,11 +158,13 @@ def test_another_relay_takes_over(
     with StageRelay() as second:
         urls = [relay.url, second.url]
         with (
-            Peer(ALICE.identity, urls, twins, database(server, 1), twin=1, update=False),
+            Peer(ALICE.identity, urls, twins, database(server, 1), twin=1, update=False) as made,
             Client(BOB.identity, urls, twins, twin=2, gateway=True) as bob,
         ):
             bob.serve({"echo": lambda payload: payload})
-            wait_for(lambda: len(relay.connected()) == len(second.connected()) == 2)
+            wait_for(lambda: all_connected(made, bob))
+                    lambda each=each: {r.state for r in each.relays()} == {LinkState.CONNECTED}
+                )
             assert caller.ask("echo", [2], 1)["dat"] == b"1"
             assert len(relay.passed) == 2
             relay.stop()

@@ -1,0 +1,34 @@
+#!/usr/bin/env python
+"""Run pytest. What failed beside other tests must pass three times alone, and is told.
+
+One or two of some twenty thousand tests may be late when the machine is busy with others; more than
+that, or one that fails alone, is a failure.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+KEPT = Path(".pytest_cache/v/cache/lastfailed")
+MOST, TIMES = 2, 3
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit status."""
+    pytest = [sys.executable, "-m", "pytest"]
+    KEPT.unlink(missing_ok=True)
+    status = subprocess.run([*pytest, *arguments]).returncode
+    failed = sorted(json.loads(KEPT.read_text())) if status == 1 and KEPT.exists() else []
+    if not 1 <= len(failed) <= MOST:
+        return status
+    for _ in range(TIMES):
+        if subprocess.run([*pytest, "-n", "0", "-m", "", *failed]).returncode != 0:
+            return status
+    for each in failed:
+        sys.stdout.write(f"FAILED BESIDE OTHERS, passed {TIMES} times alone: {each}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
