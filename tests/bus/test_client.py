@@ -291,6 +291,7 @@ def test_another_relay_takes_over(twins: Table) -> None:
             Client(ALICE.identity, urls, twins, twin=1) as made,
         ):
             service.serve({"add": sum})
+            made.wait_connected(WAIT)
             wait_for(lambda: all_connected(made, service))
             assert made.call(2, "add", [1], timeout=WAIT) == 1
             assert len(first.passed) >= 1

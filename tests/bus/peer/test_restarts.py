@@ -163,8 +163,6 @@ def test_another_relay_takes_over(
         ):
             bob.serve({"echo": lambda payload: payload})
             wait_for(lambda: all_connected(made, bob))
-                    lambda each=each: {r.state for r in each.relays()} == {LinkState.CONNECTED}
-                )
             assert caller.ask("echo", [2], 1)["dat"] == b"1"
             assert len(relay.passed) == 2
             relay.stop()
