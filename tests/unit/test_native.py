@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wsmux.config import SMALLEST_WINDOW
-from wsmux.exceptions import FlowControlError, LocalProtocolError
+from wsmux.exceptions import FlowControlError, FrameError, LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
@@ -1207,6 +1207,31 @@ def test_a_writer_that_used_up_what_was_early_is_told_of_the_answer(role: Role) 
 def test_js_ws_streams_wait_for_their_answer(role: Role) -> None:
     machine, _ = opened(role, local=False, credit=9, dialect=JS_WS)
     assert machine.credit(machine.open_stream()) == 0
+
+
+@BOTH_ROLES
+def test_what_was_opened_and_written_before_a_going_away_was_heard_is_borne(role: Role) -> None:
+    machine = native(role)
+    machine.go_away(0)
+    outbox(machine)
+    for index in range(31):
+        stream_id = id_of(other(role), index)
+        machine.receive_data(message(stream_id, ACK, uint32(9)))
+        machine.receive_data(message(stream_id, DATA, b"early"))
+        machine.receive_data(message(stream_id, CLOSE, READ))
+        machine.receive_data(message(stream_id, CLOSE, WRITE))
+    assert (machine.events(), outbox(machine)) == ([], [])
+
+
+@BOTH_ROLES
+def test_openings_behind_a_going_away_that_never_end_are_a_flood(role: Role) -> None:
+    machine = native(role, max_resets=20)
+    machine.go_away(0)
+    for index in range(21):
+        machine.receive_data(message(id_of(other(role), index), ACK, uint32(9)))
+    with pytest.raises(FrameError, match="Config.max_resets is 20") as error:
+        machine.receive_data(message(id_of(other(role), 21), ACK, uint32(9)))
+    assert error.value.code == 1008
 
 
 @BOTH_ROLES

@@ -163,7 +163,10 @@ class NativeProtocol(AnsweredProtocol):
         (count,) = _UINT32.unpack_from(data, offset)
         stream = self._streams.get(stream_id)
         if stream is None:
-            if self._ids.ignored(stream_id) or self._ids.seen(stream_id):
+            if self._ids.ignored(stream_id):
+                self.floods.opened()  # what follows on it is late
+                return self.floods.provoked(self.now)
+            if self._ids.seen(stream_id):
                 self._note_update(useful=True)
                 return
             stream = self._opened_by_peer(stream_id)
