@@ -142,8 +142,7 @@ class ServerEngine(Router):
                         break
                     frame = bytes(data) if kind is FrameKind.BINARY else b""
                     if live is None:
-                        live = self._greet(channel, frame)
-                        attachment = 0 if live is None else live.session.attachments
+                        live, attachment = self._greet(channel, frame)
                     else:
                         self._receive(live, attachment, channel, frame, wakes)
                     if count % TOGETHER == TOGETHER - 1:
@@ -163,42 +162,43 @@ class ServerEngine(Router):
             if live is not None:
                 self._lost(live, attachment)
 
-    def _greet(self, channel: Channel, frame: bytes) -> Live | None:
+    def _greet(self, channel: Channel, frame: bytes) -> tuple[Live | None, int]:
         with self.mutex:
             first = self.sessions.first_frame(frame)
         if isinstance(first, Refused):
             self._refuse(channel, first)
-            return None
+            return None, 0
         with self.mutex:
             old = self.sessions.get(first.client_id)
             before = None if old is None else self._live[old].metadata
         parsed = self._greeting.check(first.request.metadata, before, first.client_id)
         if isinstance(parsed, Unwelcome):
             self._refuse(channel, self.sessions.refuse(first.client_id, *parsed))
-            return None
+            return None, 0
         return self._decide(channel, first, parsed)
 
-    def _decide(self, channel: Channel, hello: Hello, parsed: Parsed) -> Live | None:
+    def _decide(self, channel: Channel, hello: Hello, parsed: Parsed) -> tuple[Live | None, int]:
         wakes: list[Bell] = []
         over: list[ServerCall] = []
         others: list[Channel] = []
         with self.mutex:
             if self._closed:
-                return None  # its channel is being closed, too
+                return None, 0  # its channel is being closed, too
             decided = self.sessions.decide(hello, time.monotonic(), parsed.owner)
             if isinstance(decided, Accepted):
                 live = self._accept_locked(channel, decided, parsed, others, over, wakes)
+                attachment = live.session.attachments  # another may come once this is let go
         wake(wakes)
         if isinstance(decided, Refused):
             if decided.asked is not None:
                 self._flush(decided.asked)
             self._refuse(channel, decided)
-            return None
+            return None, 0
         self._finish(over)
         for other in others:
             hang_up(other)
         channel.flush()
-        return live
+        return live, attachment
 
     def _accept_locked(
         self,
