@@ -6,10 +6,12 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc.server_engine import ServerEngine
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
@@ -47,6 +49,42 @@ def test_clients_hear_what_is_for_them() -> None:
                 peer.send({"streamId": "same stream", "payload": text})
             for peer in (one, other):
                 assert peer.recv()["payload"]["payload"] == f"{text} to {peer.own}"
+
+
+def test_a_connection_that_is_late_leaves_its_successor_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread stands still from the moment it has the session until another has it."""
+    service = rpc.Service("test")
+
+    @service.stream()
+    def echo(ctx: rpc.Context, init: object, requests: rpc.Readable[str]) -> Iterator[str]:
+        yield from requests
+
+    decide, stands, go = ServerEngine._decide, threading.Event(), threading.Event()
+
+    def late(self: ServerEngine, *hello: Any) -> Any:
+        greeted = decide(self, *hello)
+        if not stands.is_set():
+            stands.set()
+            assert go.wait(WAIT)
+        return greeted
+
+    monkeypatch.setattr(ServerEngine, "_decide", late)
+    with (
+        rpc.serve([service], options=rpc.Options(heartbeat_interval=WAIT)) as server,
+        RawRiver.dial(server.port, "msgpack", websocket=True) as first,
+        RawRiver.dial(server.port, "msgpack", websocket=True) as second,
+    ):
+        first.attach("session")
+        assert stands.wait(WAIT)
+        second.attach("session")
+        go.set()
+        first.recv_end()
+        wait_for(lambda: len(server.handler._engine._channels) == 1)
+        second.open("stream", "echo")
+        second.send({"streamId": "stream", "payload": "hello"})
+        assert second.recv()["payload"]["payload"] == "hello"
 
 
 @pytest.mark.parametrize("websocket", [True, False], ids=["websocket", "tcp"])
