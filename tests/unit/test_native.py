@@ -1210,6 +1210,29 @@ def test_js_ws_streams_wait_for_their_answer(role: Role) -> None:
 
 
 @BOTH_ROLES
+def test_stopping_to_read_is_no_reset_in_js_ws(role: Role) -> None:
+    machine = native(role, JS_WS, max_resets=1)
+    for index in range(5):
+        stream_id = id_of(other(role), index)
+        machine.receive_data(message(stream_id, ACK, uint32(9), JS_WS))
+        machine.receive_data(message(stream_id, CLOSE, READ, JS_WS))
+        machine.receive_data(message(stream_id, ERROR, WRITE + b"\x00", JS_WS))
+    assert machine.open_streams() == 0
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("end", [READ + b"\x00", WRITE + b"\x01"])
+def test_other_errors_are_resets_in_js_ws(role: Role, end: bytes) -> None:
+    machine = native(role, JS_WS, max_resets=1)
+    stream_ids = [id_of(other(role), index) for index in range(2)]
+    for stream_id in stream_ids:
+        machine.receive_data(message(stream_id, ACK, uint32(9), JS_WS))
+    machine.receive_data(message(stream_ids[0], ERROR, end, JS_WS))
+    with pytest.raises(FrameError, match="Config.max_resets is 1"):
+        machine.receive_data(message(stream_ids[1], ERROR, end, JS_WS))
+
+
+@BOTH_ROLES
 def test_what_was_opened_and_written_before_a_going_away_was_heard_is_borne(role: Role) -> None:
     machine = native(role)
     machine.go_away(0)

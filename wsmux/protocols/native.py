@@ -90,6 +90,7 @@ class NativeProtocol(AnsweredProtocol):
         self._ids = StreamIds(role, strict=not dialect.shipped)
         self._streams: dict[int, NativeStream] = {}
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
+        self._stop_code = CODE_UNKNOWN if dialect.shipped else None  # js-ws says CLOSE so
         self._width = dialect.type_width
         self._max_frame = config.max_frame_size
         self._prompt = dialect.shipped  # return credit as soon as nothing is unread
@@ -115,8 +116,7 @@ class NativeProtocol(AnsweredProtocol):
         else:
             stream_id, kind, end = parse_head(data, self._width)
         if kind == DATA:
-            self._receive_data(stream_id, data, end)
-            return
+            return self._receive_data(stream_id, data, end)
         handler = self._handlers.get(kind)
         if handler is None:
             raise FrameError(f"message for stream {stream_id} has the unknown type {kind}")
@@ -125,8 +125,7 @@ class NativeProtocol(AnsweredProtocol):
     def _receive_data(self, stream_id: int, data: Buffer, offset: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            self._receive_late(stream_id, len(data) - offset)
-            return
+            return self._receive_late(stream_id, len(data) - offset)
         if stream.read is not _READING:
             stream.receive_unread(len(data) - offset)
             if offset == len(data):
@@ -137,8 +136,7 @@ class NativeProtocol(AnsweredProtocol):
             self._note_empty()
             return
         if not stream.window.receive(size):
-            self._overflowed(stream, size)
-            return
+            return self._overflowed(stream, size)
         # The same as DataReceived(...), at half the cost: it is made for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 
@@ -190,7 +188,8 @@ class NativeProtocol(AnsweredProtocol):
             raise FrameError(f"ERROR on stream {stream_id} without a whole code")
         code, end = parsed
         check_body("ERROR", stream_id, len(data) - end, 0, self.dialect.shipped)
-        stream = self._find(stream_id, "ERROR", direction)
+        stop = direction == WRITE and code == self._stop_code
+        stream = self._find(stream_id, "ERROR", direction, reset=not stop)
         if stream is None:
             return
         self._answered(stream)
@@ -224,12 +223,11 @@ class NativeProtocol(AnsweredProtocol):
                 self._control_message(stream.head, CLOSE, _DIRECTION[WRITE])
                 self._events.append(ev.StreamEnded(stream_id))
         elif self._peer_stopped(stream):
-            if self.dialect.shipped:
-                self._send_error(stream, READ, CODE_UNKNOWN)
-            else:
+            if self._stop_code is None:
                 self._data_message(stream.head, CLOSE, _DIRECTION[READ])
-            code = CODE_UNKNOWN if self.dialect.shipped else None
-            self._events.append(ev.WriteStopped(stream_id, code))
+            else:
+                self._send_error(stream, READ, self._stop_code)
+            self._events.append(ev.WriteStopped(stream_id, self._stop_code))
         self._forget_if_done(stream)
 
     def _receive_go_away(self, stream_id: int, data: Buffer, offset: int) -> None:
@@ -251,7 +249,9 @@ class NativeProtocol(AnsweredProtocol):
 
     # Which stream a message means
 
-    def _find(self, stream_id: int, kind: str, direction: int) -> NativeStream | None:
+    def _find(
+        self, stream_id: int, kind: str, direction: int, reset: bool = False
+    ) -> NativeStream | None:
         """Return the stream that an end is for, if it is there, and charge the peer."""
         stream = self._streams.get(stream_id)
         if stream is None and not self._ids.ignored(stream_id):
@@ -260,7 +260,7 @@ class NativeProtocol(AnsweredProtocol):
                 self._stopped.pop(stream_id, None)
         if stream is None or stream.ended(direction):
             self._note_late()
-        elif kind == "ERROR" and not (stream.local or stream.reset):
+        elif reset and not (stream.local or stream.reset):
             self.floods.reset(self.now)
             stream.reset = True
         return stream
@@ -400,7 +400,7 @@ class NativeProtocol(AnsweredProtocol):
         self._forget_if_done(stream)
 
     def close_read(self, stream_id: int) -> None:
-        self._stop_reading(stream_id, CODE_UNKNOWN if self.dialect.shipped else None)
+        self._stop_reading(stream_id, self._stop_code)
 
     def reset_read(self, stream_id: int, code: int) -> None:
         self._stop_reading(stream_id, code)
