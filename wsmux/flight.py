@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from .config import Config
@@ -86,11 +87,13 @@ class _Ring:
 def _receiving(ring: _Ring, most: int) -> Callable[[list[Received]], None]:
     """Return what keeps each message as a frame."""
     keep, number, now = ring.keep, ring.number, _now
+    start_of = Struct(f"{most}s").unpack_from  # a cut and a copy in one call
 
     def received(frames: list[Received]) -> None:
         when = now()
         for kind, data in frames:
-            keep((when, number(), kind, bytes(data[:most]), len(data)))
+            size = len(data)
+            keep((when, number(), kind, start_of(data)[0] if size > most else bytes(data), size))
 
     return received
 
