@@ -22,8 +22,11 @@ def grow_locked(protocol: MuxProtocol, channel: Channel, entry: Entry) -> None:
     """Widen the window of a stream whose credit was just returned, if that is due.
 
     Under load the path is measured once a second, by pings that nobody waits for. The least time
-    counts: the others tell how long a ping waited behind what the windows let through.
+    counts: the others tell how long a ping waited behind what the windows let through. Where the
+    carrier has no pings, as Bymux over TCP, no window grows.
     """
+    if not channel.pings:
+        return
     alive, now = channel.keep_alive, time.monotonic()
     rtt = alive.least
     if rtt is not None and rtt < NEAR and entry.window >= NEAR_WINDOW:

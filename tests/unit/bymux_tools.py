@@ -97,10 +97,12 @@ def bymux_pair(**limits: Any) -> Pair:
 def snapshot(machine: BymuxProtocol) -> dict[str, Any]:
     """Return all that a machine remembers, to be compared with a later snapshot."""
     parts = {"_handlers", "_paused", "_reader", "_streams", "_active", "_all", "config", "floods"}
+    parts |= {"_growth", "_returned"}
     state = {
         name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in parts
     }
     state |= copy.deepcopy(vars(machine._paused))
+    state["grown"] = machine._growth.total
     state["scopes"] = [_slots(scope) for scope in (machine._all, *machine._streams.values())]
     assert list(machine._active.values()) == list(machine._streams.values())
     return state

@@ -1,4 +1,4 @@
-"""A window of the native wire is doubled when its reader takes half of it within a round trip."""
+"""A window is doubled when its reader takes half of it within a round trip: native and Bymux."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import pytest
 from wsmux.config import Config
 from wsmux.protocols.base import Role
 from wsmux.protocols.bymux import BymuxProtocol
+from wsmux.protocols.bymux_packets import CLOSE, CREDIT, STOP_READ
 from wsmux.protocols.dialects import JS_WS
 from wsmux.protocols.native import NativeProtocol
 from wsmux.protocols.windows import MAX_STREAM_WINDOW
+from wsmux.protocols.yamux import YamuxProtocol
 
+from . import bymux_tools
 from .pairs import ACK, BOTH_ROLES, DATA, message, native, opened, outbox, uint32
 
 # Bytes of a window, of which half is returned at a time.
 WINDOW = 8192
 HALF = WINDOW // 2
+
+# The same of Bymux, as numbers of one byte.
+BYMUX_WINDOW = 100
+BYMUX_HALF = BYMUX_WINDOW // 2
 
 # Seconds of a round trip.
 RTT = 0.1
@@ -92,7 +99,65 @@ def test_windows_of_js_ws_do_not_grow() -> None:
     assert not native(Role.CLIENT, JS_WS).grows
 
 
-def test_what_has_no_windows_of_its_own_to_grow_says_so() -> None:
-    machine = BymuxProtocol(Role.CLIENT, Config())
+def test_what_grows_its_windows_by_itself_says_so() -> None:
+    machine = YamuxProtocol(Role.CLIENT, Config())
     assert not machine.grows
     assert machine.grow(1.0, RTT) == 0
+
+
+# Bymux
+
+
+def granted(role: Role) -> tuple[BymuxProtocol, int]:
+    """Return a machine with a stream that it has opened, and nothing to send."""
+    return bymux_tools.opened(role, local=True, window=BYMUX_WINDOW)
+
+
+def take_packet(machine: BymuxProtocol, stream_id: int, count: int = BYMUX_HALF) -> None:
+    """Receive bytes, and read them."""
+    machine.receive_data(bymux_tools.write(stream_id, bytes(count)))
+    machine.consumed(stream_id, count)
+
+
+@BOTH_ROLES
+def test_half_the_credit_of_bymux_within_a_round_trip_doubles_it(role: Role) -> None:
+    machine, stream_id = granted(role)
+    take_packet(machine, stream_id)
+    assert machine.grow(1.0, RTT) == 0
+    take_packet(machine, stream_id)
+    assert machine.grow(1.05, RTT) == 2 * BYMUX_WINDOW
+    amounts = (BYMUX_HALF, BYMUX_HALF, BYMUX_WINDOW)
+    credit = [bymux_tools.packet(CREDIT, stream_id, amount) for amount in amounts]
+    assert b"".join(outbox(machine)) == b"".join(credit)
+    machine.receive_data(bymux_tools.write(stream_id, bytes(2 * BYMUX_WINDOW)))
+    assert machine._streams[stream_id].peer_credit == 0
+
+
+def test_bymux_grows_only_what_was_granted_anew() -> None:
+    machine, stream_id = granted(Role.SERVER)
+    assert machine.grow(1.0, RTT) == 0
+    take_packet(machine, stream_id)
+    machine.grow(1.0, RTT)
+    take_packet(machine, stream_id, 1)
+    assert machine.grow(1.0, RTT) == 0
+
+
+def test_a_bymux_stream_that_is_over_gives_its_growth_back() -> None:
+    machine, stream_id = granted(Role.CLIENT)
+    for _ in range(2):
+        take_packet(machine, stream_id)
+        machine.grow(1.0, RTT)
+    assert machine._growth.total == BYMUX_WINDOW
+    for kind in (CLOSE, STOP_READ):
+        machine.receive_data(bymux_tools.packet(kind, stream_id))
+    assert (machine.open_streams(), machine._growth.total) == (0, 0)
+
+
+def test_bymux_grants_nothing_where_nothing_further_is_read() -> None:
+    machine, stream_id = granted(Role.CLIENT)
+    machine.receive_data(bymux_tools.write(stream_id, bytes(BYMUX_HALF)))
+    machine.close_read(stream_id)
+    outbox(machine)
+    machine.consumed(stream_id, BYMUX_HALF)
+    machine.accept(stream_id, 2 * BYMUX_WINDOW)
+    assert (machine.grow(1.0, RTT), outbox(machine)) == (0, [])

@@ -34,6 +34,8 @@ The text leaves points open. What is done here, and why:
   the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
 - "Small enough" packets are 16 KiB; those of one turn share a message.
+- Appendix B says when credit is granted anew. How much there is at a time is free: it grows where
+  the reader keeps up, as ``windows.py`` says.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
 """
@@ -51,6 +53,7 @@ from ..exceptions import (
     StreamIdError,
     StreamsExhausted,
 )
+from . import events as ev
 from .base import Buffer, Message, MuxProtocol, Role
 from .bymux_events import PausedEvents
 from .bymux_joined import MAX_BODY, take_writes, writes
@@ -68,19 +71,8 @@ from .bymux_packets import (
     encode_head,
 )
 from .bymux_state import BymuxState, HalfState, Scope
-from .events import (
-    CreditGranted,
-    DataReceived,
-    Event,
-    GoAwayReceived,
-    OpenPermitted,
-    PongReceived,
-    PongsEnded,
-    StreamEnded,
-    StreamFinished,
-    StreamOpened,
-    WriteStopped,
-)
+from .events import DataReceived, Event
+from .windows import Growth
 
 __all__ = ["MAX_BODY", "BymuxProtocol"]
 
@@ -100,7 +92,7 @@ class BymuxProtocol(MuxProtocol):
     name = subprotocol = "bymux"
     first_application_code = refused_code = 0  # the wire has no codes
     keeps_boundaries = False
-    pings = True
+    pings = grows = True
 
     def __init__(self, role: Role, config: Config, state: BymuxState | None = None) -> None:
         super().__init__(role, config)
@@ -120,6 +112,8 @@ class BymuxProtocol(MuxProtocol):
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
         self._paused = PausedEvents()
         self._max_turn = config.max_frame_size
+        self._growth = Growth(config.max_connection_buffer // 2)
+        self._returned: Scope | None = None  # whose credit may grow
         self._reader = PacketReader()
         self._handlers: dict[int, Callable[[Scope, int], None]] = {
             CREDIT: self._receive_credit,
@@ -138,14 +132,14 @@ class BymuxProtocol(MuxProtocol):
                 self._peer_highest = max(self._peer_highest, stream.stream_id)
                 self._all.incoming.unread += 1
         if self._all.outgoing.stopped:
-            self._events.append(GoAwayReceived(self._next, 0))
+            self._events.append(ev.GoAwayReceived(self._next, 0))
         for scope in [self._all, *self._streams.values()]:
             if scope.incoming.closed:
                 self._stop_reading(scope)
             if scope.outgoing.stopped:
                 self._stop_writing(scope)
             limit = self.config.max_streams if scope is self._all else self.config.receive_window
-            self._grant(scope, limit)
+            self._grant(scope, scope.incoming.top_up(limit))
             self._forget_if_done(scope)
 
     def _add(self, stream_id: int, wire_id: int, outgoing: HalfState, incoming: HalfState) -> None:
@@ -163,7 +157,7 @@ class BymuxProtocol(MuxProtocol):
     def control_to_send(self) -> list[Message]:
         # Not before: the peer cannot know of this credit while its message is still being read.
         if self._over:
-            self._consumed(self._all, self._over)
+            self._grant(self._all, self._all.incoming.consume(self._over))
             self._over = 0
         self._pongs.clear()
         return super().control_to_send()
@@ -236,7 +230,7 @@ class BymuxProtocol(MuxProtocol):
             self.refuse(stream_id, self.refused_code)
         else:
             self._paused.needed = True
-            self._events.append(StreamOpened(stream_id))
+            self._events.append(ev.StreamOpened(stream_id))
 
     def _receive_credit(self, scope: Scope, count: int) -> None:
         half = scope.outgoing
@@ -245,7 +239,9 @@ class BymuxProtocol(MuxProtocol):
         usable = half.credit > 0 or half.closed
         half.grant(count, scope)
         if not usable and half.credit:
-            self._events.append(OpenPermitted() if scope.id is None else CreditGranted(scope.id))
+            self._events.append(
+                ev.OpenPermitted() if scope.id is None else ev.CreditGranted(scope.id)
+            )
 
     def _receive_ping(self, scope: Scope, _: int) -> None:
         scope.forbid(scope.peer_mute, PING, "Close and StopRead")
@@ -259,18 +255,18 @@ class BymuxProtocol(MuxProtocol):
         if scope.ping is None:
             self._note_empty()
             return
-        self._events.append(PongReceived(scope.id, scope.ping))
+        self._events.append(ev.PongReceived(scope.id, scope.ping))
         scope.ping, value, scope.next_ping = None, scope.next_ping, None
         if value is not None and not scope.mute:
             self._send_ping(scope, value)
         elif value is not None:
-            self._events.append(PongsEnded(scope.id))
+            self._events.append(ev.PongsEnded(scope.id))
 
     def _receive_close(self, scope: Scope, _: int) -> None:
         scope.forbid(scope.incoming.closed, CLOSE, "Close")
         scope.incoming.closed = True
         if self._stop_reading(scope) and scope.id is not None:
-            self._events.append(StreamEnded(scope.id))
+            self._events.append(ev.StreamEnded(scope.id))
         self._forget_if_done(scope)
 
     def _receive_stop_read(self, scope: Scope, _: int) -> None:
@@ -278,9 +274,9 @@ class BymuxProtocol(MuxProtocol):
         scope.outgoing.stopped = True
         unasked = self._stop_writing(scope)
         if unasked and scope.id is None:
-            self._events.append(GoAwayReceived(self._next, 0))  # what was opened is handled
+            self._events.append(ev.GoAwayReceived(self._next, 0))  # what was opened is handled
         elif unasked and scope.id is not None:
-            self._events.append(WriteStopped(scope.id, None))
+            self._events.append(ev.WriteStopped(scope.id, None))
         self._forget_if_done(scope)
 
     # Packets out
@@ -288,16 +284,11 @@ class BymuxProtocol(MuxProtocol):
     def _send(self, kind: int, scope: Scope, number: int | None = None) -> None:
         self._control.append((encode_head(kind, scope.wire_id, number), b""))
 
-    def _grant(self, scope: Scope, limit: int) -> None:
-        """Grant what is missing to ``limit``, unless no more may be granted."""
-        granted = 0 if scope.incoming.stopped else scope.incoming.top_up(limit)
-        if granted:
-            self._send(CREDIT, scope, granted)
-
-    def _consumed(self, scope: Scope, count: int) -> None:
-        granted = 0 if scope.incoming.stopped else scope.incoming.consume(count)
-        if granted:  # 0 would be infinite
-            self._send(CREDIT, scope, granted)
+    def _grant(self, scope: Scope, count: int) -> int:
+        """Send credit, unless it is 0, which would be infinite; return how much."""
+        if count:
+            self._send(CREDIT, scope, count)
+        return count
 
     def _send_ping(self, scope: Scope, value: int) -> None:
         if scope.ping is not None:
@@ -325,11 +316,12 @@ class BymuxProtocol(MuxProtocol):
 
     def _forget_if_done(self, scope: Scope) -> None:
         if scope is self._all and scope.peer_mute and scope.ping is not None:
-            self._events.append(PongsEnded(None))
+            self._events.append(ev.PongsEnded(None))
         if scope.id is None or scope.wire_id is None or not scope.ended:
             return
         del self._streams[scope.id], self._active[scope.wire_id]
-        self._events.append(StreamFinished(scope.id))
+        self._growth.ended(scope.incoming)
+        self._events.append(ev.StreamFinished(scope.id))
         if scope.wire_id % 2 != self._parity:
             self._over += 1
 
@@ -360,7 +352,7 @@ class BymuxProtocol(MuxProtocol):
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None:  # else it was ended by the bytes that opened it
-            self._grant(stream, window)
+            self._grant(stream, stream.incoming.top_up(window))
 
     def refuse(self, stream_id: int, code: int) -> None:
         """End both halves, and report nothing of it but that it has finished."""
@@ -392,8 +384,15 @@ class BymuxProtocol(MuxProtocol):
 
     def consumed(self, stream_id: int, count: int) -> None:
         stream = self._streams.get(stream_id)
-        if stream is not None:
-            self._consumed(stream, count)
+        if stream is not None and self._grant(stream, stream.incoming.consume(count)):
+            self._returned = stream
+
+    def grow(self, now: float, rtt: float | None) -> int:
+        stream, self._returned = self._returned, None
+        if stream is None:
+            return 0
+        grown = self._grant(stream, self._growth.grow(stream.incoming, now, rtt))
+        return stream.incoming.size if grown else 0
 
     def close_write(self, stream_id: int, now: float) -> None:
         self.reset_write(stream_id, 0)
@@ -419,7 +418,7 @@ class BymuxProtocol(MuxProtocol):
         self._stop_writing(self._all)
         self._stop_reading(self._all)
         if not usable:
-            self._events.append(OpenPermitted())  # who waits is to hear that none will be opened
+            self._events.append(ev.OpenPermitted())  # who waits is to hear that none will be opened
 
     def farewell(self, code: int) -> None:
         """Go away at a clean end; there is no word for another, which must not look clean."""

@@ -185,14 +185,19 @@ class ReceiveHalf(_Half):
     Attributes:
         unread: taken and not yet given back by the application: bytes, or living streams.
         returned: given back, and not yet granted anew.
+        size: all that is granted at a time.
+        grown, updated: as those of a ``GrowingWindow``.
     """
 
-    __slots__ = ("returned", "unread")
+    __slots__ = ("grown", "returned", "size", "unread", "updated")
 
     def __init__(self, state: HalfState, of_stream: bool) -> None:
         super().__init__(state, of_stream)
         self.unread = 0
         self.returned = 0
+        self.size = self.credit
+        self.grown = 0
+        self.updated: float | None = None
 
     def take(self, count: int) -> bool:
         """Note bytes that arrive and are to be read; tell whether they may come.
@@ -215,16 +220,24 @@ class ReceiveHalf(_Half):
     def top_up(self, limit: int) -> int:
         """Raise all that is granted to ``limit``; return the credit to send, often 0."""
         count = limit - self.credit - self.unread - self.returned
-        if self.infinite or count <= 0:
+        if self.stopped or self.infinite or count <= 0:
             return 0
-        self.credit += count
+        self.widen(count)
         return count
+
+    def widen(self, count: int) -> None:
+        """Grant ``count`` more at a time, which the caller announces."""
+        self.credit += count
+        self.size += count
 
     def consume(self, count: int) -> int:
         """Note what the application gave back; return the credit to send now, mostly 0.
 
         Bymux, Appendix B: as soon as it is at least what the peer still has, and at least one.
+        None at all once nothing further is read.
         """
+        if self.stopped:
+            return 0
         if count > self.unread:
             raise ValueError("more consumed than received")
         self.unread -= count

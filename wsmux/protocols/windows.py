@@ -10,24 +10,43 @@ There is no clock here: the owner says what time it is. Without a round-trip tim
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ..config import MIB
 from .credit import ReceiveWindow
 
-__all__ = ["MAX_STREAM_WINDOW", "GrowingWindow", "Growth"]
+__all__ = ["MAX_STREAM_WINDOW", "GrowingWindow", "Growth", "Widening"]
 
 # A window does not grow beyond it: 1 s of round trip at 16 MiB/s. As go-yamux and js.
 MAX_STREAM_WINDOW = 16 * MIB
 
 
+class Widening(Protocol):
+    """Be a window that can be made larger.
+
+    Attributes:
+        size: bytes that the peer may send until credit is returned.
+        grown: those that the round-trip time has added.
+        updated: when credit was last returned.
+    """
+
+    size: int
+    grown: int
+    updated: float | None
+
+    def widen(self, count: int) -> None:
+        """Add ``count`` bytes, which the caller announces."""
+
+
 class GrowingWindow(ReceiveWindow):
-    """Watch the peer's credit, which may be raised at any time."""
+    """Watch the peer's credit, which may be raised at any time; see ``Widening``."""
 
     __slots__ = ("grown", "updated")
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.grown = 0  # bytes that the round-trip time has added
-        self.updated: float | None = None  # when credit was last returned
+        self.grown = 0
+        self.updated: float | None = None
 
     def widen(self, count: int) -> None:
         """Add ``count`` bytes, which the caller announces."""
@@ -53,7 +72,7 @@ class Growth:
         self.total = 0
         self._limit = limit
 
-    def grow(self, window: GrowingWindow, now: float, within: float | None) -> int:
+    def grow(self, window: Widening, now: float, within: float | None) -> int:
         """Widen a window whose credit is returned now, if it is due; return by how much.
 
         Args:
@@ -72,6 +91,6 @@ class Growth:
         self.total += count
         return count
 
-    def ended(self, window: GrowingWindow) -> None:
+    def ended(self, window: Widening) -> None:
         """Take back what the window of a stream that is over had grown by."""
         self.total -= window.grown
