@@ -80,8 +80,7 @@ class Engine:
         start_on_data: bool,
     ) -> None:
         self.config = channel.config
-        self.channel = channel
-        self.protocol = protocol
+        self.channel, self.protocol = channel, protocol
         pings, now = Pings(protocol, channel), time.monotonic()
         self.table = StreamTable(
             protocol, self.config, reasons, _memory, pings, accept_streams, start_on_data, now
@@ -344,6 +343,8 @@ class Engine:
                 self._feed_locked(part, channel.now, wakes)
             if wakes:
                 wake(wakes)
+            if part is not messages:
+                self.flush()  # the answers to many, before they are too many
         # Is there more to do than what messages of running streams ask for? A glance is enough:
         # who changes these afterwards wakes this thread.
         if (
@@ -433,16 +434,15 @@ class Engine:
 
     def _limit_process_memory(self) -> None:
         """Report what is unread; have the connection that holds most reset its largest stream."""
-        limit = self.config.max_process_buffer
         while True:
             self._reported = self.table.unread
-            largest = _memory.report(self, self._reported, limit)
+            largest = _memory.report(self, self._reported, self._max_process)
             if largest is not self:
                 break
             wakes: list[Bell] = []
             with self.mutex:
                 if self.table.unread >= self._reported:  # else read in the meantime: look again
-                    detail = f"unread bytes exceed Config.max_process_buffer: {limit}"
+                    detail = f"unread bytes exceed Config.max_process_buffer: {self._max_process}"
                     self.table.shed(detail, wakes)
                     self.settle_locked(wakes)
             wake(wakes)

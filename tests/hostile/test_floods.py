@@ -61,6 +61,18 @@ def test_a_flood_of_opened_and_reset_streams_ends_the_connection(protocol: str) 
 
 
 @pytest.mark.parametrize("protocol", NAMES)
+def test_thousands_of_streams_opened_at_once_by_a_peer_that_reads_are_borne(protocol: str) -> None:
+    many = 4000
+    config = wsmux.Config(max_streams=many, max_unaccepted=many)
+    with attacked(protocol, config) as victim:
+        victim.drain()
+        with victim.connection._engine.mutex:  # all are there before any is looked at
+            assert send_all(victim.sock, b"".join(opening_of(protocol, n) for n in range(many)))
+        rawpeer.wait_for(lambda: victim.connection.stats().streams == many)
+        assert victim.connection.error is None
+
+
+@pytest.mark.parametrize("protocol", NAMES)
 def test_resets_free_no_place_of_a_handler_that_runs_on(protocol: str) -> None:
     release, lock = threading.Event(), threading.Lock()
     running: list[int] = []

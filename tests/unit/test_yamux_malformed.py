@@ -744,7 +744,7 @@ def test_open_and_reset_in_one_message_is_held_up_to_the_limit_of_streams() -> N
     _, frame = ANSWERED_FLOODS["open and reset"]
     machine.receive_data(b"".join(frame(i) for i in range(100)))
     assert machine.events() == [StreamOpened(stream_id) for stream_id in (2, 4, 6)]
-    assert outbox(machine) == [window(2 * n + 2, 0, RST) for n in range(3, 100)]
+    assert outbox(machine) == [b"".join(window(2 * n + 2, 0, RST) for n in range(3, 100))]
 
 
 @pytest.mark.parametrize(

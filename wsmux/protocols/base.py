@@ -7,6 +7,7 @@ or clocks. The owner holds one lock around every call. After a call that raises
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -28,6 +29,9 @@ class Role(StrEnum):
     CLIENT = "client"
     SERVER = "server"
 
+
+# Control messages that are sent as they are; of more, each as a message costs too much.
+FEW = 16
 
 # One message to send: a head and the payload that follows it, kept apart to spare a copy.
 Message = tuple[bytes, Buffer]
@@ -110,10 +114,15 @@ class MuxProtocol(ABC):
         return bool(self._data or self._control)
 
     def control_to_send(self) -> list[Message]:
-        """Return the messages that may overtake data, in order."""
+        """Return the messages that may overtake data, in order.
+
+        Many become one where the wire does not care: thousands of answers to what came at once.
+        """
         if not self._control:
             return []
         messages, self._control = self._control, []
+        if len(messages) > FEW and not self.keeps_boundaries:
+            return [(b"", b"".join(itertools.chain.from_iterable(messages)))]
         return messages
 
     def data_to_send(self) -> list[Message]:
