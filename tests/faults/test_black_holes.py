@@ -146,8 +146,18 @@ def far_socket(namespace: str) -> socket.socket:
     return within(namespace, lambda: socket.create_server(("10.91.0.2", 0)))
 
 
-def dark(protocol: str, config: wsmux.Config) -> float:
-    """Return the seconds in which a peer behind a link that went down is found to be lost."""
+def cut_link(far: str) -> None:
+    """Take the link down, which this side's system notices."""
+    ip("-n", far, "link", "set", "veth-b", "down")
+
+
+def swallow(far: str) -> None:
+    """Have the far side take every packet, and answer none."""
+    ip("-n", far, "address", "flush", "dev", "veth-b")
+
+
+def dark(protocol: str, config: wsmux.Config, darken: Callable[[str], None] = cut_link) -> float:
+    """Return the seconds in which a peer behind a path that went dark is found to be lost."""
     with two_namespaces() as (near, far), far_socket(far) as listener:
         address = listener.getsockname()
         ours = within(near, lambda: socket.create_connection(address, WAIT))
@@ -158,7 +168,7 @@ def dark(protocol: str, config: wsmux.Config) -> float:
         ):
             serving = in_thread(echo_all, peer)
             try:
-                return losing(connection, lambda: ip("-n", far, "link", "set", "veth-b", "down"))
+                return losing(connection, lambda: darken(far))
             finally:
                 peer.abort()
                 serving.result(WAIT)
@@ -180,3 +190,17 @@ def test_a_peer_behind_a_link_that_went_down_is_found_in_time(protocol: str, tel
     seconds = dark(protocol, ONE_AND_ONE)
     tell(f"{protocol}: a dead link was found after {seconds:.2f} s")
     assert seconds <= FOUND
+
+
+# Without pings: the system itself gives the path up
+
+TCP_ALONE = wsmux.Config(ping_interval=None, tcp_user_timeout=2.0)
+GIVEN_UP = 3.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("darken", [swallow, cut_link])
+def test_tcp_gives_up_a_dark_path_in_time(darken: Callable[[str], None], tell: Tell) -> None:
+    seconds = dark("wsmux", TCP_ALONE, darken)
+    tell(f"{darken.__name__}: with 2 s for TCP, the path was given up after {seconds:.2f} s")
+    assert seconds <= GIVEN_UP
