@@ -142,23 +142,42 @@ class TlsSocket(PlainSocket):
         self._tls = sock
         self._lock = threading.Lock()
         self._retry: Buffer | None = None  # OpenSSL must be given the same bytes again
+        self._end: OSError | None = None  # what came behind the bytes returned last
 
     def recv_into(self, target: memoryview) -> int | None:
+        """Receive as many records as there are and fit: OpenSSL returns one at a time.
+
+        Behind one that is not full there is mostly nothing, and asking is dear.
+        """
         with self._lock:
             self.read_wants_write = False
+            count = 0
             try:
-                return self._tls.recv_into(target)
+                end, self._end = self._end, None
+                if end is not None:
+                    raise end
+                while count < len(target):
+                    got = self._tls.recv_into(target[count:])
+                    if not got and count:
+                        self._end = ssl.SSLEOFError()
+                    count += got
+                    if got < TLS_RECORD:
+                        break
             except ssl.SSLWantReadError:
-                return None
+                return count or None
             except ssl.SSLWantWriteError:
                 self.read_wants_write = True
-                return None
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                return 0
+                return count or None
+            except OSError as error:
+                if count:
+                    self._end = error.with_traceback(None)
+                elif not isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
+                    raise
+            return count
 
     def pending(self) -> bool:
         with self._lock:
-            return self._tls.pending() > 0
+            return self._end is not None or self._tls.pending() > 0
 
     def send(self, pieces: Sequence[Buffer]) -> int | None:
         with self._lock:
