@@ -48,8 +48,8 @@ _BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
 
 _log = logger("wsmux")
 
-# When, how many came before, what the carrier calls it, the frame or its start, the size of it all.
-_Kept = tuple[float, int, Kind, bytes, int]
+# When, what the carrier calls it, the frame or its start, the size of it all.
+_Kept = tuple[float, Kind, bytes, int]
 
 # As in the send queue.
 _Frame = tuple[Kind, Message, int]
@@ -62,51 +62,69 @@ class _Ring:
 
     Attributes:
         frames: those that are kept, the oldest first.
+        begun: how many there have been, with those that are just being kept.
         keep: keeps one more, at the cost of the oldest.
-        number: returns how many came before.
     """
 
     def __init__(self, plan: Recording) -> None:
         self.frames: deque[_Kept] = deque(maxlen=plan.frames)
+        self.begun = 0
         self.keep: Callable[[_Kept], None] = self.frames.append
-        self.number: Callable[[], int] = itertools.count().__next__
+        self._dropped = 0  # counted only where bytes are limited
+        self._limited = plan.payload is not None
         if plan.payload is not None:
             self._room = plan.payload
             self.keep = self._keep
 
     def _keep(self, frame: _Kept) -> None:
+        when, kind, start, size = frame
+        if len(start) < size:  # alone it exceeds the limit
+            start = start[:KEPT]
+        self._room -= len(start)
         frames = self.frames
-        if len(frame[3]) < frame[4]:  # alone it exceeds the limit
-            frame = (*frame[:3], frame[3][:KEPT], frame[4])
-        self._room -= len(frame[3])
         while frames and (self._room < 0 or len(frames) == frames.maxlen):
-            self._room += len(frames.popleft()[3])
-        frames.append(frame)
+            self._dropped += 1
+            self._room += len(frames.popleft()[2])
+        frames.append((when, kind, start, size))
+
+    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+        """Count a frame and keep it."""
+        self.begun += 1
+        self.keep((when, kind, start, size))
+
+    def copy(self) -> tuple[list[_Kept], int]:
+        """Return the frames and how many came before them, or were about to: rather too many."""
+        kept = list(self.frames.copy())
+        if self._limited:
+            return kept, self._dropped
+        return kept, self.begun - len(kept) if len(kept) == self.frames.maxlen else 0
 
 
 def _receiving(ring: _Ring, most: int) -> Callable[[list[Received]], None]:
     """Return what keeps each message as a frame."""
-    keep, number, now = ring.keep, ring.number, _now
+    keep, now = ring.keep, _now
     start_of = Struct(f"{most}s").unpack_from  # a cut and a copy in one call
 
     def received(frames: list[Received]) -> None:
+        ring.begun += len(frames)
         when = now()
         for kind, data in frames:
             size = len(data)
-            keep((when, number(), kind, start_of(data)[0] if size > most else bytes(data), size))
+            keep((when, kind, start_of(data)[0] if size > most else bytes(data), size))
 
     return received
 
 
 def _sending(ring: _Ring, most: int) -> Callable[[list[_Frame]], None]:
     """Return the same for messages whose head is apart: all of it, but where all is short."""
-    keep, number, now = ring.keep, ring.number, _now
+    keep, now = ring.keep, _now
 
     def sent(frames: list[_Frame]) -> None:
+        ring.begun += len(frames)
         when = now()
         for kind, (head, body), size in frames:
             start = head if size > most else head + body
-            keep((when, number(), kind, start, size or len(start)))
+            keep((when, kind, start, size or len(start)))
 
     return sent
 
@@ -146,7 +164,7 @@ class Recorder:
             if kind is _BINARY and cutter is not None:
                 self._cut(ring, cutter, data)
             else:
-                ring.keep((_now(), ring.number(), kind, bytes(data), len(data)))
+                ring.add(_now(), kind, bytes(data), len(data))
 
     def _send(self, frames: list[_Frame]) -> None:
         ring, most = self._sent, self._most
@@ -155,20 +173,20 @@ class Recorder:
                 self._cut(ring, self._joined, body)  # several frames in one message
             elif kind < _CLOSE or self._controls:
                 start = head if size > most else head + body
-                ring.keep((_now(), ring.number(), kind, start, size or len(start)))
+                ring.add(_now(), kind, start, size or len(start))
 
     def _cut(self, ring: _Ring, cutter: Cutter, data: Buffer) -> None:
         now = _now()
         try:
             for start, size in cutter.feed(data, self._most):
-                ring.keep((now, ring.number(), _BINARY, start, size))
+                ring.add(now, _BINARY, start, size)
         except FrameError:  # the machine ends the connection for it
             start = bytes(data[:KEPT])
-            ring.keep((now, ring.number(), _BINARY, start, len(start)))
+            ring.add(now, _BINARY, start, len(start))
 
     def text(self) -> str:
         """Return the recording so far, from any thread."""
-        sent, received = self._sent.frames.copy(), self._received.frames.copy()
+        (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
         channel = self._channel
         error = channel.error
         header = Header(
@@ -179,8 +197,8 @@ class Recorder:
             name=channel.name,
             started=self._started,
             frames=len(sent) + len(received),
-            lost_sent=sent[0][1] if sent else 0,
-            lost_received=received[0][1] if received else 0,
+            lost_sent=lost_sent,
+            lost_received=lost_received,
             config=_changed(channel.config),
             ended=None if error is None else f"{type(error).__name__}: {error}",
             code=error.code if isinstance(error, ConnectionClosed) else None,
@@ -193,7 +211,7 @@ class Recorder:
 
     def _entries(self, frames: Iterable[_Kept], sent: bool) -> Iterator[Entry]:
         whole = self._plan.payload is not None
-        for when, _, kind, data, size in frames:
+        for when, kind, data, size in frames:
             head = read_head(self._wire, data, size, kind)
             raw = data if whole and len(data) == size else None
             yield Entry(max(0.0, when - self._begun), sent, head, size, raw)

@@ -12,18 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from .payload import CHUNK, check_piece, memory, pieces
 from .peer import DOWNLOAD, ECHO, HEAD, MEMORY, UPLOAD, WINDOW, Client, Grown, Line, Open, Tail
 
-__all__ = ["Blocking", "Dial", "Dialled", "count_at_once", "send_all"]
+__all__ = ["Blocking", "Compared", "Dial", "Dialled", "count_at_once", "send_all"]
 
 # Lines and connections that come before those whose memory counts: the first touch what all share.
 FIRST = 20
 
 # Bytes that a process may still change by once it counts as settled, and how often it is asked.
 SETTLED, LOOKS = 64 * 1024, 200
+
+# Turns in which clients are compared.
+TURNS = 24
 
 # Part of a measurement that goes before it, where the one before left much to clear up.
 WARM_UP = 0.25
@@ -39,6 +43,13 @@ class Dialled(NamedTuple):
 Dial = Callable[[], Dialled]
 
 
+class Compared(NamedTuple):
+    """Hold clients of the same processes, that have what is measured and that do not."""
+
+    clients: Sequence[Client]
+    others: Sequence[Client]
+
+
 class Blocking(Client):
     """Measure with lines.
 
@@ -47,6 +58,8 @@ class Blocking(Client):
         hold: makes one to a server that serves its first line and only holds the others; without
             it an idle line is served as any other.
     """
+
+    compared: Compared | None = None
 
     def __init__(self, opener: Open, *, dial: Dial | None = None, hold: Dial | None = None) -> None:
         self._open = opener
@@ -103,6 +116,22 @@ class Blocking(Client):
         large.close()
         times.sort()
         return Tail(times[len(times) // 2], times[len(times) * 99 // 100], bulk / elapsed, window)
+
+    def beside(self, rate: Callable[[Client], float]) -> float:
+        if self.compared is None:
+            return super().beside(rate)
+        clients, others = self.compared
+        order = [*others, *clients]
+        rates: dict[Client, list[float]] = {each: [] for each in order}
+        for turn in range(TURNS):
+            start = turn % len(order)
+            for each in (*order[start:], *order[:start]):
+                rates[each].append(rate(each))
+        first, second = (
+            median([value for each in group for value in rates[each]])
+            for group in (clients, others)
+        )
+        return first / second
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
         if self._dial is None:

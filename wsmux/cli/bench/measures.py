@@ -27,6 +27,9 @@ SMALL, EXCHANGE = 64, 1024
 # How many times longer a measurement under bulk takes than others: a p99 wants many messages.
 LONGER = 2.5
 
+# How many times shorter a turn is of what is compared within the same processes, and its bulk.
+SHORTER, TURN_BULK = 10, 16 * 1024 * 1024
+
 # The part of the most idle things that is opened for each second that a measurement is to take;
 # the fewest; and the most connections. A client knows how many lines.
 IDLE_RATE, FEWEST_IDLE, MOST_CONNECTIONS = 4.0, 20, 100
@@ -41,6 +44,7 @@ class Measure:
 
     A ``fresh`` one is taken of processes that have done nothing else, and do nothing more. A
     ``heavy`` one takes long: only when it is named or with ``--all``, fewer times, and in one pass.
+    ``only`` names the one variant that it is taken of.
     """
 
     title: str
@@ -49,6 +53,7 @@ class Measure:
     fresh: bool = False
     heavy: bool = False
     less_is_better: bool = False
+    only: str | None = None
 
 
 def _bulk(name: str, move: Callable[[Client, int], float]) -> Rate:
@@ -114,6 +119,22 @@ def _among_idle(client: Client, seconds: float, known: dict[str, float]) -> floa
     return 100 * client.pings_among_idle(SMALL, _many(client.most_idle, seconds), seconds)
 
 
+def _beside(
+    client: Client, seconds: float, known: dict[str, float], rate: Callable[[Client, float], float]
+) -> float:
+    """Compare in short turns, so that what else the machine does meets both alike."""
+    return 100 * client.beside(lambda each: rate(each, seconds / SHORTER))
+
+
+def _rate(counted: tuple[int, float]) -> float:
+    return counted[0] / counted[1]
+
+
+def _watched(title: str, rate: Callable[[Client, float], float]) -> Measure:
+    title = f"{title}, recorder and watchdog on, of off"
+    return Measure(title, "%", partial(_beside, rate=rate), only="wsmux-watched")
+
+
 def _many(most: int, seconds: float) -> int:
     return max(FEWEST_IDLE, min(most, round(IDLE_RATE * seconds * most)))
 
@@ -167,6 +188,10 @@ MEASURES = {
     "idle-stream-client": _idle("idle stream, client", partial(_idle_lines, side=1)),
     "idle-connection-server": _idle("idle connection, server", partial(_idle_connections, side=0)),
     "idle-connection-client": _idle("idle connection, client", partial(_idle_connections, side=1)),
+    "watched-upload": _watched("upload", lambda c, _: TURN_BULK / c.upload(TURN_BULK)),
+    "watched-download": _watched("download", lambda c, _: TURN_BULK / c.download(TURN_BULK)),
+    "watched-ping": _watched("ping 1 KiB", lambda c, s: _rate(c.pings(KIB, 1, s))),
+    "watched-opens": _watched("open + echo + close", lambda c, s: _rate(c.opens(EXCHANGE, s))),
     "among-idle": Measure(
         "64 B ping among 10,000 idle streams, of it among none",
         "%",

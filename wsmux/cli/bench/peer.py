@@ -152,6 +152,10 @@ class Client(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no idle lines")
 
+    def beside(self, rate: Callable[[Client], float]) -> float:
+        """Return a rate, to that of the same in the same processes without what is measured."""
+        raise NotImplementedError(f"{type(self).__name__} has nothing beside it")
+
 
 class Peer(ABC):
     """Be one variant of the measurement: a library, or a pair of them, with its settings.

@@ -23,7 +23,9 @@ def _repetitions_of(measure: str, repetitions: int) -> int:
 
 
 def _variants(measure: str, peers: Sequence[Peer]) -> list[str]:
-    return [peer.name for peer in peers if measure not in peer.leaves_out]
+    only = EVERY_MEASURE[measure].only
+    able = [peer for peer in peers if measure not in peer.leaves_out]
+    return [peer.name for peer in able if only is None or peer.name == only]
 
 
 def count_steps(peers: Sequence[Peer], measures: Sequence[str], repetitions: int) -> int:

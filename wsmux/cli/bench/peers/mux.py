@@ -5,11 +5,11 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..blocking import Blocking, Dialled
+from ..blocking import Blocking, Compared, Dialled
 from ..peer import Client, Line, Peer, serve_line
 from ..secured import AUTHORITY, client_context, server_context
 
@@ -78,7 +78,7 @@ class Mux(Peer):
             yield client
 
     @contextmanager
-    def connected(self, address: str, context: ssl.SSLContext | None) -> Iterator[Client]:
+    def connected(self, address: str, context: ssl.SSLContext | None) -> Iterator[Blocking]:
         """Connect to what ``served`` yields."""
         import wsmux
 
@@ -176,6 +176,23 @@ class WatchedMux(Mux):
     base = "wsmux"
     watched = True
     on_demand = True
+
+    @contextmanager
+    def serve(self) -> Iterator[str]:
+        with self.served(None) as watched, Mux().served(None) as plain:
+            yield f"{watched}|{plain}"
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Client]:
+        watched, _, plain = address.partition("|")
+        with ExitStack() as stack:
+            ends = [
+                stack.enter_context(mux.connected(urls, None))
+                for mux, urls in ((Mux(), plain), (self, watched), (self, watched), (Mux(), plain))
+            ]
+            client = ends[1]
+            client.compared = Compared(tuple(ends[1:3]), (ends[0], ends[3]))
+            yield client
 
 
 class JsWsMux(Mux):
