@@ -1,9 +1,9 @@
 """Keep the last frames of a connection, to tell afterwards what happened on it.
 
 Two rings, one for each direction. Each is filled by one thread at a time, without a lock: the I/O
-thread fills the one of what is received; whoever holds the send lock, the other. A copy of a ring
-is one step of the interpreter, so anybody may take one. Heads are read when a recording is told,
-but where the wire cuts its bytes itself.
+thread fills the one of what is received; whoever holds the send lock, the other. An entry is made
+in one step of the interpreter, and so is a copy of the ring: anybody may take one. Heads are read
+when a recording is told, but where the wire cuts its bytes itself.
 """
 
 from __future__ import annotations
@@ -57,76 +57,134 @@ _Frame = tuple[Kind, Message, int]
 _now = time.monotonic
 
 
-class _Ring:
-    """Keep the last frames of one direction.
+# How many came before and itself, when, the size of it all, what the carrier calls it, its start.
+_ENTRY = Struct(f"=QdQB{KEPT + 1}p14x")
 
-    Attributes:
-        frames: those that are kept, the oldest first.
-        begun: how many there have been, with those that are just being kept.
-        keep: keeps one more, at the cost of the oldest.
+
+class _Heads:
+    """Keep the heads of the last frames of one direction.
+
+    They stand in one block, in which each overwrites the oldest: objects that are freed a thousand
+    frames later are no longer in any cache, which costs more than all else that is done here.
     """
 
-    def __init__(self, plan: Recording) -> None:
-        self.frames: deque[_Kept] = deque(maxlen=plan.frames)
-        self.begun = 0
-        self.keep: Callable[[_Kept], None] = self.frames.append
-        self._dropped = 0  # counted only where bytes are limited
-        self._limited = plan.payload is not None
-        if plan.payload is not None:
-            self._room = plan.payload
-            self.keep = self._keep
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._block = bytearray(_ENTRY.size * most)
+        self._count = 0
 
-    def _keep(self, frame: _Kept) -> None:
-        when, kind, start, size = frame
+    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+        """Keep one more, at the cost of the oldest."""
+        offset = self._count % self._most * _ENTRY.size
+        self._count += 1
+        _ENTRY.pack_into(self._block, offset, self._count, when, size, kind, start)
+
+    def copy(self) -> tuple[list[_Kept], int]:
+        """Return the frames, the oldest first, and how many came before them; from any thread."""
+        entries = sorted(each for each in _ENTRY.iter_unpack(bytes(self._block)) if each[0])
+        kept = [(when, Kind(kind), start, size) for _, when, size, kind, start in entries]
+        return kept, entries[0][0] - 1 if entries else 0
+
+    # What is shown comes on top of every message, with cold caches, so nothing is looked up that
+    # can be bound before.
+
+    def receiver(self) -> Callable[[list[Received]], None]:
+        """Return what keeps each message as a frame."""
+        block, most, size_of, pack, now = (
+            self._block,
+            self._most,
+            _ENTRY.size,
+            _ENTRY.pack_into,
+            _now,
+        )
+        start_of = Struct(f"{KEPT}s").unpack_from  # a cut and a copy in one call
+
+        def received(frames: list[Received]) -> None:
+            when, count = now(), self._count
+            for kind, data in frames:
+                size, offset = len(data), count % most * size_of
+                count += 1
+                start = start_of(data)[0] if size > KEPT else bytes(data)
+                pack(block, offset, count, when, size, kind, start)
+            self._count = count
+
+        return received
+
+    def sender(self) -> Callable[[list[_Frame]], None]:
+        """Return the same for messages whose head is apart: all of it, but where all is short."""
+        block, most, size_of, pack, now = (
+            self._block,
+            self._most,
+            _ENTRY.size,
+            _ENTRY.pack_into,
+            _now,
+        )
+
+        def sent(frames: list[_Frame]) -> None:
+            when, count = now(), self._count
+            for kind, (head, body), size in frames:
+                start = head if size > KEPT else head + body
+                offset = count % most * size_of
+                count += 1
+                pack(block, offset, count, when, size or len(start), kind, start)
+            self._count = count
+
+        return sent
+
+
+class _Whole:
+    """Keep the last frames of one direction as a whole, but those that alone exceed the limit."""
+
+    def __init__(self, most: int, payload: int) -> None:
+        self._frames: deque[tuple[int, _Kept]] = deque(maxlen=most)
+        self._count = 0
+        self._payload = self._room = payload
+
+    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+        """Keep one more, at the cost of as many old ones as it takes."""
         if len(start) < size:  # alone it exceeds the limit
             start = start[:KEPT]
         self._room -= len(start)
-        frames = self.frames
+        frames = self._frames
         while frames and (self._room < 0 or len(frames) == frames.maxlen):
-            self._dropped += 1
-            self._room += len(frames.popleft()[2])
-        frames.append((when, kind, start, size))
-
-    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
-        """Count a frame and keep it."""
-        self.begun += 1
-        self.keep((when, kind, start, size))
+            self._room += len(frames.popleft()[1][2])
+        frames.append((self._count, (when, kind, start, size)))
+        self._count += 1
 
     def copy(self) -> tuple[list[_Kept], int]:
-        """Return the frames and how many came before them, or were about to: rather too many."""
-        kept = list(self.frames.copy())
-        if self._limited:
-            return kept, self._dropped
-        return kept, self.begun - len(kept) if len(kept) == self.frames.maxlen else 0
+        """Do what ``_Heads.copy`` does."""
+        frames = self._frames.copy()
+        return [kept for _, kept in frames], frames[0][0] if frames else 0
+
+    def receiver(self) -> Callable[[list[Received]], None]:
+        """Do what ``_Heads.receiver`` does."""
+        most = max(KEPT, self._payload)
+
+        def received(frames: list[Received]) -> None:
+            when = _now()
+            for kind, data in frames:
+                self.add(when, kind, bytes(data[:most]), len(data))
+
+        return received
+
+    def sender(self) -> Callable[[list[_Frame]], None]:
+        """Do what ``_Heads.sender`` does."""
+        most = max(KEPT, self._payload)
+
+        def sent(frames: list[_Frame]) -> None:
+            when = _now()
+            for kind, (head, body), size in frames:
+                start = head if size > most else head + body
+                self.add(when, kind, start, size or len(start))
+
+        return sent
 
 
-def _receiving(ring: _Ring, most: int) -> Callable[[list[Received]], None]:
-    """Return what keeps each message as a frame."""
-    keep, now = ring.keep, _now
-    start_of = Struct(f"{most}s").unpack_from  # a cut and a copy in one call
-
-    def received(frames: list[Received]) -> None:
-        ring.begun += len(frames)
-        when = now()
-        for kind, data in frames:
-            size = len(data)
-            keep((when, kind, start_of(data)[0] if size > most else bytes(data), size))
-
-    return received
+_Ring = _Heads | _Whole
 
 
-def _sending(ring: _Ring, most: int) -> Callable[[list[_Frame]], None]:
-    """Return the same for messages whose head is apart: all of it, but where all is short."""
-    keep, now = ring.keep, _now
-
-    def sent(frames: list[_Frame]) -> None:
-        ring.begun += len(frames)
-        when = now()
-        for kind, (head, body), size in frames:
-            start = head if size > most else head + body
-            keep((when, kind, start, size or len(start)))
-
-    return sent
+def _ring(plan: Recording) -> _Ring:
+    return _Heads(plan.frames) if plan.payload is None else _Whole(plan.frames, plan.payload)
 
 
 class Recorder:
@@ -145,18 +203,17 @@ class Recorder:
         self._controls = framing.has_controls
         self._begun = _now()
         self._started = datetime.now(UTC).isoformat(timespec="microseconds")
-        self._sent, self._received = _Ring(plan), _Ring(plan)
+        self._sent, self._received = _ring(plan), _ring(plan)
         # Of a frame that alone exceeds the limit, its start is kept.
         self._most = KEPT if plan.payload is None else max(KEPT, plan.payload)
         self._joined = cutter(wire, plan.payload is not None)
         self._cutter = cutter(wire, plan.payload is not None)
 
-        # What is shown comes on top of every message, with cold caches, so nothing is looked up
-        # that can be bound before. To be called by the I/O thread, and by who may send.
-        plain = _receiving(self._received, self._most)
+        # To be called by the I/O thread, and by who may send.
+        plain = self._received.receiver()
         self.received = plain if self._cutter is None else self._receive_bytes
         simple = wire != "bymux" and self._controls
-        self.sent = _sending(self._sent, self._most) if simple else self._send
+        self.sent = self._sent.sender() if simple else self._send
 
     def _receive_bytes(self, frames: list[Received]) -> None:
         ring, cutter = self._received, self._cutter
