@@ -46,8 +46,10 @@ BOTH_ROLES = pytest.mark.parametrize("role", ROLES)
 
 @pytest.fixture(params=ROLES)
 def narrow(request: pytest.FixtureRequest) -> Iterator[Meeting]:
-    """Meet a peer over socket buffers that fill at once, without keepalive."""
-    config = wsmux.Config(ping_interval=None, max_pending_opens=1, close_timeout=1.0)
+    """Meet a peer over socket buffers that fill at once, without keepalive; it may be refused much."""
+    config = wsmux.Config(
+        ping_interval=None, max_pending_opens=1, close_timeout=1.0, max_resets=100_000
+    )
     with meet(request.param, config, BUFFERS) as met:
         yield met
 
