@@ -46,7 +46,7 @@ BOTH_ROLES = pytest.mark.parametrize("role", ROLES)
 
 @pytest.fixture(params=ROLES)
 def narrow(request: pytest.FixtureRequest) -> Iterator[Meeting]:
-    """Meet a peer over socket buffers that fill at once, without keepalive; it may be refused much."""
+    """Meet a peer over socket buffers that fill at once, without keepalive; refuse it much."""
     config = wsmux.Config(
         ping_interval=None, max_pending_opens=1, close_timeout=1.0, max_resets=100_000
     )
