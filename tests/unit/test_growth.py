@@ -142,6 +142,16 @@ def test_bymux_grows_only_what_was_granted_anew() -> None:
     assert machine.grow(1.0, RTT) == 0
 
 
+def test_bymux_does_not_grow_by_small_grants_to_a_peer_without_credit() -> None:
+    machine, stream_id = granted(Role.SERVER)
+    machine.receive_data(bymux_tools.write(stream_id, bytes(BYMUX_WINDOW)))
+    for _ in range(BYMUX_HALF - 1):
+        machine.consumed(stream_id, 1)
+        assert machine.grow(1.0, RTT) == 0
+    machine.consumed(stream_id, BYMUX_HALF)
+    assert machine.grow(1.0, RTT) == 0  # nobody knows since when
+
+
 def test_a_bymux_stream_that_is_over_gives_its_growth_back() -> None:
     machine, stream_id = granted(Role.CLIENT)
     for _ in range(2):

@@ -389,7 +389,7 @@ class BymuxProtocol(MuxProtocol):
 
     def grow(self, now: float, rtt: float | None) -> int:
         stream, self._returned = self._returned, None
-        if stream is None:
+        if stream is None or not stream.incoming.halved():
             return 0
         grown = self._grant(stream, self._growth.grow(stream.incoming, now, rtt))
         return stream.incoming.size if grown else 0

@@ -189,13 +189,14 @@ class ReceiveHalf(_Half):
         grown, updated: as those of a ``GrowingWindow``.
     """
 
-    __slots__ = ("grown", "returned", "size", "unread", "updated")
+    __slots__ = ("_regained", "grown", "returned", "size", "unread", "updated")
 
     def __init__(self, state: HalfState, of_stream: bool) -> None:
         super().__init__(state, of_stream)
         self.unread = 0
         self.returned = 0
         self.size = self.credit
+        self._regained = 0  # granted anew, since that was half of it all
         self.grown = 0
         self.updated: float | None = None
 
@@ -248,7 +249,18 @@ class ReceiveHalf(_Half):
             return 0
         count, self.returned = self.returned, 0
         self.credit += count
+        self._regained += count
         return count
+
+    def halved(self) -> bool:
+        """Tell whether half of it all was granted anew since that was last so.
+
+        What is granted at a time may be little: the less the peer has, the less is enough.
+        """
+        if self._regained < self.size // 2:
+            return False
+        self._regained = 0
+        return True
 
 
 class Scope:
