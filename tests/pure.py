@@ -12,10 +12,13 @@ IMPURE = {"_thread", "logging", "queue", "random", "secrets", "socket", "threadi
 CORE = (
     "protocols/*",
     "websocket/*",
+    "addresses.py",
+    "arguments.py",
     "exceptions.py",
     "config.py",
     "deadlines.py",
     "buffer.py",
+    "hints.py",
 )
 
 PURE_RPC = (

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import wsmux
+from wsmux.hints import how_to_install
 
 # Modules whose examples are what a newcomer tries first.
 WITH_EXAMPLES = ["wsmux.client", "wsmux.server"]
@@ -33,7 +34,7 @@ def imported(name: str) -> ModuleType:
         package = str(getattr(missing, "name", "")).split(".")[0]
         if package not in OPTIONAL:
             raise
-        pytest.skip(f"needs {package}: pip install 'wsmux-streams[{OPTIONAL[package]}]'")
+        pytest.skip(f"needs {package}: {how_to_install(OPTIONAL[package])}")
 
 
 def examples(module: ModuleType) -> int:

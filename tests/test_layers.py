@@ -24,10 +24,14 @@ ALL = 9
 LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
 LAYERS |= dict.fromkeys(
     (
+        "access",
+        "addresses",
+        "arguments",
         "exceptions",
         "config",
         "deadlines",
         "buffer",
+        "hints",
         "logs",
         "memory",
         "naming",
@@ -38,7 +42,7 @@ LAYERS |= dict.fromkeys(
 )
 LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
 LAYERS |= {"transports": 3} | dict.fromkeys(
-    ("acceptor", "behaviour", "bridging", "client", "draining", "replay", "server"), 4
+    ("acceptor", "admission", "behaviour", "bridging", "client", "draining", "replay", "server"), 4
 )
 LAYERS |= dict.fromkeys(("live", "livesocket", "watchdog", "workers"), 4)
 LAYERS |= dict.fromkeys(("flask", "flask_debug", "flask_responses", "flask_script"), 4)

@@ -19,6 +19,8 @@ KIB, MIB = 1024, 1024 * 1024
 def shown(value: object) -> str:
     if isinstance(value, int) and value >= 16 * KIB:
         return f"{value // MIB} MiB" if value % MIB == 0 else f"{value // KIB} KiB"
+    if value == ():
+        return "none"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}" if value else str(value)
 
 

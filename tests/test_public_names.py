@@ -27,6 +27,7 @@ ALL = {
     "HandshakeError",
     "LiveSocket",
     "LocalProtocolError",
+    "NoThreadError",
     "ProtocolError",
     "Recording",
     "RemoteProtocolError",
@@ -60,6 +61,8 @@ CONNECTION = {
     "accept_stream",
     "begin_close",
     "close",
+    "close_code",
+    "close_reason",
     "closed",
     "config",
     "dump_recording",
@@ -142,8 +145,8 @@ FAULTY_NET = {
 PROXY = {"accepted", "close", "host", "port", "refused", "refusing", "target", "url"}
 NETWORK = {"join", "now", "run", "sleep"}
 
-# What a server offers the hook that runs after a fork.
-FOR_FORK = {"forked"}
+# What a server offers the hooks that run after a fork, and before a sub-interpreter ends.
+FOR_HOOKS = {"forked", "leave"}
 
 
 def public_names(thing: object) -> set[str]:
@@ -188,7 +191,7 @@ def test_a_stream_offers_what_it_promises_and_is_a_raw_file() -> None:
 
 def test_a_server_offers_what_it_promises() -> None:
     with wsmux.serve(lambda connection: None) as server:
-        assert public_names(server) - FOR_FORK == SERVER
+        assert public_names(server) - FOR_HOOKS == SERVER
 
 
 def test_the_test_kit_exports_what_it_promises() -> None:

@@ -13,18 +13,22 @@ import socket
 import ssl
 import stat
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 from . import forks
+from .admission import Admission, Guest
 from .config import Config
 from .deadlines import Deadline
-from .exceptions import HandshakeError
+from .exceptions import HandshakeError, NoThreadError
 from .logs import logger
+from .starting import register, start_thread
 from .transports.http_request import read_request, refuse
 from .transports.websocket_server import accept
 
@@ -82,6 +86,13 @@ def _cut(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
+def _where(error: Exception) -> str:
+    """Return in one line what was raised and where: a traceback is more than a peer may print."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return f"{type(error).__name__}: {error} ({place})"
+
+
 class Acceptor(ABC):
     """Accept connections until ``shutdown``; the base of the servers.
 
@@ -107,8 +118,9 @@ class Acceptor(ABC):
         self._ssl_context = ssl_context
         self._max_connections = max_connections
         self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()
+        self._threads: dict[threading.Thread, Guest] = {}
         self._opening: set[socket.socket] = set()  # whose clients have something to say first
+        self._served = threading.local()  # the ``socket`` of each connection's thread
         self._shutting_down = threading.Lock()
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -122,11 +134,17 @@ class Acceptor(ABC):
             self.host, self.port = listener.getsockname()[:2]
             shown = f"[{self.host}]" if ":" in self.host else self.host
             self.url = f"{scheme}://{shown}:{self.port}"
+        self._admission = Admission(config, self.url)
         self._acceptor = threading.Thread(
             target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
         )
-        self._acceptor.start()
+        try:
+            start_thread(self._acceptor)
+        except NoThreadError:
+            listener.close()
+            raise
         forks.register(self)
+        register(self)
 
     def serve_forever(self) -> None:
         """Block until another thread calls ``shutdown``; Ctrl-C shuts down and goes on up."""
@@ -162,7 +180,7 @@ class Acceptor(ABC):
 
     def _join_threads(self, deadline: Deadline) -> None:
         with self._lock:
-            threads = self._threads - {threading.current_thread()}
+            threads = self._threads.keys() - {threading.current_thread()}
         for thread in threads:
             thread.join(deadline.remaining())
 
@@ -177,6 +195,10 @@ class Acceptor(ABC):
                 os.unlink(self.host)
         self._listener.close()
 
+    def leave(self) -> None:
+        """Stop accepting without waiting for any client; see ``starting``."""
+        self.shutdown(0.0)
+
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
         self._lock = threading.Lock()
@@ -184,7 +206,7 @@ class Acceptor(ABC):
         self._stopping, self._stopped = threading.Event(), threading.Event()
         self._stopping.set()
         self._stopped.set()
-        self._threads = set()
+        self._threads = {}
         self._opening = set()
         self._listener.close()
 
@@ -211,35 +233,58 @@ class Acceptor(ABC):
                     _log.warning("%s cannot accept: %s", self.url, error)
                     self._stopping.wait(PAUSE)
                 continue
-            thread = threading.Thread(
-                target=self._run,
-                args=(sock, address),
-                name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
-                daemon=True,
-            )
-            with self._lock:
-                full = len(self._threads) >= self._max_connections
-                if not full:
-                    self._threads.add(thread)
-            if full:
-                self._refuse(sock, 503, f"{self._max_connections} connections are open already")
-                continue
             try:
-                thread.start()
-            except RuntimeError as error:
-                _log.warning("%s has no thread for a connection: %s", self.url, error)
-                with self._lock:
-                    self._threads.discard(thread)
-                self._refuse(sock, 503, "no thread for this connection")
+                self._start(sock, address)
+            except HandshakeError as error:
+                # Nobody reads words before TLS, which is too slow for this thread.
+                self._refuse(sock, None if self._ssl_context else error.status, str(error))
+
+    def _start(self, sock: socket.socket, address: Any) -> None:
+        """Give a connection its thread.
+
+        Raises:
+            HandshakeError: there is no room for it; nothing is counted then.
+        """
+        guest = self._admission.arrive(address[0] if address else "")
+        thread = threading.Thread(
+            target=self._run,
+            args=(sock, address),
+            name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
+            daemon=True,
+        )
+        # Only this thread brings in more.
+        full = len(self._threads) - self._admission.leaving >= self._max_connections
+        if full and not self._admission.make_room():
+            self._admission.leave(guest)
+            _log.warning("%s is full: %d connections are open", self.url, self._max_connections)
+            raise HandshakeError(f"{self._max_connections} connections are open already", 503)
+        with self._lock:
+            self._threads[thread] = guest
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("%s has no thread for a connection: %s", self.url, error)
+            self._let_go(thread)
+            raise HandshakeError("no thread for this connection", 503) from error
+
+    def _let_go(self, thread: threading.Thread) -> None:
+        """Forget a thread, and count its connection no more."""
+        self._admission.leave(self._threads.get(thread))
+        with self._lock:
+            self._threads.pop(thread, None)
 
     # A connection's thread
 
     def _run(self, sock: socket.socket, address: Any) -> None:
+        self._served.socket = sock
         try:
             self._serve(sock, address)
+        except Exception as error:  # which no server foresees
+            self._served.socket.close()
+            _log.error("%s: serving %s failed: %s", self.url, address, _where(error))
+            _log.debug("%s: serving %s failed", self.url, address, exc_info=error)
         finally:
-            with self._lock:
-                self._threads.discard(threading.current_thread())
+            self._let_go(threading.current_thread())
 
     @abstractmethod
     def _serve(self, sock: socket.socket, address: Any) -> None:
@@ -258,6 +303,21 @@ class Acceptor(ABC):
             with self._lock:
                 self._opening.discard(sock)
 
+    @contextmanager
+    def _awaiting(self, sock: socket.socket) -> Iterator[None]:
+        """Have a shutdown, and a client that gets this one's place, end a wait in a handshake."""
+        guest = self._guest()
+        guest.sock = sock
+        try:
+            self._admission.check(guest)  # only now does another thread see what to end
+            with self._cut_by_shutdown(sock):
+                yield
+        except (HandshakeError, OSError):
+            self._admission.check(guest)  # it was ended so, and that is what to answer
+            raise
+        finally:
+            guest.sock = None
+
     def _secure(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
         """Do TLS, if that was asked for."""
         if self._ssl_context is None:
@@ -266,8 +326,9 @@ class Acceptor(ABC):
         secure = self._ssl_context.wrap_socket(
             sock, server_side=True, do_handshake_on_connect=False
         )
+        self._served.socket = secure
         try:
-            with self._cut_by_shutdown(secure):
+            with self._awaiting(secure):
                 secure.do_handshake()
         except BaseException:
             secure.close()
@@ -281,11 +342,23 @@ class Acceptor(ABC):
         deadline: Deadline,
         methods: Collection[str] = ("GET",),
     ) -> dict[str, Any]:
-        """Return the environ of the HTTP request that arrives."""
-        with self._cut_by_shutdown(sock):
-            environ = read_request(sock, deadline, self._config.max_handshake_size, methods)
+        """Return the environ of the HTTP request that arrives, and count whose it is."""
+        guest = self._guest()
+        held = partial(self._admission.hold, guest)
+        with self._awaiting(sock):
+            environ = read_request(
+                sock, deadline, self._config.max_handshake_size, methods, held=held
+            )
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
+        self._admission.settle(guest, environ)
         return environ
+
+    def _settle(self) -> None:
+        """End the handshake of this thread's connection, where there is no HTTP request."""
+        self._admission.settle(self._guest())
+
+    def _guest(self) -> Guest:
+        return self._threads[threading.current_thread()]
 
     def _upgrade(
         self, sock: socket.socket, environ: dict[str, Any], protocol: str | None
@@ -294,6 +367,7 @@ class Acceptor(ABC):
         accepted = accept(environ, protocol)
         if accepted.socket is not sock:
             sock.close()
+        self._served.socket = accepted.socket
         return accepted.socket
 
     def _refused(self, sock: socket.socket, address: Any, error: Exception) -> None:

@@ -15,6 +15,7 @@ from .exceptions import (
 )
 from .logs import logger
 from .pump import End, Pump
+from .starting import start_thread
 
 __all__ = ["bridge"]
 
@@ -52,7 +53,7 @@ def bridge(one: Connection, other: Connection) -> None:
     code = BAD_GATEWAY
     try:
         for thread in acceptors:
-            thread.start()
+            start_thread(thread)
         ended = pump.run(one, other)
         code = _code_behind(ended)
     finally:

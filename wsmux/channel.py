@@ -42,10 +42,12 @@ from .exceptions import (
 )
 from .inbox import Inbox
 from .keepalive import KeepAlive, measure
+from .memory import REPORT_STEP, Verdict, process_memory
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
 from .sockio import Socket, Wakeup, take_over
+from .starting import register
 from .vigil import Vigil
 from .waiter import Flag, wake
 
@@ -57,6 +59,7 @@ LINGER = 1.0
 
 # A look into the module for each poll costs too much.
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
+ENDED = select.POLLHUP | select.POLLERR
 
 NEVER = math.inf
 
@@ -104,7 +107,10 @@ class Channel:
         self.pings = framing.has_controls
         self.farewell = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
+        self._reported = 0  # bytes allocated that were last reported to the process's sum
+        self._paused = False  # nothing is read: see _limit_process_memory
         forks.register(self)
+        register(self)
 
     def __repr__(self) -> str:
         state = "open" if self.error is None else f"ended: {self.error}"
@@ -126,9 +132,10 @@ class Channel:
         try:
             emptied = self.queue.flush(ticket, deadline, given_up)
         except OSError as error:
+            interrupt = error.__cause__ if isinstance(error, SendInterrupted) else None
             self._lost(error)
-            if isinstance(error, SendInterrupted) and error.__cause__ is not None:
-                raise error.__cause__ from None
+            if interrupt is not None:
+                raise interrupt from None
         finally:
             # After an interrupt, too, the rest is for the I/O thread; at the end, it waits to hear
             # that the Close is out.
@@ -138,6 +145,10 @@ class Channel:
     def wake(self) -> None:
         """Make the I/O thread look at its timers and queues."""
         self._wakeup.set()
+
+    def held(self) -> int:
+        """Return how many bytes have come of a message that is not whole; for the I/O thread."""
+        return self._framing.held()
 
     def ping(self, deadline: Deadline) -> float:
         """Send a ping and wait for its pong; return the seconds between.
@@ -191,6 +202,10 @@ class Channel:
                 self.abort_locked(error)
                 raise
 
+    def leave(self) -> None:
+        """Cut the connection, since the interpreter ends; see ``starting``."""
+        self.abort(ConnectionClosedError(1006, "the interpreter is exiting", "local"))
+
     def wait_finished(self, timeout: float | None) -> bool:
         """Wait until the I/O thread has closed the socket."""
         return self._finished.wait(timeout)
@@ -229,6 +244,8 @@ class Channel:
     def _lost(self, cause: OSError) -> None:
         """Note that the socket failed, whoever found out."""
         error = ConnectionClosedError(1006, cause.strerror or str(cause), None)
+        # Without frames, which lead back here: memory would wait for the garbage collector.
+        cause.__traceback__ = cause.__cause__ = cause.__context__ = None
         error.__cause__ = cause
         with self.mutex:
             self.abort_locked(error)
@@ -261,7 +278,7 @@ class Channel:
             self._keep_time()
             while self.error is None or not self._done():
                 self._poll(poller)
-                messages = inbox.read()
+                messages = None if self._paused else inbox.read()
                 if inbox.ended:
                     yield []  # the owner may know whether this is a good end
                     self._end_of_file()
@@ -274,6 +291,13 @@ class Channel:
                     yield part
                     if controls:
                         self._answer(controls)
+                allocated = framing.allocated() - self._reported
+                if (
+                    not -REPORT_STEP < allocated < REPORT_STEP
+                    or process_memory.total > self.config.max_process_buffer
+                    or self._paused
+                ):
+                    self._limit_process_memory()
                 ending = inbox.close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
@@ -307,7 +331,9 @@ class Channel:
 
     def _poll(self, poller: select.poll) -> None:
         sock, wakeup = self._socket, self._wakeup
-        if sock.read_wants_write:
+        if self._paused:
+            interest = POLLOUT if self.queue.wants_io else 0
+        elif sock.read_wants_write:
             interest = POLLOUT
         else:
             interest = POLLIN | POLLOUT if self.queue.wants_io else POLLIN
@@ -321,11 +347,13 @@ class Channel:
         left = self.look_at - self.now
         if self.error is not None:
             left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
-        if left < 0 or (sock.hides_bytes and sock.pending()):
+        if left < 0 or (sock.hides_bytes and not self._paused and sock.pending()):
             left = 0
-        for fd, _ in poller.poll(left * 1000):
+        for fd, events in poller.poll(left * 1000):
             if fd == wakeup.fd:
                 wakeup.clear()
+            elif events & ENDED:
+                self._paused = False  # what is left may be read: nothing more comes
         self.now = time.monotonic()
 
     def _keep_time(self) -> None:
@@ -348,6 +376,23 @@ class Channel:
                 self.fail_locked(failure)
             self._set_look()
         wake(wakes)
+
+    def _limit_process_memory(self) -> None:
+        """Report what messages that are not whole take; end here where it is the most of all.
+
+        While the sum is above its limit, whoever holds part of a message reads no further: else
+        many threads would fill more than the one that holds most, which is one of them, can free.
+        """
+        framing, limit = self._framing, self.config.max_process_buffer
+        self._reported = framing.allocated()
+        waits = framing.held() >= REPORT_STEP
+        verdict = process_memory.report(self, self._reported, limit, waits=waits)
+        if verdict is Verdict.GIVE_UP:
+            text = f"{framing.held()} bytes of a message that is not whole exceed"
+            framing.fail(FrameError(f"{text} Config.max_process_buffer: {limit}", 1008))
+            self._reported = framing.allocated()
+            process_memory.report(self, self._reported, limit)
+        self._paused = verdict is Verdict.WAIT and self.error is None
 
     def full_for(self, now: float) -> float | None:
         """Return how long the peer's system has taken nothing; ``None`` if the socket has room."""
@@ -430,6 +475,8 @@ class Channel:
                 return
             self.abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
         self.queue.finish()
+        self._framing.release()
+        process_memory.forget(self)
         self._wakeup.close()
         self._finished.set()
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
+from types import EllipsisType
 from typing import Any, NamedTuple
 
+from .arguments import strings
 from .behaviour import DEFAULT_WORKERS, Behaviour
 from .config import Config
 from .connection import Connection, StartOn
 from .deadlines import Deadline
 from .exceptions import HandshakeError
+from .hints import check_url, field_hints
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
-from .transports.tcp import connect_tcp, is_tcp
+from .transports.tcp import SCHEME, connect_tcp, is_tcp
 from .transports.websocket_client import shake_hands
-from .transports.wires import protocol_of, subprotocols
+from .transports.wires import check_subprotocol, protocol_of, subprotocols
 from .workers import StreamHandler
 
 __all__ = ["connect", "from_socket", "pair"]
 
 
+@field_hints(Config, "config")
 def connect(
     url: str,
     *,
@@ -31,6 +35,7 @@ def connect(
     timeout: float | None = None,
     config: Config | None = None,
     # the request
+    subprotocol: str | EllipsisType | None = ...,
     headers: Mapping[str, str] | Sequence[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # incoming streams
@@ -53,6 +58,9 @@ def connect(
             ``connection.protocol`` tells which it is.
         timeout: seconds for the whole handshake, ``Config.handshake_timeout`` by default.
         config: the limits.
+        subprotocol: what to offer in the handshake, and to expect in its answer, where a server
+            calls the wire by another name; ``None`` offers none, for servers that know no
+            subprotocols. The wire's own by default. Only with a single ``protocol``.
         headers: further headers, as a mapping or as lines.
         ssl_context: how to do TLS; else websocket-client's defaults, or ``sslopt``. A plain socket
             uses TLS only with one.
@@ -70,12 +78,13 @@ def connect(
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,
             ``http_proxy_timeout``, ``cookie``, ``host``, ``origin``, ``suppress_origin``,
             ``redirect_limit``, ``sslopt``, ``sockopt``. Proxies are also taken from the
-            environment.
+            environment. No ``Origin`` is sent unless ``origin`` names one: it is for browsers.
 
     Raises:
         HandshakeError: the server, a proxy or TLS refused. TimeoutError: it took too long.
-        OSError: no TCP connection came about.
+        OSError: no TCP connection came about. ValueError: it is no such URL.
     """
+    check_url(url, "ws", "wss", SCHEME)
     behaviour = Behaviour(
         config=config or Config(),
         accept_streams=accept_streams,
@@ -87,9 +96,9 @@ def connect(
         bymux_state=bymux_state,
     )
     limits = behaviour.config
-    names = (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    names = (protocol,) if isinstance(protocol, str) else strings("protocol", protocol, "wsmux")
     deadline = Deadline(limits.handshake_timeout if timeout is None else timeout)
-    order = _Order(url, names, headers, ssl_context, deadline, options)
+    order = _Order(url, names, subprotocol, headers, ssl_context, deadline, options)
     connection = (_over_tcp if is_tcp(url) else _over_websocket)(behaviour, order)
     behaviour.start_workers(connection)
     return connection
@@ -100,6 +109,7 @@ class _Order(NamedTuple):
 
     url: str
     names: tuple[str, ...]
+    subprotocol: str | EllipsisType | None
     headers: Mapping[str, str] | Sequence[str] | None
     ssl_context: ssl.SSLContext | None
     deadline: Deadline
@@ -108,12 +118,10 @@ class _Order(NamedTuple):
 
 def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
     names, options = order.names, order.options
-    offered = subprotocols(names)
-    if not names or (len(names) > 1 and len(offered) < len(names)):
-        raise ValueError("several protocols can be offered, but not none, nor js-ws among others")
+    offered = _offers(order)
     if order.ssl_context is not None:
         options["sslopt"] = {**options.get("sslopt", {}), "context": order.ssl_context}
-    sock, subprotocol = shake_hands(
+    sock, chosen = shake_hands(
         order.url,
         subprotocols=offered,
         headers=order.headers,
@@ -121,25 +129,43 @@ def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
         max_size=behaviour.config.max_handshake_size,
         options=options,
     )
-    chosen = protocol_of(subprotocol, names)
-    if chosen is None:
+    # One name stands for what was offered, or not offered; the handshake has seen to that.
+    protocol = names[0] if len(names) == 1 else protocol_of(chosen, names)
+    if protocol is None:
         sock.close()
-        text = f"{order.url} chose the subprotocol {subprotocol!r}, offered was {offered}"
+        text = f"{order.url} chose the subprotocol {chosen!r}, offered was {offered}"
         raise HandshakeError(text)
-    return behaviour.over_websocket(sock, Role.CLIENT, chosen)
+    return behaviour.over_websocket(sock, Role.CLIENT, protocol)
+
+
+def _offers(order: _Order) -> list[str]:
+    """Return the subprotocols to offer."""
+    names, given = order.names, order.subprotocol
+    own = subprotocols(names)  # raises for an unknown name
+    if not names or (len(names) > 1 and len(own) < len(names)):
+        raise ValueError("several protocols can be offered, but not none, nor js-ws among others")
+    if given is ...:
+        return own
+    if len(names) > 1:
+        raise ValueError("subprotocol= names one protocol, and there are several: leave it out")
+    if given is None:
+        return []
+    return [check_subprotocol(given)]
 
 
 def _over_tcp(behaviour: Behaviour, order: _Order) -> Connection:
     if len(order.names) != 1:
         raise ValueError(f"{order.url} has no handshake to choose a protocol in: name one")
     subprotocols(order.names)  # raises for an unknown name
-    if order.headers or order.options:
-        unused = ", ".join(["headers"] * bool(order.headers) + sorted(order.options))
-        raise TypeError(f"{order.url} has no HTTP request, so it takes no {unused}")
+    unused = ["subprotocol"] * (order.subprotocol is not ...) + ["headers"] * bool(order.headers)
+    if unused or order.options:
+        text = ", ".join(unused + sorted(order.options))
+        raise TypeError(f"{order.url} has no HTTP request, so it takes no {text}")
     sock = connect_tcp(order.url, order.ssl_context, order.deadline)
     return behaviour.over_bytes(sock, Role.CLIENT, order.names[0])
 
 
+@field_hints(Config, "config")
 def from_socket(
     sock: socket.socket,
     *,
@@ -174,6 +200,7 @@ def from_socket(
     return connection
 
 
+@field_hints(Config, "config")
 def pair(
     *,
     protocol: str = "wsmux",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
+from .addresses import Proxies
+from .arguments import strings
 from .recording import Recording
 
 __all__ = ["Config"]
@@ -14,7 +17,7 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Hold the limits of one connection; frozen, checked when made.
+    """Hold the limits of one connection, and of a server where that is said; frozen, checked.
 
     Sizes are bytes, durations are seconds, ``None`` means no limit. Every instance may be shared
     by any number of connections and threads.
@@ -83,12 +86,16 @@ class Config:
     """Further ones per second. As nghttp2."""
 
     max_connection_buffer: int = 16 * MIB
-    """Unread bytes of all streams of a connection. From three quarters on, new streams get the
-    smallest window; beyond it the stream that holds most is reset. On ``yamux``, where each stream
-    may hold 256 KiB unasked, that is allowed for as many streams as there are."""
+    """Bytes received and held for a connection: unread ones of all streams, and what has come of
+    messages that are not whole. From three quarters on, new streams get the smallest window; beyond
+    it the stream that holds most is reset, or, where a message that is not whole holds more, the
+    connection ends with 1008. On ``yamux``, where each stream may hold 256 KiB unasked, that is
+    allowed for as many streams as there are."""
 
     max_process_buffer: int = 256 * MIB
-    """Unread bytes of all connections of the process, with the same two reactions."""
+    """The same for all connections of the process, those of River and RMB among them as far as
+    messages are not whole: the largest of all goes. While there is more, connections that wait for
+    the rest of a message read no further."""
 
     ping_interval: float | None = 20.0
     """Seconds without a byte from the peer after which a ping is sent; below the 60 s after which
@@ -129,6 +136,29 @@ class Config:
     max_handshake_size: int = 64 * KIB
     """Bytes of the request or response head."""
 
+    max_handshake_buffer: int | None = 4 * MIB
+    """Bytes of all the request heads of a server that have not come whole. Beyond it the one that
+    holds most for longest is refused with 503. 64 of the longest fit, or 4,096 of 1 KiB."""
+
+    max_handshakes_per_address: int | None = 128
+    """Connections of one address to a server whose request head has not come whole; further ones
+    get 429. Enough for an office of hundreds whose clients all come back at once, as a head takes
+    a round trip or three; an eighth of what a server takes by default. Not counted are
+    ``trusted_proxies``, and what ``max_connections_per_address`` does not count."""
+
+    max_connections_per_address: int | None = 512
+    """Connections of one address to a server, those in their handshake included; further ones get
+    429. Half of what a server takes by default. An address is one of IPv4 or a /64 network of IPv6.
+    What comes from 127.0.0.1, ::1 or over a Unix socket is not counted: all the clients of a proxy
+    on this machine do. A proxy elsewhere counts as one address unless ``trusted_proxies`` names it.
+    Under a WSGI server each process counts for itself."""
+
+    trusted_proxies: Collection[str] = ()
+    """IP networks of the reverse proxies before a server, such as ``["10.0.0.0/8", "::1"]``, and
+    ``"unix"`` for one that comes over a Unix socket. Their clients are counted by the address that
+    ``X-Forwarded-For`` names, else ``Forwarded``: the rightmost that is no trusted proxy. Name only
+    proxies that write one of these headers, and drop or extend what a client sends of both."""
+
     close_timeout: float = 10.0
     """Seconds that ``close()`` waits for the peer's part of the closing handshake, by default."""
 
@@ -142,6 +172,9 @@ class Config:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "trusted_proxies":
+                self._check_proxies()
+                continue
             if field.name == "recording":
                 if not (value is None or isinstance(value, Recording)):
                     raise ValueError(f"Config.recording must be a Recording, not {value!r}")
@@ -150,12 +183,21 @@ class Config:
                 raise ValueError(f"Config.{field.name} cannot be None")
             if value is not None and not value > 0:
                 raise ValueError(f"Config.{field.name} must be above 0, not {value!r}")
-            if field.type == "int" and not isinstance(value, int):
+            whole = str(field.type).startswith("int") and value is not None
+            if whole and not isinstance(value, int):
                 raise ValueError(f"Config.{field.name} must be a whole number, not {value!r}")
         if self.receive_window > MAX_WINDOW:
             raise ValueError(f"Config.receive_window must fit 32 bits, not {self.receive_window!r}")
         if self.max_frame_size + MAX_HEAD > self.max_message_size:
             raise ValueError("Config.max_message_size must exceed max_frame_size by 16")
+
+    def _check_proxies(self) -> None:
+        proxies = strings("trusted_proxies", self.trusted_proxies, "10.0.0.0/8")
+        try:
+            Proxies(proxies)
+        except ValueError as error:
+            raise ValueError(f"Config.trusted_proxies: {error}") from error
+        object.__setattr__(self, "trusted_proxies", proxies)  # not what a user may change
 
 
 # The ACK body of the founding text is a uint32.

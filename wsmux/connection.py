@@ -14,7 +14,13 @@ from .config import Config
 from .deadlines import Deadline
 from .engine import Engine
 from .entry import Entry
-from .exceptions import ConnectionClosedOK, LocalProtocolError, StreamRefused, WsmuxError
+from .exceptions import (
+    ConnectionClosed,
+    ConnectionClosedOK,
+    LocalProtocolError,
+    StreamRefused,
+    WsmuxError,
+)
 from .explaining import findings, look, thread_names
 from .pacing import Turns
 from .protocols.base import MuxProtocol, Role
@@ -26,6 +32,9 @@ from .stream import Stream
 __all__ = ["Connection", "StartOn"]
 
 StartOn = Literal["open", "data"]
+
+# RFC 6455 section 7.4.1: the code of an end that came without one.
+LOST = 1006
 
 
 class Connection:
@@ -98,6 +107,32 @@ class Connection:
     def error(self) -> WsmuxError | None:
         """What ended the connection, ``None`` while it lives; to be looked at, not raised."""
         return self._engine.channel.error
+
+    @property
+    def close_code(self) -> int | None:
+        """The code that the connection ended with, ``None`` while it lives.
+
+        The first cause counts, whichever side it came from: 1000 for a peer that has finished, or
+        ``close()`` here; 1001 for a server that stops or a client that leaves; else what the side
+        that closed gave. 1006 stands for an end without a closing message, such as ``abort()``, a
+        lost network and the copy in a forked child; what happened then, ``close_reason`` says.
+        ``yamux`` and ``bymux`` over a plain socket have no codes: a peer's clean end is 1000 there.
+        """
+        error = self._engine.channel.error
+        if error is None:
+            return None
+        return error.code if isinstance(error, ConnectionClosed) else LOST
+
+    @property
+    def close_reason(self) -> str | None:
+        """What was said with ``close_code``, often nothing; ``None`` while the connection lives.
+
+        It is the peer's text where the peer closed, and this library's where a connection was lost.
+        """
+        error = self._engine.channel.error
+        if error is None:
+            return None
+        return error.reason if isinstance(error, ConnectionClosed) else str(error)
 
     # Opening and accepting
 
@@ -174,7 +209,12 @@ class Connection:
             raise
 
     def __iter__(self) -> Iterator[Stream]:
-        """Accept streams until the connection closes cleanly; any other end raises."""
+        """Accept streams until the connection closes cleanly; any other end raises.
+
+        Clean are 1000 and 1001, which end the loop alike: afterwards ``close_code`` tells a peer
+        that has finished (1000) from one that goes away (1001), as a server that is restarted does,
+        and to which a client may connect anew.
+        """
         while True:
             try:
                 yield self.accept_stream()

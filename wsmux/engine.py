@@ -30,6 +30,7 @@ from .exceptions import (
     ConnectionClosedError,
     ForkedError,
     FrameError,
+    NoThreadError,
     RemoteProtocolError,
     closed_error,
     protocol_failure,
@@ -37,13 +38,14 @@ from .exceptions import (
 from .growing import grow_locked
 from .interrupts import is_interrupt
 from .logs import logger
-from .memory import ProcessMemory
+from .memory import REPORT_STEP, Verdict, process_memory
 from .pings import Pings, WirePing
 from .protocols.base import MuxProtocol
 from .protocols.carrier import Kind, Received
 from .reasons import Reasons
 from .recorder import finish
 from .sendqueue import SendQueue
+from .starting import start_thread
 from .streamtable import PRESSURE, StreamTable
 from .waiter import WaitList, wake
 
@@ -52,13 +54,9 @@ __all__ = ["Engine"]
 # Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
 SLICE = 64
 
-# Unread bytes that may change before the process's sum is told: a lock for each message costs.
-REPORT_STEP = 16 * 1024
-
 _BINARY = Kind.BINARY
 
 _log = logger("wsmux")
-_memory: ProcessMemory[Engine] = ProcessMemory()
 
 
 class Engine:
@@ -83,7 +81,7 @@ class Engine:
         self.channel, self.protocol = channel, protocol
         pings, now = Pings(protocol, channel), time.monotonic()
         self.table = StreamTable(
-            protocol, self.config, reasons, _memory, pings, accept_streams, start_on_data, now
+            protocol, self.config, reasons, pings, accept_streams, start_on_data, now
         )
         self._max_process = channel.config.max_process_buffer
         self._pressure = channel.config.max_connection_buffer * PRESSURE
@@ -91,15 +89,15 @@ class Engine:
         self._reasons = reasons
         self._abandoned: deque[Entry] = deque()
         self._rouse = False  # somebody may have been collected and not woken
-        self._reported = 0  # unread bytes last reported to the process's sum
+        self._reported = 0  # bytes held that were last reported to the process's sum
         self._failure: RemoteProtocolError | None = None  # to be logged
         self._deaf = False  # the end of the connection was told to everybody
         self.initial: list[Entry] = self._start()
         channel.owner_timer = self.table.next_timer()
         self.thread = threading.Thread(target=self.run, name=f"{channel.name}-io", daemon=True)
         try:
-            self.thread.start()
-        except RuntimeError:  # the system has no thread to give
+            start_thread(self.thread)
+        except NoThreadError:
             channel.discard()
             raise
 
@@ -147,19 +145,29 @@ class Engine:
         """Make the I/O thread look at its timers and queues."""
         self.channel.wake()
 
-    def interrupted(self, error: BaseException, changing: bool, entry: Entry | None = None) -> None:
+    def interrupted(
+        self,
+        error: BaseException,
+        changing: bool,
+        entry: Entry | None = None,
+        lost: Entry | None = None,
+    ) -> None:
         """Make good what a call left behind that a signal handler ended by raising ``error``.
 
         The I/O thread sends what was queued, and wakes whom the call meant to wake. A change that
-        was cut in the middle cannot be made good: the connection ends. Ordinary errors leave
-        nothing behind.
+        was cut in the middle cannot be made good: the connection ends. Nor can ``lost``, a stream
+        whose reader had taken bytes: it is reset. Ordinary errors leave nothing else behind.
         """
-        if not is_interrupt(error):
+        if lost is not None:
+            self.abandon(lost)  # a second interrupt may end this one
+        elif not is_interrupt(error):
             return
         wakes: list[Bell] = []
         with self.mutex:
             if changing:
                 self.broken_locked()
+            if lost is not None:
+                self.table.abandon(lost, wakes)
             if entry is not None:  # it may have left the table
                 entry.reader.rouse(wakes)
                 entry.writer.rouse(wakes)
@@ -331,7 +339,7 @@ class Engine:
             batches.close()
             if not isinstance(self.channel.error, ForkedError):
                 self.wake_everybody()
-                _memory.forget(self)
+                process_memory.forget(self)
                 finish(self.channel)
 
     def _handle(self, messages: list[Received]) -> None:
@@ -345,6 +353,7 @@ class Engine:
                 wake(wakes)
             if part is not messages:
                 self.flush()  # the answers to many, before they are too many
+        held = self._held()
         # Is there more to do than what messages of running streams ask for? A glance is enough:
         # who changes these afterwards wakes this thread.
         if (
@@ -354,7 +363,7 @@ class Engine:
             or self._rouse
             or self.quiet.parked
             or channel.error is not None
-            or table.unread > self._pressure
+            or held + channel.held() > self._pressure
             or channel.now >= channel.look_at
         ):
             with channel.mutex:
@@ -364,11 +373,15 @@ class Engine:
                 _log.info("%s: the peer broke the protocol: %s", channel.name, self._failure)
                 self._failure = None
         if (
-            not -REPORT_STEP < table.unread - self._reported < REPORT_STEP
+            not -REPORT_STEP < held - self._reported < REPORT_STEP
             or not messages
-            or _memory.total > self._max_process
+            or process_memory.total > self._max_process
         ):
             self._limit_process_memory()
+
+    def _held(self) -> int:
+        """Return the bytes that the peer has sent and nobody has read, whole frames or not."""
+        return self.table.unread + self.protocol.held()
 
     def _feed_locked(self, messages: list[Received], now: float, wakes: list[Bell]) -> None:
         if self._deaf:
@@ -388,6 +401,13 @@ class Engine:
             self.channel.fail_locked(protocol_failure(error))
         if protocol.has_output():
             self.queue_locked(provoked=True)
+        if table.write_failed:
+            self._free_writers_locked()
+
+    def _free_writers_locked(self) -> None:
+        """Have the writer that waits for the socket look whether its stream has failed."""
+        self.table.write_failed = False
+        self.queue.interrupt_locked()
 
     def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
         table = self.table
@@ -407,8 +427,9 @@ class Engine:
             table.sweep_up(now, wakes)
         except RemoteProtocolError as error:
             self.channel.fail_locked(protocol_failure(error))
-        while table.unread > (limit := table.unread_limit()):
-            table.shed(f"unread bytes exceed Config.max_connection_buffer: {limit}", wakes)
+        self._limit_memory_locked(wakes)
+        if table.write_failed:
+            self._free_writers_locked()
         table.apply(now, wakes)
         self.queue_locked()
         if not (table.entries and self.protocol.pending_closes()):
@@ -432,19 +453,37 @@ class Engine:
         limit, since = self.config.idle_timeout, self.table.idle_since
         return limit is not None and since is not None and now >= since + limit
 
+    def _limit_memory_locked(self, wakes: list[Bell]) -> None:
+        """Give up what holds most while the connection holds more than it may."""
+        while self.channel.error is None:
+            limit = self.table.unread_limit()
+            if self._held() + self.channel.held() <= limit:
+                break
+            self._give_up_locked(f"Config.max_connection_buffer: {limit}", wakes)
+
     def _limit_process_memory(self) -> None:
-        """Report what is unread; have the connection that holds most reset its largest stream."""
-        while True:
-            self._reported = self.table.unread
-            largest = _memory.report(self, self._reported, self._max_process)
-            if largest is not self:
+        """Report what is held; give up what holds most where this connection must."""
+        while self.channel.error is None:
+            self._reported = self._held()
+            verdict = process_memory.report(self, self._reported, self._max_process)
+            if verdict is not Verdict.GIVE_UP:
                 break
             wakes: list[Bell] = []
             with self.mutex:
-                if self.table.unread >= self._reported:  # else read in the meantime: look again
-                    detail = f"unread bytes exceed Config.max_process_buffer: {self._max_process}"
-                    self.table.shed(detail, wakes)
+                if self._held() >= self._reported:  # else read in the meantime: look again
+                    self._give_up_locked(f"Config.max_process_buffer: {self._max_process}", wakes)
                     self.settle_locked(wakes)
             wake(wakes)
-        if largest is not None:
-            largest.wake()  # its own thread reports first, then acts
+        if self.channel.error is not None:
+            process_memory.forget(self)  # it ends: nothing more comes, and what is left is read
+
+    def _give_up_locked(self, limit: str, wakes: list[Bell]) -> None:
+        """Reset the stream with most unread bytes, or end it all for a larger half-sent message."""
+        partial = self.protocol.held() + self.channel.held()
+        entry = self.table.largest()
+        if entry is not None and entry.buffer.size >= partial:
+            self.table.shed(entry, f"unread bytes exceed {limit}", wakes)
+        elif partial:
+            text = f"{partial} bytes of a message that is not whole and unread ones exceed {limit}"
+            self.channel.fail_locked(closed_error(1008, text, "local"))
+            self._deaf = True

@@ -20,6 +20,7 @@
     │   └── StreamRefused                          .code; the peer handled nothing of it
     ├── WriteTimeout (TimeoutError)           .bytes_written
     ├── ConcurrencyError                      a second reader or writer on one stream
+    ├── NoThreadError (RuntimeError)          no thread: the system has none, or Python is exiting
     └── ForkedError                           the object belongs to the parent process
 
 Timeouts are the builtin ``TimeoutError``; a write that runs out of time raises its subclass
@@ -45,6 +46,7 @@ __all__ = [
     "FrameError",
     "HandshakeError",
     "LocalProtocolError",
+    "NoThreadError",
     "ProtocolError",
     "RemoteProtocolError",
     "StreamError",
@@ -209,7 +211,8 @@ def closed_error(code: int, reason: str = "", side: Side | None = None) -> Conne
 def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
     """Return the end of a connection whose peer broke ``failure``'s rule, or gave it up."""
     error = closed_error(failure.code, str(failure), failure.ended_by)
-    error.__cause__ = failure
+    # Without its frames, which lead to what it ended: memory would wait for the garbage collector.
+    error.__cause__ = failure.with_traceback(None)
     return error
 
 
@@ -279,6 +282,16 @@ class WriteTimeout(WsmuxError, TimeoutError):
 
 class ConcurrencyError(WsmuxError):
     """Report a second thread that reads, or writes, a stream while another one does."""
+
+    side: Side | None = "local"
+
+
+class NoThreadError(WsmuxError, RuntimeError):
+    """Report that a thread could not be started, so that what needs one did not come about.
+
+    The system has none to give; or the interpreter is exiting, when CPython 3.12 starts none: what
+    ``atexit`` functions need is to be opened before.
+    """
 
     side: Side | None = "local"
 

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from .stream import Stream
 
-__all__ = ["make_file"]
+__all__ = ["Both", "ReadBytes", "Text", "TextOptions", "WriteBytes", "make_file"]
+
+# The modes of ``Stream.makefile``, by the file that each makes.
+Both: TypeAlias = Literal["rwb", "rbw", "wrb", "wbr", "brw", "bwr"]
+ReadBytes: TypeAlias = Literal["rb", "br"]
+WriteBytes: TypeAlias = Literal["wb", "bw"]
+Text: TypeAlias = Literal["r", "w", "rw", "wr"]
+
+File: TypeAlias = io.BufferedRWPair | io.BufferedReader | io.BufferedWriter | io.TextIOWrapper
 
 
-def make_file(stream: Stream, mode: str, buffering: int, text: Mapping[str, Any]) -> Any:
+class TextOptions(TypedDict, total=False):
+    """Describe the arguments that text files take; see ``io.TextIOWrapper``."""
+
+    encoding: str | None
+    errors: str | None
+    newline: str | None
+    line_buffering: bool
+    write_through: bool
+
+
+def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOptions]) -> File:
     """Return a file as ``Stream.makefile`` tells.
 
     Raises:
@@ -21,14 +38,15 @@ def make_file(stream: Stream, mode: str, buffering: int, text: Mapping[str, Any]
     if set(mode) - set("rwb") or not set(mode) & set("rw"):
         raise ValueError(f"mode must be made of r, w and b, not {mode!r}")
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
-    buffered: Any
+    buffered: Any  # a pair is a buffer that TextIOWrapper takes, but not by its stub
     if "r" in mode and "w" in mode:
         buffered = _BufferedPair(stream, size)
     elif "r" in mode:
         buffered = io.BufferedReader(stream, size)
     else:
         buffered = io.BufferedWriter(stream, size)
-    return buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
+    made: File = buffered if "b" in mode else io.TextIOWrapper(buffered, **text)
+    return made
 
 
 class _BufferedPair(io.BufferedRWPair):

@@ -9,10 +9,13 @@ in the way that each server takes without writing a word: ``StopIteration`` for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from .acceptor import DRAIN
+from .admission import Admission
+from .arguments import strings
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
@@ -21,9 +24,11 @@ from .exceptions import HandshakeError
 from .flask_debug import debug_blueprint
 from .flask_responses import Ended, Flask, Response, refusal, request
 from .flask_script import script_blueprint
+from .hints import field_hints
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
+from .transports.origin import allowed_origins
 from .transports.websocket_server import accept, check_request, request_of
 from .transports.wires import subprotocols
 from .workers import StreamHandler
@@ -50,13 +55,14 @@ class Mux:
     keyword arguments are those of ``wsmux.serve``. Without ``app``, call ``init_app`` later.
     """
 
+    @field_hints(Config, "config")
     def __init__(
         self,
         app: Flask | None = None,
         *,
         protocols: Iterable[str] = ("wsmux",),
         config: Config | None = None,
-        origins: Collection[str] | None = None,
+        origins: Iterable[str] | None = None,
         accept_streams: bool = True,
         start_on: StartOn = "open",
         workers: int = DEFAULT_WORKERS,
@@ -64,9 +70,9 @@ class Mux:
         reason_to_code: ReasonToCode | None = None,
         bymux_state: BymuxState | None = None,
     ) -> None:
-        self._protocols = tuple(protocols)
+        self._protocols = strings("protocols", protocols, "wsmux")
         subprotocols(self._protocols)  # raises for an unknown name
-        self._origins = origins
+        self._origins = allowed_origins(origins)
         self._options: dict[str, Any] = {
             "config": config or Config(),
             "accept_streams": accept_streams,
@@ -77,6 +83,7 @@ class Mux:
             "bymux_state": bymux_state,
         }
         Behaviour(**self._options)  # raises for a bad value
+        self._admission = Admission(self._options["config"], "a route of Mux")
         self._served = Served(self._options["config"].close_timeout)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
@@ -127,7 +134,11 @@ class Mux:
         return self._decorator(path, options, streams=False)
 
     def stream_route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Serve ``handler(stream)`` at a path, for each stream that a client opens."""
+        """Serve ``handler(stream, **variables)`` at a path, for each stream a client opens.
+
+        As many at once as there are ``workers``, each in a thread of its own; Flask's routing
+        options apply.
+        """
         return self._decorator(path, options, streams=True)
 
     def _decorator(
@@ -135,9 +146,8 @@ class Mux:
     ) -> Callable[[Handler], Handler]:
         def decorate(handler: Handler) -> Handler:
             def view(**variables: Any) -> Response:
-                if streams:
-                    return self._serve(None, handler)
-                return self._serve(lambda connection: handler(connection, **variables), None)
+                serve = partial(handler, **variables)
+                return self._serve(None, serve) if streams else self._serve(serve, None)
 
             view.__name__ = handler.__name__
             if self._app is None:
@@ -155,6 +165,22 @@ class Mux:
         try:
             protocol = check_request(environ, self._protocols, self._origins)
             self._served.check()
+            guest = self._admission.admit(environ)
+        except HandshakeError as error:
+            return refusal(error)
+        try:
+            return self._serve_admitted(environ, protocol, handler, stream_handler)
+        finally:
+            self._admission.leave(guest)
+
+    def _serve_admitted(
+        self,
+        environ: dict[str, Any],
+        protocol: str,
+        handler: ConnectionHandler | None,
+        stream_handler: StreamHandler | None,
+    ) -> Response:
+        try:
             accepted = accept(environ, protocol)
         except HandshakeError as error:
             return refusal(error)

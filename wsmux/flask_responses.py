@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from .hints import how_to_install
 
 try:
     from flask import Blueprint, Flask, Response, request
 except ImportError as error:
-    raise ImportError("wsmux.flask needs Flask: pip install 'wsmux-streams[flask]'") from error
+    raise ImportError(f"wsmux.flask needs Flask: {how_to_install('flask')}") from error
 
 from .exceptions import HandshakeError
+from .logs import logger
 from .transports.http_request import refusal_headers
 
 __all__ = ["Blueprint", "Ended", "Flask", "Response", "refusal", "request"]
 
+_log = logger("wsmux")
+
 
 def refusal(error: HandshakeError) -> Response:
-    """Return what tells a client why it is refused."""
+    """Return what tells a client why it is refused, and log it."""
     status = error.status or 400
+    _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
     headers = refusal_headers(status)
     if not _takes_upgrades(request.environ):
         del headers["Connection"]  # which other servers do not let applications say
-    return Response(f"{error}\n", status=status, headers=headers)
+    response = Response(f"{error}\n", status=status, headers=headers)
+    if (sock := request.environ.get("gunicorn.socket")) is not None:
+        response.call_on_close(partial(_end_reading, sock))
+    return response
+
+
+def _end_reading(sock: socket.socket) -> None:
+    """Have gunicorn find the end of a connection that was refused.
+
+    It passes over ``Connection: close`` of an application, and would take what came behind the
+    request for the next one.
+    """
+    with suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as same:
+        same.shutdown(socket.SHUT_RD)
 
 
 def _takes_upgrades(environ: Mapping[str, Any]) -> bool:

@@ -7,13 +7,15 @@ not be made good; what came from outside may.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from .exceptions import WsmuxError
 
 __all__ = ["is_interrupt"]
 
-HERE = str(Path(__file__).parent)
+# With the separator, or a package beside this one whose name begins alike would count as this one.
+HERE = str(Path(__file__).parent) + os.sep
 
 # What this package raises where it says so.
 OWN = (WsmuxError, TimeoutError, TypeError, ValueError)

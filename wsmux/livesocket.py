@@ -18,9 +18,11 @@ from types import TracebackType
 from typing import Self
 
 from . import forks
+from .exceptions import NoThreadError
 from .live import STALLED_AFTER, document
 from .logs import logger
 from .sources import Connections, Watched
+from .starting import register, start_thread
 from .waiter import Flag
 
 __all__ = ["LiveSocket", "socket_path"]
@@ -59,7 +61,7 @@ class LiveSocket:
 
     Raises:
         ValueError: ``stalled_after`` is not above 0.
-        RuntimeError: this process publishes already, or the system has no thread to give.
+        RuntimeError: this process publishes already. NoThreadError: there is no thread.
         OSError: the socket cannot be made, or its directory can be entered by others.
     """
 
@@ -80,11 +82,12 @@ class LiveSocket:
         self._stopping, self._stopped = threading.Lock(), Flag()
         self._thread = threading.Thread(target=self._run, name="wsmux-live", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError:
+            start_thread(self._thread)
+        except NoThreadError:
             self._let_go()
             raise
         forks.register(self)
+        register(self)
 
     def stop(self) -> None:
         """Publish no longer. Waits for who is looking, for five seconds at most."""
@@ -94,6 +97,10 @@ class LiveSocket:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._thread.join()
         self._let_go()
+
+    def leave(self) -> None:
+        """End with the interpreter; see ``starting``."""
+        self.stop()
 
     def _let_go(self) -> None:
         self._listener.close()

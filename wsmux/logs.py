@@ -11,7 +11,9 @@ Every logger of this package is made by ``logger``. What passes through one is
 - cut: of each value the first 500 characters, of a traceback the last 16,000.
 
 What an application says in its own words, such as to ``wsgi.errors``, is logged with
-``extra=VERBATIM`` and passes as it is.
+``extra=VERBATIM`` and passes as it is. Lines of one place that each say something else, and whose
+number the caller bounds itself, are logged with ``extra=PACED``: they are escaped and cut, not
+counted.
 
 It is a filter on the logger, so it holds whatever handlers and formatters the application has, but
 for those that format ``exc_info`` by themselves.
@@ -26,7 +28,7 @@ import time
 import traceback
 from collections import OrderedDict
 
-__all__ = ["MAX_VALUE", "PAUSE", "VERBATIM", "forget", "logger", "printable"]
+__all__ = ["MAX_VALUE", "PACED", "PAUSE", "VERBATIM", "forget", "logger", "printable"]
 
 # Seconds between two lines of one cause.
 PAUSE = 1.0
@@ -42,6 +44,9 @@ Cause = tuple[object, ...]
 
 # For ``extra=`` of a line that is the application's own.
 VERBATIM = {"verbatim": True}
+
+# For ``extra=`` of a line that is one of no more than its caller lets out.
+PACED = {"paced": True}
 
 
 def printable(text: str, most: int = MAX_VALUE) -> str:
@@ -86,7 +91,7 @@ class _Guard(logging.Filter):
         if getattr(record, "verbatim", False):
             return True
         left_out = 0
-        if record.levelno > logging.DEBUG:
+        if record.levelno > logging.DEBUG and not getattr(record, "paced", False):
             passed = self._passed(_cause(record), time.monotonic())
             if passed is None:
                 return False

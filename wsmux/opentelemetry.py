@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .hints import how_to_install
+
 try:
     from opentelemetry import trace
     from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 except ImportError as error:  # pragma: no cover - depends on what is installed
-    text = "wsmux.opentelemetry needs opentelemetry-api: pip install 'wsmux-streams[tracing]'"
+    text = f"wsmux.opentelemetry needs opentelemetry-api: {how_to_install('tracing')}"
     raise ImportError(text) from error
 
 from .connection import Connection

@@ -2,7 +2,7 @@
 
 ::
 
-    numbers = wsmux.prometheus.collector(lambda: server.connections)
+    numbers = wsmux.prometheus.collector(server)  # or a Mux, or connections
 
 Nothing is counted twice: what is shown is read from ``connection.stats()`` when Prometheus asks,
 and costs nothing between. Connections are summed by role and wire, since a label for each would
@@ -14,23 +14,25 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TypeAlias
+
+from .hints import how_to_install
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import REGISTRY, Collector, CollectorRegistry
 except ImportError as error:  # pragma: no cover - the tests need it
-    text = "wsmux.prometheus needs prometheus-client: pip install 'wsmux-streams[metrics]'"
+    text = f"wsmux.prometheus needs prometheus-client: {how_to_install('metrics')}"
     raise ImportError(text) from error
 
 from .connection import Connection
 from .snapshots import ConnectionStats
+from .sources import Connections, Serving, Watched
 
 __all__ = ["ConnectionCollector", "collector"]
 
-Connections: TypeAlias = Callable[[], Iterable[Connection]] | Iterable[Connection]
 Labels: TypeAlias = tuple[str, str]
 
 LABELS = ("role", "protocol")
@@ -58,14 +60,21 @@ class ConnectionCollector(Collector):
     """Be a Prometheus collector over connections; made by ``collector``. Any thread may use it."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+        self._named = Watched(connections)  # raises for a wrong one now, not when it is asked
+        if isinstance(connections, Collection) and not isinstance(connections, Serving):
+            self._named = Watched(lambda: connections)  # what is put into it later counts as well
         self._lock = threading.Lock()
         self._known: dict[str, Connection] = {}
         self._past: dict[Labels, Counter[str]] = {}  # of those that have ended
         self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # that are in it
 
     def add(self, connection: Connection) -> None:
-        """Show a connection from now on, and what it did in all once it has ended."""
+        """Show a connection from now on, and what it did in all once it has ended.
+
+        Raises:
+            TypeError: it is none.
+        """
+        Watched((connection,))
         with self._lock:
             self._known[connection.name] = connection
 
@@ -75,7 +84,7 @@ class ConnectionCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read the numbers; called by the registry."""
-        given = self._connections() if callable(self._connections) else self._connections
+        given = self._named.all()
         with self._lock:
             self._known |= {each.name: each for each in given if each not in self._ended}
             totals = {labels: Counter(past) for labels, past in self._past.items()}
@@ -136,8 +145,9 @@ def collector(
     """Register a collector over connections, and return it.
 
     Args:
-        connections: those to show: a collection, or a function that returns one, asked each time,
-            such as ``lambda: server.connections``. Further ones are given by ``add``.
+        connections: those to show, as for ``StallWatch``: a connection, a ``Server`` or ``Mux``
+            (weakly held), a collection, or a function that returns one. A collection, too, is
+            looked at each time. Further connections are given by ``add``.
         registry: where to register; the process's own by default.
 
     A connection that was shown once is remembered until it has ended and that was shown too, so
@@ -145,6 +155,7 @@ def collector(
     was given to ``add``.
 
     Raises:
+        TypeError: ``connections`` is nothing of that kind.
         ValueError: there is one in the registry already.
     """
     made = ConnectionCollector(connections)

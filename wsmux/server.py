@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from .access import Access, TokenCheck
+from .arguments import strings
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
 from .deadlines import Deadline
 from .draining import REASON, end_connections
 from .exceptions import HandshakeError
+from .hints import field_hints
 from .logs import logger
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
+from .transports.origin import allowed_origins
 from .transports.tcp import SCHEME
 from .transports.websocket_server import check_request, check_upgrade, request_of
 from .transports.wires import subprotocols
@@ -44,17 +48,19 @@ class Server(Acceptor):
         listener: socket.socket,
         behaviour: Behaviour,
         *,
-        protocols: tuple[str, ...],
+        protocols: Iterable[str],
         transport: Transport,
-        origins: Collection[str] | None,
+        origins: Iterable[str] | None,
         ssl_context: ssl.SSLContext | None,
         max_connections: int,
+        access: Access | None = None,
     ) -> None:
+        self._access = access or Access(None)
         self._handler = handler
         self._behaviour = behaviour
-        self._protocols = protocols
+        self._protocols = strings("protocols", protocols, "wsmux")
         self._plain = transport == "tcp"
-        self._origins = origins
+        self._origins = allowed_origins(origins)
         self._connections: set[Connection] = set()
         super().__init__(
             listener,
@@ -123,9 +129,12 @@ class Server(Acceptor):
         try:
             sock = self._secure(sock, deadline)
             if self._plain:
+                self._settle()
                 return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
             environ = self._request(sock, address, deadline)
-            if self._take(sock, environ, check_upgrade(environ, self._origins)):
+            offered = check_upgrade(environ, self._origins)
+            self._access.check(environ)
+            if self._take(sock, environ, offered):
                 return None
             protocol = check_request(environ, self._protocols, self._origins)
             sock = self._upgrade(sock, environ, protocol)
@@ -149,6 +158,7 @@ class Server(Acceptor):
         return False
 
 
+@field_hints(Config, "config")
 def serve(
     handler: ConnectionHandler | None = None,
     host: str = "127.0.0.1",
@@ -160,7 +170,8 @@ def serve(
     config: Config | None = None,
     max_connections: int = MAX_CONNECTIONS,
     # the request
-    origins: Collection[str] | None = None,
+    origins: Iterable[str] | None = None,
+    token: TokenCheck | None = None,
     ssl_context: ssl.SSLContext | None = None,
     # incoming streams
     accept_streams: bool = True,
@@ -178,18 +189,30 @@ def serve(
         handler: called with each ``Connection``, in its own thread; the connection is closed when
             it returns, with 1011 when it raises.
         host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        protocols: the wires to serve, each client in its own. ``"js-ws"`` is given to clients that
-            offer no subprotocol; any other client without a common one is refused with 400.
+        protocols: the wires to serve, each client in its own. A client that offers no subprotocol
+            gets ``"js-ws"`` where that is served, else the wire where it is the only one; any other
+            client without a common subprotocol is refused with 400.
         transport: ``"tcp"`` serves plain sockets, without a WebSocket, in the one wire named.
-        config: the limits of each connection.
-        max_connections: served at once; a further client gets 503.
-        origins: the only origins that a browser page may connect from, compared whole; ``"*"``
-            accepts all. By default only pages of the same scheme, host and port.
+        config: the limits of each connection, and of what one address may hold of the server.
+        max_connections: served at once, those in their handshake included. A further client takes
+            the place of a handshake that has taken two seconds; without any it gets 503.
+        origins: the only origins that a browser page may connect from, such as
+            ``["https://example.org"]``, compared whole; ``["*"]`` accepts all. By default only
+            pages of the same scheme, host and port; ``"loopback"`` in the list accepts those of
+            them that have ``localhost`` or a loopback address for a host, so not a page whose own
+            name was made to resolve to this machine.
+        token: what clients must send as ``Authorization: Bearer TOKEN``, else they get 401 before
+            there is a WebSocket: a string, several, or a function of one that returns whether it
+            is good. By default whoever can connect may.
         ssl_context: a server-side context, for ``wss://``.
         stream_handler: called with each stream that the client opens, in a worker thread, and
             closes it afterwards. One of the two handlers must be given; both may be.
 
     The other arguments are those of ``connect``.
+
+    Raises:
+        TypeError: ``origins`` or ``protocols`` is no collection of strings. ValueError: an argument
+            is wrong, such as an origin that no page can have. OSError: it cannot listen there.
 
     >>> import wsmux
     >>> with wsmux.serve(stream_handler=lambda stream: stream.write(stream.read())) as server:
@@ -202,12 +225,16 @@ def serve(
     """
     if handler is None and stream_handler is None:
         raise ValueError("serve() needs a handler or a stream_handler")
-    names = tuple(protocols)
+    names = strings("protocols", protocols, "wsmux")
+    pages = allowed_origins(origins)  # before anything is opened
     subprotocols(names)  # raises for an unknown name
     if transport not in ("websocket", "tcp"):
         raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
     if transport == "tcp" and len(names) != 1:
         raise ValueError("a plain socket has no handshake to choose a protocol in: name one")
+    if transport == "tcp" and token is not None:
+        raise ValueError("a plain socket has no request that could carry a token: serve WebSockets")
+    access = Access(token)  # raises for what cannot be one
     behaviour = Behaviour(
         config=config or Config(),
         accept_streams=accept_streams,
@@ -224,7 +251,8 @@ def serve(
         behaviour,
         protocols=names,
         transport=transport,
-        origins=origins,
+        origins=pages,
         ssl_context=ssl_context,
         max_connections=max_connections,
+        access=access,
     )

@@ -12,6 +12,7 @@ the stream was reset, or its connection lost    the socket is reset: ``ECONNRESE
 the socket was reset, or failed                 the stream is reset
 the peer reads no further                       what still comes from the socket is dropped
 nobody reads from the socket (``EPIPE``)        ``close_read()``
+this side closed the stream itself              the socket is reset; what it held is dropped
 ==============================================  ==================================================
 
 Both threads wait in ``poll``, on the socket and on a wake-up: ``shutdown`` would wake them as well,
@@ -34,6 +35,7 @@ from .deadlines import Deadline
 from .exceptions import StreamWriteClosed, WsmuxError, fresh_copy
 from .logs import logger
 from .sockio import Wakeup
+from .starting import start_thread
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -70,7 +72,8 @@ def carry(stream: Stream, sock: socket.socket) -> None:
 
     Raises:
         WsmuxError: the stream failed; the socket was reset. OSError: the socket failed; the stream
-        was reset. RuntimeError: the system has no thread; both were.
+        was reset. NoThreadError: there is no thread; both were. ValueError: another thread
+        closed the stream; the socket was reset.
     """
     _Carrier(stream, sock).run()
 
@@ -82,7 +85,7 @@ def as_socket(stream: Stream) -> socket.socket:
     try:
         carrier = _Carrier(stream, ours, theirs)
         name = f"{_name(stream)}-down"
-        threading.Thread(target=carrier.run_silently, name=name, daemon=True).start()
+        start_thread(threading.Thread(target=carrier.run_silently, name=name, daemon=True))
     except BaseException:
         if carrier is not None:
             carrier.forked()  # lets go of everything
@@ -160,10 +163,14 @@ class _Carrier:
         forks.register(self)
 
     def run_silently(self) -> None:
-        """Be the thread behind a socket; whoever holds that socket has been told of any failure."""
+        """Be the thread behind a socket; whoever holds that socket has been told of any failure.
+
+        A stream raises ``ValueError`` once its owner has closed it, as the end of its ``with``
+        block does.
+        """
         try:
             self.run()
-        except (WsmuxError, OSError, RuntimeError) as error:
+        except (WsmuxError, OSError, RuntimeError, ValueError) as error:
             _log.info("the socket of %s ended: %s", _name(self._stream), error)
 
     def run(self) -> None:
@@ -171,7 +178,7 @@ class _Carrier:
             target=self._until_over, args=(self._up,), name=f"{_name(self._stream)}-up", daemon=True
         )
         try:
-            up.start()
+            start_thread(up)
             self._until_over(self._down)
             up.join()
         except BaseException as error:  # no thread, or an interrupt of this one

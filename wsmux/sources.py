@@ -32,7 +32,8 @@ Connections: TypeAlias = (
 class Watched:
     """Look up the connections that somebody named.
 
-    Who serves them is not kept alive by it. A collection is copied; a function is asked each time.
+    Who serves them is not kept alive by it. A collection is copied; a function is asked each time,
+    and what it returns is checked then.
 
     Raises:
         TypeError: it is nothing of what ``Connections`` lists.
@@ -44,26 +45,49 @@ class Watched:
         self._fixed: tuple[Connection, ...] = ()
         if isinstance(named, Connection):
             self._fixed = (named,)
+        elif isinstance(named, type):  # a class has what its instances have, but serves nothing
+            raise _unfit(named)
         elif isinstance(named, Serving):
             self._server = weakref.ref(named)
         elif callable(named):
             self._ask = named
         else:
-            self._fixed = tuple(named)
-            for each in self._fixed:
-                if not isinstance(each, Connection):
-                    raise TypeError(f"a connection is wanted, not {each!r}")
+            self._fixed = tuple(_checked(named))
 
     def living(self) -> list[Connection] | None:
         """Return those that have not ended; ``None`` when there will never be one again."""
-        ends = True
+        found = [connection for connection in self.all() if not connection.closed]
+        return None if self._ends() and not found else found
+
+    def all(self) -> list[Connection]:
+        """Return those that are named at this moment, whether they have ended or not."""
         if self._server is not None:
             server = self._server()
-            found = [] if server is None else list(server.connections)
-            ends = server is None or server.stopping
-        elif self._ask is not None:
-            found, ends = list(self._ask()), False
-        else:
-            found = list(self._fixed)
-        found = [connection for connection in found if not connection.closed]
-        return None if ends and not found else found
+            return [] if server is None else list(server.connections)
+        if self._ask is not None:
+            return _checked(self._ask())
+        return list(self._fixed)
+
+    def _ends(self) -> bool:
+        """Tell whether no further one will be named."""
+        if self._server is not None:
+            server = self._server()
+            return server is None or server.stopping
+        return self._ask is None
+
+
+def _checked(found: Iterable[Connection]) -> list[Connection]:
+    if not isinstance(found, Iterable) or isinstance(found, Connection):  # that yields streams
+        raise _unfit(found)
+    connections = list(found)
+    for each in connections:
+        if not isinstance(each, Connection):
+            raise TypeError(f"a connection is wanted, not {each!r}")
+    return connections
+
+
+def _unfit(named: object) -> TypeError:
+    return TypeError(
+        "expected a connection, a Server or Mux, a collection of connections, or a function that"
+        f" returns one, not {named!r}"
+    )

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from .bell import Bell
 from .buffer import ByteQueue
@@ -24,7 +24,7 @@ from .exceptions import (
     StreamReset,
     WriteTimeout,
 )
-from .filelike import make_file
+from .filelike import Both, ReadBytes, Text, TextOptions, WriteBytes, make_file
 from .interrupts import is_interrupt
 from .sockets import as_socket
 
@@ -63,7 +63,7 @@ class Stream(io.RawIOBase):
         self._connection = connection
         self._engine = engine
         self._entry = entry
-        self._dropped = False
+        self._dropped = self._abandoned = False
         self.timeout: float | None = engine.config.stream_timeout
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Stream(io.RawIOBase):
     @property
     def closed(self) -> bool:
         """Whether this side has closed or reset the stream."""
-        return self._entry.closed
+        return self._entry.closed or self._abandoned
 
     def readable(self) -> bool:
         """Return true, as a file that can be read does."""
@@ -185,8 +185,9 @@ class Stream(io.RawIOBase):
             return taken
         except BaseException as error:
             if taking:
-                engine.interrupted(error, changing)
-                engine.abandon(entry)  # the caller never gets what was taken: no silent hole
+                # The caller never gets what was taken. No silent hole: the next read must find the
+                # stream reset, though the I/O thread comes later to tell the peer.
+                engine.interrupted(error, changing, lost=entry)
             raise
 
     def _wait_bytes_locked(self, deadline: Deadline, wanted: int, enough: int) -> Failure | None:
@@ -239,7 +240,10 @@ class Stream(io.RawIOBase):
             ValueError: this side has closed the writing half.
         """
         if self._dropped:
-            raise ValueError("a buffered file was dropped with bytes not flushed")
+            # In the finalizer of a buffered file: no lock may be taken, so the bytes go nowhere,
+            # and the close that follows resets the stream, which tells the peer. An error would
+            # help nobody: Python 3.13 prints it, at any moment, and those before it drop it.
+            return memoryview(data).nbytes
         if type(data) is bytes:
             view, copy = memoryview(data), False
         else:
@@ -373,6 +377,7 @@ class Stream(io.RawIOBase):
         if self._entry.closed:
             return
         if self._dropped:
+            self._abandoned = True  # a text file over the buffered one looks before it flushes
             self._engine.abandon(self._entry)
             return
         self._close_halves(write=True, read=True)
@@ -425,24 +430,49 @@ class Stream(io.RawIOBase):
         # unclosed, and will flush and close in its finalizer, where no lock may be taken.
         self._dropped = True
 
-    def makefile(self, mode: str = "rwb", buffering: int = -1, **text: Any) -> Any:
-        """Return a buffered file over the stream; closing it closes the stream.
+    @overload
+    def makefile(self, mode: Both = "rwb", buffering: int = -1) -> io.BufferedRWPair: ...
+
+    @overload
+    def makefile(self, mode: ReadBytes, buffering: int = -1) -> io.BufferedReader: ...
+
+    @overload
+    def makefile(self, mode: WriteBytes, buffering: int = -1) -> io.BufferedWriter: ...
+
+    @overload
+    def makefile(
+        self, mode: Text, buffering: int = -1, **text: Unpack[TextOptions]
+    ) -> io.TextIOWrapper: ...
+
+    @overload  # a mode that is known only when it runs; not IO[Any], which the pair is none of
+    def makefile(self, mode: str, buffering: int = -1, **text: Unpack[TextOptions]) -> Any: ...
+
+    def makefile(self, mode: str = "rwb", buffering: int = -1, **text: Unpack[TextOptions]) -> Any:
+        """Return a buffered file over the stream; closing it closes the stream, both halves.
+
+        That is unlike ``socket.makefile``, whose file leaves the socket open. A file for writing
+        that is closed, as a ``with`` block does, leaves no stream to read an answer from: where
+        one comes, ``flush()`` the file and call ``close_write()`` of the stream instead.
 
         Args:
             mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes, else text.
             buffering: buffer size in bytes, -1 for the default.
-            text: ``encoding``, ``errors``, ``newline`` of ``io.TextIOWrapper``.
+            text: ``encoding``, ``errors``, ``newline``, ``line_buffering``, ``write_through`` of
+                ``io.TextIOWrapper``.
 
-        Needed where a read must return exactly what it asks for: csv, pickle, ``readline``.
+        Needed where a read must return exactly what it asks for, while one of the stream itself
+        may be short: csv, pickle, ``readline``, pyarrow.
         """
-        return make_file(self, mode, buffering, text)
+        return make_file(self, mode, buffering, **text)
 
     def as_socket(self) -> socket.socket:
         """Return a connected TCP socket that reads and writes the stream, which it owns now.
 
         For what needs a descriptor: ``select``, ``ssl``, ``subprocess``. Two daemon threads copy
-        until both directions have ended; how ends and resets map, ``wsmux.sockets`` tells.
+        until both directions have ended; how ends and resets map, ``wsmux.sockets`` tells. Close
+        the socket, not the stream: closing the stream as well, as leaving its ``with`` block does,
+        resets the socket and drops what the threads have not copied yet.
 
-        Raises: OSError, RuntimeError: the system gives no sockets, or no threads.
+        Raises: OSError, NoThreadError: the system gives no sockets, or no threads.
         """
         return as_socket(self)

@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 from .bell import Bell
 from .config import SMALLEST_WINDOW, Config
-from .entry import Entry, read_closed, write_closed
+from .entry import Entry, Failure, read_closed, write_closed
 from .exceptions import Side, StreamRefused, StreamReset, StreamWriteClosed
-from .memory import ProcessMemory
+from .memory import process_memory
 from .pings import Pings
 from .protocols import events as ev
 from .protocols.base import InitialStream, MuxProtocol
@@ -46,6 +46,7 @@ class StreamTable:
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: bytes received and not read, of all streams.
         changed: streams came or went since the owner last kept time.
+        write_failed: a writing half failed; its writer may be waiting for the socket, and not here.
         pings: those in the wire's own words.
         sweep: ends streams that are left half open.
         peer_refuses_from: first id that a peer which is going away did not handle.
@@ -56,7 +57,6 @@ class StreamTable:
         protocol: MuxProtocol,
         config: Config,
         reasons: Reasons,
-        memory: ProcessMemory[Any],
         pings: Pings,
         accept_streams: bool,
         start_on_data: bool,
@@ -71,32 +71,18 @@ class StreamTable:
         self.unaccepted = 0
         self.opened = self.accepted = self.refused = 0
         self.accept_streams = accept_streams
-        self.changed = False
+        self.changed = self.write_failed = False
         self.peer_refuses_from: int | None = None
         self.sweep = Sweep(config, protocol, self.entries)
         self.idle_since: float | None = now
         self._protocol = protocol
         self._config = config
         self._reasons = reasons
-        self._memory = memory
         self._start_on_data = start_on_data
         self._peer_streams = 0
         self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
         self._now = now
         self._wakes: list[Bell] = []
-        self._apply: dict[type, Callable[[Any], None]] = {
-            ev.CreditGranted: self._credit_granted,
-            ev.StreamOpened: self._stream_opened,
-            ev.StreamEnded: self._stream_ended,
-            ev.StreamAborted: self._stream_aborted,
-            ev.WriteStopped: self._write_stopped,
-            ev.StreamRejected: self._stream_rejected,
-            ev.StreamFinished: self._stream_finished,
-            ev.OpenPermitted: self._open_permitted,
-            ev.GoAwayReceived: self._go_away_received,
-            ev.PongReceived: self._pong_received,
-            ev.PongsEnded: self._pongs_ended,
-        }
 
     def adopt(self, streams: Iterable[InitialStream]) -> list[Entry]:
         """Take streams that live from the start."""
@@ -135,7 +121,7 @@ class StreamTable:
         config = self._config
         short = (
             self.unread >= config.max_connection_buffer * PRESSURE
-            or self._memory.total >= config.max_process_buffer * PRESSURE
+            or process_memory.total >= config.max_process_buffer * PRESSURE
         )
         return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
 
@@ -173,12 +159,12 @@ class StreamTable:
         failure = partial(
             StreamReset, entry.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
         )
-        stopped = entry.write_failure is not None
-        entry.fail_read(failure, wakes)
-        entry.fail_write(failure, wakes)
-        if not stopped:
+        # An interrupt may end this anywhere, and the I/O thread then does all of it again.
+        if entry.write_failure is None:
             self._protocol.reset_write(entry.id, CODE_UNKNOWN)
         self._protocol.reset_read(entry.id, CODE_UNKNOWN)
+        entry.fail_read(failure, wakes)
+        self._fail_write(entry, failure, wakes)
 
     def sweep_up(self, now: float, wakes: list[Bell]) -> None:
         """Reset streams that were left half open.
@@ -187,6 +173,7 @@ class StreamTable:
             FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
         """
         for entry in self.sweep.run(now, wakes):
+            self.write_failed = True
             self.reset(entry, self._protocol.refused_code)
 
     # What the protocol reports
@@ -201,7 +188,7 @@ class StreamTable:
                 if type(event) is DataReceived:
                     self._data_received(event)
                 else:
-                    self._apply[type(event)](event)
+                    self._REACTIONS[type(event)](self, event)
                     further = True
             events = self._protocol.events() if further else []  # a refusal causes some
 
@@ -269,7 +256,8 @@ class StreamTable:
 
     def _write_stopped(self, event: ev.WriteStopped) -> None:
         entry = self.entries[event.stream_id]
-        entry.fail_write(
+        self._fail_write(
+            entry,
             partial(StreamWriteClosed, entry.id)
             if event.code is None
             else partial(self._reasons.error, entry.id, event.code, "remote", ""),
@@ -281,7 +269,7 @@ class StreamTable:
         failure = partial(StreamRefused, entry.id, event.code, event.detail)
         self.drop_unread(entry)
         entry.fail_read(failure, self._wakes)
-        entry.fail_write(failure, self._wakes)
+        self._fail_write(entry, failure, self._wakes)
 
     def _stream_finished(self, event: ev.StreamFinished) -> None:
         self.changed = True
@@ -307,6 +295,26 @@ class StreamTable:
 
     def _pongs_ended(self, event: ev.PongsEnded) -> None:
         self.pings.ended(event.stream_id, self._wakes)
+
+    # Functions rather than methods bound in each table, which would make it refer to itself: what
+    # has ended is to be freed at once, without the garbage collector.
+    _REACTIONS: ClassVar[dict[type, Callable[[StreamTable, Any], None]]] = {
+        ev.CreditGranted: _credit_granted,
+        ev.StreamOpened: _stream_opened,
+        ev.StreamEnded: _stream_ended,
+        ev.StreamAborted: _stream_aborted,
+        ev.WriteStopped: _write_stopped,
+        ev.StreamRejected: _stream_rejected,
+        ev.StreamFinished: _stream_finished,
+        ev.OpenPermitted: _open_permitted,
+        ev.GoAwayReceived: _go_away_received,
+        ev.PongReceived: _pong_received,
+        ev.PongsEnded: _pongs_ended,
+    }
+
+    def _fail_write(self, entry: Entry, failure: Failure, wakes: list[Bell]) -> None:
+        entry.fail_write(failure, wakes)
+        self.write_failed = True
 
     def _withdraw(self, entry: Entry) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""
@@ -340,15 +348,16 @@ class StreamTable:
         streams = len(self.entries) + len(self._draining)
         return max(self._config.max_connection_buffer, streams * self._protocol.entitled)
 
-    def shed(self, detail: str, wakes: list[Bell]) -> None:
-        """Reset the stream that holds most unread bytes, naming the limit it fell to."""
+    def largest(self) -> Entry | None:
+        """Return the stream that holds most unread bytes, those that have ended among them."""
         entries = chain(self.entries.values(), self._draining.values())
-        entry = max(entries, key=_unread, default=None)
-        if entry is None:
-            return  # everything was read in the meantime
+        return max(entries, key=_unread, default=None)
+
+    def shed(self, entry: Entry, detail: str, wakes: list[Bell]) -> None:
+        """Reset a stream whose unread bytes are too many, naming the limit it fell to."""
         failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
         entry.fail_read(failure, wakes)
-        entry.fail_write(failure, wakes)
+        self._fail_write(entry, failure, wakes)
         self.reset(entry, CODE_OVERFLOW)
 
     def rouse(self, wakes: list[Bell]) -> None:

@@ -11,6 +11,7 @@ asked of the threads that read and write.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,9 +23,10 @@ from .bell import Bell
 from .connection import Connection
 from .deadlines import LONGEST_WAIT, Deadline
 from .explaining import findings, look, thread_names
-from .logs import logger
+from .logs import PACED, PAUSE, logger
 from .snapshots import Cause, Finding
 from .sources import Connections, Watched
+from .starting import register, start_thread
 from .waiter import Waiter, wake
 
 __all__ = ["Stall", "StallWatch"]
@@ -34,6 +36,10 @@ LOOKS = 4
 
 # Sentences of one stall; a thousand stuck streams have one cause, most likely.
 MAX_FINDINGS = 20
+
+# Stalls logged in a second, a line each; the rest are counted in one further line. A network that
+# goes away stalls every connection at once.
+MAX_LINES = 20
 
 # A write that stands still is one stall, whatever it waits for in its course.
 WRITES = frozenset({Cause.NO_CREDIT, Cause.BOTH_FULL, Cause.NO_ROOM})
@@ -83,11 +89,12 @@ class StallWatch:
             function that returns one and is asked at each look.
         after: seconds of standing still; told a quarter of that later at most.
         tell: called with a ``Stall``, in the watch's own thread, which other watches share: it
-            must not block. What it raises is logged. By default a warning is logged.
+            must not block. What it raises is logged. By default a warning is logged for each, of
+            all watches at most 20 a second; one more line counts the rest.
 
     Raises:
         ValueError: ``after`` is no number of seconds above 0, or above a day.
-        RuntimeError: the system has no thread to give.
+        NoThreadError: the system has no thread to give, or the interpreter is exiting.
     """
 
     def __init__(
@@ -101,7 +108,7 @@ class StallWatch:
             raise ValueError(f"after must be above 0 s and at most a day, not {after!r}")
         self._watched = Watched(connections)
         self._after = after
-        self._tell = tell or _warn
+        self._tell = tell or _warnings.tell
         self._seen: dict[_Key, _Seen] = {}
         self.due = time.monotonic() + after / LOOKS  # of the next look; for the thread alone
         _thread.add(self)
@@ -136,6 +143,7 @@ class StallWatch:
             if stalled:
                 left_out = max(0, len(stalled) - MAX_FINDINGS)
                 self._say(Stall(connection, tuple(stalled[:MAX_FINDINGS]), left_out))
+        _warnings.tell_left_out()
         return connections is not None
 
     def _lasts(self, name: str, finding: Finding, before: dict[_Key, _Seen], now: float) -> bool:
@@ -155,8 +163,56 @@ class StallWatch:
             _log.exception("what a stall of %s was told to failed", stall.connection.name)
 
 
-def _warn(stall: Stall) -> None:
-    _log.warning("%s", stall)
+class _Warnings:
+    """Log stalls in at most ``MAX_LINES`` lines a second, and how many were left out in one more.
+
+    The limit of the logger is for lines that repeat each other; each of these names another
+    connection.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.forked()
+        forks.register(self)
+
+    def forked(self) -> None:
+        """Count anew: a forked child has none of the connections, and maybe a lock held."""
+        self._lock = threading.Lock()
+        self._until = -math.inf  # the end of the second that the counts are for
+        self._lines = self._left_out = 0
+        self._summed = False
+
+    def tell(self, stall: Stall) -> None:
+        """Log a stall, or count it."""
+        with self._lock:
+            self._next_second_locked()
+            self._lines += 1
+            if self._lines > MAX_LINES:
+                self._left_out += 1
+                return
+        # Each sentence is a value by itself, or the cut of long values would lose the later ones.
+        text = f"%s stalls: {'; '.join(['%s'] * len(stall.findings))}"
+        values: tuple[object, ...] = (stall.connection.name, *stall.findings)
+        if stall.left_out:
+            text, values = f"{text}; and %d more like it", (*values, stall.left_out)
+        _log.warning(text, *values, extra=PACED)
+
+    def tell_left_out(self) -> None:
+        """Log how many were left out, once a second; what it cannot say now, a later look says."""
+        with self._lock:
+            self._next_second_locked()
+            if not self._left_out or self._summed:
+                return
+            left_out, self._left_out, self._summed = self._left_out, 0, True
+        _log.warning("%d more stalls are not logged one by one", left_out, extra=PACED)
+
+    def _next_second_locked(self) -> None:
+        now = self._clock()
+        if now >= self._until:
+            self._until, self._lines, self._summed = now + PAUSE, 0, False
+
+
+_warnings = _Warnings()
 
 
 class _Thread:
@@ -165,6 +221,7 @@ class _Thread:
     def __init__(self) -> None:
         self.forked()
         forks.register(self)
+        register(self)
 
     def forked(self) -> None:
         """Begin anew: a forked child has none of the connections."""
@@ -173,13 +230,21 @@ class _Thread:
         self._asleep = Waiter()
         self._running = False
 
+    def leave(self) -> None:
+        """Look after nothing any more; see ``starting``."""
+        wakes: list[Bell] = []
+        with self._mutex:
+            self._watches.clear()
+            self._asleep.collect(wakes)
+        wake(wakes)
+
     def add(self, watch: StallWatch) -> None:
         """Look after a watch; the first one starts the thread."""
         wakes: list[Bell] = []
         with self._mutex:
             if not self._running:
                 thread = threading.Thread(target=self._run, name="wsmux-watchdog", daemon=True)
-                thread.start()  # it waits for the mutex
+                start_thread(thread)  # it waits for the mutex
                 self._running = True
             self._watches.add(watch)
             self._asleep.collect(wakes)

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 
 from .connection import Connection
-from .exceptions import ConnectionClosed, ForkedError, WsmuxError
+from .exceptions import ConnectionClosed, ForkedError, NoThreadError, WsmuxError
 from .logs import logger
+from .starting import start_thread
 from .stream import Stream
 
 __all__ = ["StreamHandler", "StreamWorkers"]
@@ -56,9 +57,9 @@ class StreamWorkers:
             self._waiting += 1
             name = f"{self._connection.name}-worker-{self._count}"
         try:
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-        except RuntimeError:
-            _log.exception("no thread for %s; its streams wait for the running ones", name)
+            start_thread(threading.Thread(target=self._work, name=name, daemon=True))
+        except NoThreadError as error:
+            _log.warning("streams wait for the threads that run: %s", error)
             with self._lock:
                 self._count -= 1
                 self._waiting -= 1

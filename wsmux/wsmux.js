@@ -25,6 +25,21 @@
  *
  * Direction is named from the receiver: 0 "your readable end", 1 "your writable end".
  *
+ * What goes on a stream before the ACK that answers it, early bytes, keeps the rule that the server
+ * keeps (`EarlyBytes` there):
+ *
+ * - Each end makes one promise for the whole connection: of a stream that the peer opens it takes
+ *   its receive window, but at most 16 KiB, before it answers, however late that is. Of a stream
+ *   that it refuses, or leaves out since its own GO_AWAY, it drops as much.
+ * - The promise is heard with the first window that the end announces, and holds from then on: its
+ *   windows are all at least 16 KiB, or all of one size; here they are all `receiveWindow`.
+ * - So the opener of a stream may send as much as the smallest window that it has heard of, at most
+ *   16 KiB, before the answer. While it has heard of none, it waits.
+ * - These bytes are part of the window that the answer announces. It is never exceeded.
+ *
+ * A stream of the server's is answered when the page takes it from `incomingBidirectionalStreams`.
+ * What came by then is kept, also where the server has ended the stream since.
+ *
  * Departures from what `wsmux` does elsewhere: windows do not grow (`receiveWindow` sets them);
  * frames are not budgeted, since nothing is kept of those that change nothing; data for a stream
  * that is read no further is dropped, not counted; a browser lets a page close with no code below
@@ -43,7 +58,7 @@ const MAX_UINT32 = 2 ** 32 - 1;
 const MAX_INT32 = 2 ** 31 - 1;
 const MAX_REASON = 100;       // of the 123 bytes of a Close; all that is said is ASCII
 const MAX_FRAME = 64 * 1024;  // bytes of one stream in one turn
-const MAX_EARLY = 16 * 1024;  // those sent at most before the server has answered
+const MAX_EARLY = 16 * 1024;  // those that go at most before the other side has answered
 const MAX_PENDING = 256;      // streams opened here that the server has not answered
 
 // Bytes in the browser's own queue beyond which writers wait: what is queued there cannot be
@@ -132,6 +147,7 @@ export class WsmuxStream {
   // The reading half
   #reading = true;
   #ended = false;
+  #whole = false;
   #wanted = false;
   #unread = [];
   #window = 0;
@@ -141,14 +157,15 @@ export class WsmuxStream {
   // The writing half
   #writing = true;
   #credit;
-  #early;  // of the credit, what counts before the server has announced its window
+  #early;  // what the server was promised to take before its window, until that comes
   #turn = null;  // of a write that waits for credit
   #sink;
 
-  /** For `Wsmux` alone. */
-  constructor(link, id, early = 0) {
+  /** For `Wsmux` alone: `early` bytes may go before the answer, to the side that gives it. */
+  constructor(link, id, early) {
     this.#link = link;
-    this.#credit = this.#early = early;
+    this.#credit = this.#early = id % 2 ? 0 : early;
+    this.#window = this.#available = id % 2 ? early : 0;
     this.#head = encodeVarint(id);
     this.id = id;
     this.readable = new ReadableStream({
@@ -172,9 +189,14 @@ export class WsmuxStream {
 
   /** Announce the window: it opens a stream of this side's, and answers one of the server's. */
   accept() {
-    this.#window = this.#available = this.#link.receiveWindow;
+    if (!this.#reading && !this.#writing) return;  // the server has forgotten it
+    this.#available += this.#link.receiveWindow - this.#window;  // what came early counts
+    this.#window = this.#link.receiveWindow;
     this.#sendAck(this.#window);
   }
+
+  /** Whether the server has ended what it wrote cleanly, which can be read to its end. */
+  get whole() { return this.#whole; }
 
   refuse() {
     this.#resetWriting(REFUSED);
@@ -206,7 +228,7 @@ export class WsmuxStream {
         throw new ProtocolError(`ACK of ${count} bytes answers stream ${this.id}, where ${early} could be expected`);
       }
       this.#early = null;
-      this.#link.announced(count);
+      this.#link.heard(count);
       count -= early;
     }
     if (this.#credit + count > MAX_UINT32) {
@@ -237,6 +259,7 @@ export class WsmuxStream {
       this.#ended = true;
       if (open) {
         this.#reading = false;
+        this.#whole = true;
         this.#send(CLOSE, [WRITE]);
         this.#deliver();
       }
@@ -369,7 +392,7 @@ export class Wsmux {
   #theirs = 0;      // of them, opened by the server
   #next = 0;
   #peerNext = 1;
-  #smallest;        // of the windows that the server has announced
+  #early = null;    // what may go on a stream before the server answers it, once that is known
   #unanswered = new Set();
   #openers = [];    // that wait until fewer are
   #unaccepted = new Map();  // streams of the server's that nobody has taken, to their timers
@@ -403,12 +426,12 @@ export class Wsmux {
       send: (head, kind, body) => this.#send(head, kind, body),
       forget: (stream) => this.#forget(stream),
       room: () => this.#room(),
-      announced: (window) => { this.#smallest = Math.min(this.#smallest ?? window, window); },
+      heard: (window) => { this.#early = Math.min(this.#early ?? MAX_EARLY, window); },
     };
     this.incomingBidirectionalStreams = new ReadableStream({
       start: (controller) => { this.#source = controller; },
       pull: () => { this.#wanted = true; this.#hand(); },
-      cancel: () => { this.#source = null; this.#unaccepted.forEach((_, stream) => stream.refuse()); },
+      cancel: () => { this.#source = null; this.#unaccepted.forEach((_, stream) => this.#withdraw(stream)); },
     }, { highWaterMark: 0 });
     const target = new URL(url, globalThis.location?.href);
     target.protocol = target.protocol.replace(/^http/, "ws");
@@ -437,7 +460,7 @@ export class Wsmux {
       await turn.promise;
     }
     if (this.#refused) throw this.#refused;
-    const stream = new WsmuxStream(this.#link, this.#next, Math.min(this.#smallest ?? 0, MAX_EARLY));
+    const stream = new WsmuxStream(this.#link, this.#next, this.#early ?? 0);
     this.#next += 2;
     this.#streams.set(stream.id, stream);
     this.#unanswered.add(stream);
@@ -513,7 +536,7 @@ export class Wsmux {
     if (!stream) {
       if (this.#seen(id)) return;  // it crossed the end of the stream
       this.#peerNext = id + 2;
-      stream = new WsmuxStream(this.#link, id);
+      stream = new WsmuxStream(this.#link, id, Math.min(this.#limits.receiveWindow, MAX_EARLY));
       this.#streams.set(id, stream);
       this.#theirs += 1;
       stream.receiveAck(count);
@@ -567,8 +590,7 @@ export class Wsmux {
     this.#streams.delete(stream.id);
     this.#theirs -= stream.id % 2;
     this.#answered(stream);
-    clearTimeout(this.#unaccepted.get(stream));
-    this.#unaccepted.delete(stream);
+    if (!stream.whole) this.#settle(stream);  // else it can still be taken, and read
   }
 
   // Streams of the server's
@@ -579,18 +601,28 @@ export class Wsmux {
       stream.refuse();
       return;
     }
-    this.#unaccepted.set(stream, setTimeout(() => stream.refuse(), openTimeout));
+    this.#unaccepted.set(stream, setTimeout(() => this.#withdraw(stream), openTimeout));
     this.#hand();
   }
 
   #hand() {
     if (!this.#wanted || !this.#unaccepted.size) return;
-    const [[stream, timer]] = this.#unaccepted;
-    clearTimeout(timer);
-    this.#unaccepted.delete(stream);
+    const [stream] = this.#unaccepted.keys();
+    this.#settle(stream);
     this.#wanted = false;
     stream.accept();
     this.#source.enqueue(stream);
+  }
+
+  #withdraw(stream) {
+    this.#settle(stream);
+    stream.refuse();
+  }
+
+  /** Let a stream wait no longer to be taken. */
+  #settle(stream) {
+    clearTimeout(this.#unaccepted.get(stream));
+    this.#unaccepted.delete(stream);
   }
 
   // Messages out
@@ -643,6 +675,10 @@ export class Wsmux {
       this.#forget(stream);
     }
     this.#look();
+    for (const stream of this.#unaccepted.keys()) {
+      this.#settle(stream);
+      if (orderly) this.#source?.enqueue(stream);  // it came whole
+    }
     if (orderly) this.#source?.close();
     else this.#source?.error(error);
     this.#source = null;

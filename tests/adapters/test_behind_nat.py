@@ -7,7 +7,6 @@ nothing that listens. Needs root, ``ip`` and ``curl``.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+
+from ..programs import needs
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(180)]
 
@@ -34,9 +35,7 @@ def ip(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def namespaces() -> Iterator[None]:
     """Join two network namespaces by a cable."""
-    for program in ("ip", "curl"):
-        if shutil.which(program) is None:
-            pytest.skip(f"needs {program}")
+    needs("ip", "curl")
     made = ip("netns", "add", FRONT)
     if made.returncode:
         pytest.skip(f"needs root and network namespaces: {made.stderr.strip()}")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
 import pytest
+from flask import Flask
 from prometheus_client import CollectorRegistry, generate_latest
 
 import wsmux
+from wsmux.flask import Mux
 from wsmux.prometheus import collector
 
 from ..faults.rawpeer import wait_for
+from ..werkzeug_server import serving
 from .apps import WAIT
 
 CLIENT = '{protocol="wsmux",role="client"}'
@@ -88,3 +94,75 @@ def test_a_second_collector_in_a_registry_is_refused_and_names_follow_the_conven
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     assert all(name.startswith("wsmux_") for name in names)
     assert "wsmux_received_bytes_total" in names
+
+
+def test_a_server_is_shown_with_each_connection_that_it_serves() -> None:
+    registry = CollectorRegistry()
+    with wsmux.serve(lambda connection: connection.wait_closed()) as server:
+        collector(server, registry)
+        assert "wsmux_connections" not in "".join(shown(registry))
+        with wsmux.connect(server.url), wsmux.connect(server.url):
+            wait_for(lambda: len(server.connections) == 2)
+            assert shown(registry)['wsmux_connections{protocol="wsmux",role="server"}'] == 2
+
+
+def test_a_mux_is_shown_with_each_connection_that_it_serves() -> None:
+    registry = CollectorRegistry()
+    app = Flask("app")
+    mux = Mux(app)
+    mux.stream_route("/")(lambda stream: None)
+    collector(mux, registry)
+    with serving(app) as place, wsmux.connect(f"ws://127.0.0.1:{place}"):
+        wait_for(lambda: len(mux.connections) == 1)
+        assert shown(registry)['wsmux_connections{protocol="wsmux",role="server"}'] == 1
+
+
+def test_one_connection_is_shown_by_itself() -> None:
+    registry = CollectorRegistry()
+    client, server = wsmux.pair()
+    with client, server:
+        collector(client, registry)
+        assert shown(registry)[f"wsmux_connections{CLIENT}"] == 1
+
+
+def test_a_server_is_not_kept_alive_by_its_collector() -> None:
+    class Serving:
+        connections = ()
+        stopping = False
+
+    there, registry = Serving(), CollectorRegistry()
+    gone = weakref.ref(there)
+    collector(there, registry)
+    del there
+    assert gone() is None
+    assert shown(registry) == {}
+
+
+def test_what_is_put_into_a_collection_later_is_shown() -> None:
+    registry = CollectorRegistry()
+    given: list[wsmux.Connection] = []
+    collector(given, registry)
+    client, server = wsmux.pair()
+    with client, server:
+        given.append(client)
+        assert shown(registry)[f"wsmux_connections{CLIENT}"] == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 5, wsmux.Server, ["ws://127.0.0.1/"], "ws://"], ids=repr)
+def test_what_names_no_connections_is_refused_at_once_and_nothing_is_registered(wrong: Any) -> None:
+    registry = CollectorRegistry()
+    with pytest.raises(TypeError, match="connection"):
+        collector(wrong, registry)
+    assert shown(registry) == {}
+    with pytest.raises(TypeError, match="a connection is wanted"):
+        collector(registry=registry).add("ws://127.0.0.1/")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["nothing", "a connection"])
+def test_a_function_that_returns_no_connections_is_told_so_when_it_is_asked(streams: bool) -> None:
+    registry = CollectorRegistry()
+    client, server = wsmux.pair()
+    with client, server:
+        collector(lambda: client if streams else None, registry)  # type: ignore[arg-type,return-value]
+        with pytest.raises(TypeError, match="expected a connection, a Server"):
+            shown(registry)

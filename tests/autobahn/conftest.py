@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..interop.installs import Unavailable
+from ..programs import absent
 from .testsuite import install
 
 
@@ -16,4 +17,4 @@ def testsuite() -> Path:
     try:
         return install()
     except Unavailable as error:
-        pytest.skip(f"Autobahn|Testsuite cannot be run: {error}")
+        absent(f"Autobahn|Testsuite cannot be run: {error}")

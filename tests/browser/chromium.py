@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import pytest
 from websocket import WebSocket, create_connection
 
+from ..programs import needs
 from ..threads.waiting import wait_for
 
-__all__ = ["HEADLESS", "Page", "browser", "chromium", "opened"]
+__all__ = ["HEADLESS", "Page", "browser", "opened"]
 
 # Seconds for a browser to start, and for what is run in it, on a busy machine.
 PATIENCE = 60
@@ -26,22 +24,12 @@ HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-sh
 COMMANDED = ("--remote-debugging-port=0", "--remote-allow-origins=*")
 
 
-def chromium() -> str:
-    """Return the program; skip where there is none, fail where there has to be one."""
-    program = shutil.which("chromium")
-    if program is None:
-        if os.environ.get("WSMUX_REQUIRE_CHROMIUM") == "1":
-            pytest.fail("chromium is required and not installed")
-        pytest.skip("chromium is not installed")
-    return program
-
-
 @contextmanager
 def browser(directory: Path) -> Iterator[int]:
     """Run Chromium with a profile in ``directory``; give the port that takes commands."""
     told = directory / "DevToolsActivePort"
     process = subprocess.Popen(
-        [chromium(), *HEADLESS, *COMMANDED, f"--user-data-dir={directory}", "about:blank"],
+        [needs("chromium"), *HEADLESS, *COMMANDED, f"--user-data-dir={directory}", "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -82,6 +70,11 @@ class Page:
         self._tell("Page.navigate", {"url": url})
         while json.loads(self._socket.recv()).get("method") != "Page.loadEventFired":
             pass
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page a viewport of another size, in pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._ask("Emulation.setDeviceMetricsOverride", size)
 
     def _tell(self, method: str, params: dict[str, Any]) -> None:
         self._number += 1

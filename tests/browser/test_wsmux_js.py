@@ -259,6 +259,123 @@ def test_much_credit_does_not_fill_the_browser(roomy: None, page: Page) -> None:
     assert MIB < most < 2 * MIB
 
 
+# Early bytes: the server writes before the page has taken the stream
+
+# What the page does at any time after that.
+LATER = "await new Promise((done) => setTimeout(done, 500));"
+TAKE = "const { value: stream } = await mux.incomingBidirectionalStreams.getReader().read();"
+
+
+@pytest.fixture
+def heard(joined: Joined) -> Joined:
+    """Have the server know of a window of the page's, without which nothing is early."""
+    page, connection = joined
+    page.run("await (await mux.createBidirectionalStream()).writable.close();")
+    connection.accept_stream(WAIT).close()
+    return joined
+
+
+@pytest.mark.parametrize(
+    "text", ["return text(stream.readable)", "return new Response(stream.readable).text()"]
+)
+def test_a_page_that_is_late_reads_all(heard: Joined, text: str) -> None:
+    page, connection = heard
+    with connection.open_stream(WAIT) as stream:
+        stream.write(b"late")
+        stream.close_write()
+        assert page.run(f"{LATER} {TAKE} {text}") == "late"
+
+
+def test_a_page_that_is_late_reads_more_than_what_was_early(heard: Joined) -> None:
+    page, connection = heard
+    with connection.open_stream(WAIT) as stream:
+        thread = in_thread(lambda: (stream.write(pattern(MIB)), stream.close_write()))
+        wait_for_writer(connection)
+        size = page.run(
+            f"{TAKE} return (await new Response(stream.readable).arrayBuffer()).byteLength"
+        )
+        thread.join()
+    assert size == MIB
+
+
+def test_a_page_that_is_late_reads_what_was_closed_at_once(heard: Joined) -> None:
+    page, connection = heard
+    for word in (b"one", b"two"):
+        with connection.open_stream(WAIT) as stream:
+            stream.write(word)
+    wait_for(lambda: not connection.stats().streams)
+    told = page.run(
+        """
+        const streams = mux.incomingBidirectionalStreams.getReader(), words = [];
+        for (let i = 0; i < 2; i++) {
+          words.push(await new Response((await streams.read()).value.readable).text());
+        }
+        return words;
+        """
+    )
+    assert told == ["one", "two"]
+
+
+def test_a_page_that_takes_no_stream_holds_16_kib_of_each(heard: Joined) -> None:
+    page, connection = heard
+    streams = [connection.open_stream(WAIT) for _ in range(8)]
+    threads = [in_thread(lambda each=each: write_on(each)) for each in streams]  # type: ignore[misc]
+    wait_for_writer(connection, 8)
+    assert [stream._entry.sent for stream in streams] == [16 * KIB] * 8
+    page.run("await mux.incomingBidirectionalStreams.cancel()")
+    for thread in threads:
+        thread.join()
+
+
+def test_a_page_that_takes_a_stream_and_never_reads_holds_a_window(heard: Joined) -> None:
+    page, connection = heard
+    stream = connection.open_stream(WAIT)
+    thread = in_thread(lambda: write_on(stream))
+    page.run(f"{TAKE} globalThis.stream = stream;")
+    wait_for(lambda: stream._entry.sent == 256 * KIB)
+    wait_for_writer(connection)
+    assert stream._entry.sent == 256 * KIB
+    page.run("await stream.readable.cancel()")
+    thread.join()
+
+
+def write_on(stream: wsmux.Stream) -> None:
+    """Write until the page ends that."""
+    with pytest.raises(wsmux.StreamError):
+        stream.write(pattern(MIB))
+    stream.close()
+
+
+def test_early_bytes_of_a_stream_that_the_page_refuses_harm_nobody(
+    route: Route, page: Page
+) -> None:
+    page.run("globalThis.mux = new Wsmux('/mux', { openTimeout: 50 }); await mux.ready;")
+    connection = route.connection()
+    page.run("await (await mux.createBidirectionalStream()).writable.close();")
+    connection.accept_stream(WAIT).close()
+    write_on(connection.open_stream(WAIT))
+    page.run("globalThis.stream = await mux.createBidirectionalStream();")
+    connection.accept_stream(WAIT).close()
+
+
+def test_early_bytes_of_a_page_wait_for_a_late_server(heard: Joined) -> None:
+    page, connection = heard
+    connection.open_stream(WAIT).close()
+    page.run(
+        """
+        globalThis.late = await mux.createBidirectionalStream();
+        globalThis.never = await mux.createBidirectionalStream();
+        await write(late, pattern(16 * 1024));
+        await write(never, pattern(16 * 1024));
+        """
+    )
+    page.run(LATER)
+    with connection.accept_stream(WAIT) as stream:
+        assert stream.readall() == pattern(16 * KIB)
+    connection.go_away()
+    page.run("await mux.draining; return text(late.readable)")
+
+
 # Ends
 
 

@@ -5,7 +5,6 @@ The fixture ``server`` is one for a module; whoever kills it makes a ``RedisServ
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,11 +18,11 @@ import redis as library
 
 from wsmux.bus.redis_client import FAILURES, redis_client
 
+from ..programs import needs
 from ..threads.scripted import WAIT
 
 __all__ = ["RedisServer", "redis_server"]
 
-PROGRAM = "redis-server"
 PAUSE = 0.01
 
 
@@ -50,9 +49,9 @@ class RedisServer:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers; skip the test where there is no Redis."""
         self._process = subprocess.Popen(
-            [PROGRAM, "--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+            [needs("redis-server"), "--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
             + ["--dir", str(self._folder), *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -86,8 +85,6 @@ class RedisServer:
 
 
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """Run a server for a module; skip its tests where there is no Redis."""
-    if shutil.which(PROGRAM) is None:
-        pytest.skip(f"there is no {PROGRAM} on this machine")
+    """Run a server for a module."""
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import socket
@@ -391,7 +392,7 @@ def test_a_refusal_tells_status_and_text_without_the_token() -> None:
     body = f"the token {TOKEN} has expired at noon".encode()
     head = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(body)}\r\n\r\n"
     listener = Listener(head.encode() + body)
-    with pytest.raises(HandshakeError, match="status 401: the token ... has expired") as caught:
+    with pytest.raises(HandshakeError, match=": the token ... has expired at") as caught:
         dial(listener.url, lambda: TOKEN, Deadline(WAIT))
     assert caught.value.status == 401
     assert TOKEN not in str(caught.value)
@@ -412,15 +413,18 @@ def test_a_relay_that_does_not_answer_is_given_up_without_showing_the_token() ->
     ["http://relay.test", "relay.test", "ws://", "ws://relay.test/?a=b", "ws://relay.test/#a"],
 )
 def test_an_address_that_cannot_carry_a_token_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="is no ws:// or wss:// URL"):
+    with pytest.raises(ValueError, match="ws:// or wss:// URL|no query and no fragment"):
         dial(url, lambda: TOKEN, Deadline(WAIT))
 
 
 def test_nobody_there_is_an_os_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectionRefusedError):
-            dial(f"ws://127.0.0.1:{free.getsockname()[1]}", lambda: TOKEN, Deadline(WAIT))
+        url = f"ws://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConnectionRefusedError, match=f"cannot connect to {url}: ") as caught:
+            dial(url, lambda: TOKEN, Deadline(WAIT))
+    assert caught.value.errno == errno.ECONNREFUSED
+    assert TOKEN not in str(caught.value)
 
 
 def test_links_leave_no_threads() -> None:

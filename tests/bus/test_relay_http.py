@@ -144,7 +144,7 @@ def test_a_session_cannot_write_lines_of_the_log(caplog: pytest.LogCaptureFixtur
 
 def test_a_link_hears_why_it_was_refused() -> None:
     with served() as server:
-        with pytest.raises(HandshakeError, match="status 401: there is no twin 77") as caught:
+        with pytest.raises(HandshakeError, match="answered 401 .*: there is no twin 77") as caught:
             dial(server.url, lambda: token(77), Deadline(WAIT))
         assert caught.value.status == 401
 
@@ -320,7 +320,7 @@ def test_bodies_taken_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
         closing(socket.create_connection(("127.0.0.1", server.port))) as sock,
     ):
         sock.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-        wait_for(lambda: server._opening, "a waiting body")
+        wait_for(lambda: not server._posts._value, "a waiting body")
         status, body, _ = fetch(server.url + "/", b"second")
         assert (status, b"try again" in body) == (503, True)
 

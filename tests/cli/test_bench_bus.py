@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -24,6 +23,7 @@ from wsmux.cli.bench.results import Pass
 from wsmux.cli.bench.targets import TARGETS, judge
 from wsmux.deadlines import Deadline
 
+from ..programs import needs
 from ..threads.scripted import WAIT
 from .commands import run
 
@@ -31,9 +31,10 @@ pytestmark = pytest.mark.tools
 
 TINY = ("bench", "--bus", "--repetitions", "1", "--seconds", "0.02", "--pin", "no")
 
-NO_REDIS = pytest.mark.skipif(
-    shutil.which("redis-server") is None, reason="there is no redis-server on this machine"
-)
+
+@pytest.fixture
+def redis_there() -> None:
+    needs("redis-server")
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_every_figure_is_taken_and_judged(peers: str, measures: str, kind: str) 
     assert judged == [(name, kind) for name in measures.split(",")]
 
 
-@NO_REDIS
+@pytest.mark.usefixtures("redis_there")
 def test_a_relay_with_redis_is_held_to_one_without() -> None:
     measures = "twins-1,kept"
     done = run(*TINY, "--peers", "relay,relay-redis", "--measures", measures, "--json")
@@ -196,7 +197,7 @@ def test_a_companion_that_ends_is_no_answer() -> None:
         pytest.fail("it has begun")
 
 
-@NO_REDIS
+@pytest.mark.usefixtures("redis_there")
 def test_redis_ends_with_the_block() -> None:
     with redis("redis-server") as address:
         client = redis_client(address)

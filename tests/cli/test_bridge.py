@@ -9,6 +9,8 @@ import socket
 import pytest
 
 import wsmux
+from wsmux.cli import bridge
+from wsmux.cli.main import parser
 
 from ..certificates import Certificates
 from .commands import command, run, running, served
@@ -53,6 +55,21 @@ def test_a_bridge_lets_the_server_choose_the_wire() -> None:
         assert stream.read() == b"hello"
 
 
+def test_a_bridge_and_cat_offer_no_subprotocol_when_told() -> None:
+    with (
+        served("--echo", "--protocol", "yamux") as url,
+        running(
+            *("bridge", "--protocol", "yamux", "--to", url),
+            *("--to-protocol", "yamux", "--to-subprotocol", "none"),
+        ) as bridged,
+    ):
+        cat = ("cat", bridged, "--protocol", "yamux", "--subprotocol")
+        done = run(*cat, "none", data=DATA)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout == DATA
+        assert run(*cat, "other", data=DATA).returncode == 1
+
+
 def test_a_bridge_with_tls_on_both_sides(certificates: Certificates) -> None:
     tls = ("--certfile", str(certificates.chain), "--keyfile", str(certificates.key))
     trust = ("--cafile", str(certificates.authority))
@@ -79,6 +96,17 @@ def test_a_server_that_cannot_be_reached_is_told_to_the_client() -> None:
         error = connection.error
     assert isinstance(error, wsmux.ConnectionClosedError)
     assert (error.code, error.side) == (1014, "remote")
+
+
+def test_a_server_that_cannot_be_reached_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    client, server = wsmux.pair()
+    with client, server, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{free.getsockname()[1]}/"
+        args = parser().parse_args(["bridge", "--to", url])
+        bridge._bridge(args, {}, server)
+    told = f"wsmux bridge: cannot connect to {url}: Connection refused; is the server running"
+    assert capsys.readouterr().err.startswith(told)
 
 
 def test_the_command_of_the_example_in_the_help_parses() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ..programs import needs
 from ..tunnel.stand import served_by, tunnels
 from .commands import PATIENCE, command, run, served
 
@@ -17,6 +18,7 @@ DATA = random.Random(9).randbytes(1_234_567)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    needs("sh", "cat")
     with served("--exec", "sh", "--exec", "cat") as address:
         yield address
 

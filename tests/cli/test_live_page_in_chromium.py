@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import wsmux
+from wsmux import flask_debug
+from wsmux.live import document
 
-from ..browser.chromium import HEADLESS, chromium
+from ..browser.chromium import HEADLESS, browser, opened
+from ..programs import needs
 from ..threads.joined import fill, open_pair
 from ..threads.waiting import wait_for
 from .test_top import TOKEN, shown
@@ -31,7 +35,7 @@ Browse = Callable[[str], str]
 @pytest.fixture
 def browse(tmp_path: Path) -> Browse:
     """Return ``browse(url)``, which opens a page and returns its document as HTML."""
-    program = chromium()
+    program = needs("chromium")
 
     def open_page(url: str) -> str:
         done = subprocess.run(
@@ -133,3 +137,59 @@ def test_no_connection_is_said_to_be_none(browse: Browse) -> None:
         seen = Seen(browse(url))
     assert not seen.drop_downs
     assert "No connection is open in this process." in seen.texts
+
+
+# What does not fit: elements that are seen and reach further right than the page is wide.
+SCROLLED = """
+for (let i = 0; i < 600 && !document.querySelector(".connection .findings li"); i++) {
+  await new Promise((done) => setTimeout(done, 50));
+}
+for (const each of document.querySelectorAll("details")) each.open = true;
+const wide = [...document.querySelectorAll("body *")].filter(
+  (each) => each.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5);
+return {
+  width: innerWidth,
+  scrolls: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+  wide: wide.map((each) => each.tagName + "." + each.className + ": " + each.textContent),
+  streams: document.querySelectorAll("details.stream").length,
+};
+"""
+
+
+def lengthened(*given: Any) -> dict[str, Any]:
+    """Return what there is to show, with the longest texts and numbers that it may have."""
+    seen = document(*given)
+    long = {"seconds": 5940.0, "thread": "ThreadPoolExecutor-12_34-" + "worker" * 10}
+    for connection in seen["connections"]:
+        connection["name"] = f"wsmux-server-{'x' * 80}-1"
+        connection["path"] = "/" + "segment" * 20 + "?query=" + "value" * 10
+        connection["remote_address"] = "2001:db8:1111:2222:3333:4444:5555:6666"
+        connection |= {"stalled": 5940.0, "bytes_sent": 2**52, "bytes_received": 2**52}
+        text = "the thread " + "a" * 90 + " waits for stream 4611686018427387903"
+        connection["findings"] = [{"stalled": True, "text": text}]
+        for stream in connection["shown_streams"]:
+            stream["id"] = str(2**62 - 1 - int(stream["id"]))
+            stream |= {"stalled": 5940.0, "reader": long, "writer": long, "writing": "closed"}
+            stream |= {"bytes_sent": 2**52, "bytes_received": 2**52, "credit": 2**32 - 1}
+    return seen
+
+
+@pytest.fixture(scope="module")
+def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with browser(tmp_path_factory.mktemp("chromium")) as port:
+        yield port
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 700, 1280])
+def test_the_page_does_not_scroll_sideways(
+    width: int, devtools: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flask_debug, "document", lengthened)
+    client, server = wsmux.pair()
+    with client, server:
+        pairs = [open_pair(client, server) for _ in range(5)]
+        with shown(server) as url, opened(devtools, "about:blank") as page:
+            page.resize(width, 740)
+            page.load(url.replace("://", f"://anybody:{TOKEN}@"))
+            seen = page.run(SCROLLED)
+    assert seen == {"width": width, "scrolls": False, "wide": [], "streams": len(pairs)}

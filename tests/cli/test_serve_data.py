@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.cli.serve_data import amount, duration, retention
+from wsmux.hints import how_to_install
 
 from .commands import run
 
@@ -42,9 +43,8 @@ def test_limits_of_retention_are_named() -> None:
 def test_a_missing_pyarrow_is_told(tmp_path: Path) -> None:
     done = run("serve-data", str(tmp_path), without=("pyarrow",))
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == (
-        b"wsmux serve-data: pyarrow is not installed: pip install 'wsmux-streams[spark]'\n"
-    )
+    told = f"wsmux serve-data: pyarrow is not installed: {how_to_install('spark')}\n"
+    assert done.stderr.decode() == told
 
 
 @pytest.mark.parametrize("arguments", [["--retention", "x=1"], ["--ttl", "0"], ["--format", "csv"]])

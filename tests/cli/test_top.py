@@ -22,6 +22,7 @@ import wsmux
 from wsmux import livesocket
 from wsmux.cli import top
 from wsmux.cli.main import main
+from wsmux.cli.tokens import VARIABLE
 from wsmux.flask import debug_blueprint
 from wsmux.live import document
 
@@ -41,7 +42,7 @@ POLL = 0.01
 
 @pytest.fixture(autouse=True)
 def token_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(top.VARIABLE, TOKEN)
+    monkeypatch.setenv(VARIABLE, TOKEN)
 
 
 @contextmanager
@@ -130,8 +131,9 @@ def test_a_look_comes_as_json_too(
 def test_the_token_may_stand_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(top.VARIABLE)
+    monkeypatch.delenv(VARIABLE)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "token").chmod(0o600)
     with shown() as url:
         status, out, _ = told(capsys, "--once", "--token-file", str(tmp_path / "token"), url)
     assert status == 0
@@ -221,7 +223,7 @@ def test_a_refusal_is_told_with_status_2(
 
 def test_a_wrong_token_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with shown() as url, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(top.VARIABLE, "another-token")
+        patch.setenv(VARIABLE, "another-token")
         code, out, err = told(capsys, "--once", url)
     assert (code, out) == (2, "")
     assert "give it in WSMUX_TOKEN" in err
@@ -342,6 +344,7 @@ def test_a_token_that_fits_no_header_is_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, given: str
 ) -> None:
     (tmp_path / "token").write_text(f"a{given}b")
+    (tmp_path / "token").chmod(0o600)
     code, _, err = told(
         capsys, "--once", "--token-file", str(tmp_path / "token"), "http://127.0.0.1:1/"
     )
@@ -396,7 +399,8 @@ def test_a_server_of_the_command_line_is_shown_while_it_serves() -> None:
         text=True,
     ) as process:
         assert process.stdout is not None
-        with wsmux.connect(process.stdout.readline().strip()), process:
+        headers = {"Authorization": f"Bearer {TOKEN}"}  # WSMUX_TOKEN is the server's, too
+        with wsmux.connect(process.stdout.readline().strip(), headers=headers), process:
             done = run("top", "--once", str(process.pid))
             assert done.returncode == 0, done.stderr
             assert done.stdout.startswith(b"process %d: 1 connections" % process.pid)

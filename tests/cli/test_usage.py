@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -39,7 +40,10 @@ def test_version_goes_to_stdout() -> None:
         ["cat", "tcp://127.0.0.1:1/path"],
         ["cat", "--header", "no colon", "ws://127.0.0.1/"],
         ["cat", "--insecure", "--cafile", "x.pem", "wss://127.0.0.1/"],
+        ["cat", "--subprotocol", "a, b", "ws://127.0.0.1/"],
+        ["cat", "--subprotocol", "none", "tcp://127.0.0.1:1"],
         ["serve", "--echo", "--allow-forward", "h:80"],
+        ["serve", "--echo", "--origin", "https://*.example.org"],
         ["serve", "--open", "--exec", "sh"],
         ["serve", "--allow-forward", "nonsense"],
         ["serve", "--allow-listen", "h:0"],
@@ -50,11 +54,15 @@ def test_version_goes_to_stdout() -> None:
         ["forward", "ws://127.0.0.1/", "--socks", "x"],
         ["exec", "ws://127.0.0.1/"],
         ["exec", "http://127.0.0.1/", "ls"],
+        ["exec", "--subprotocol", "none", "tcp://127.0.0.1:1", "ls"],
+        ["forward", "--subprotocol", "none", "tcp://127.0.0.1:1", "-L", "1:h:1"],
         ["bridge"],
         ["bridge", "--to", "http://127.0.0.1/"],
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1"],
         ["bridge", "--to", "ws://127.0.0.1/", "--listen", "ws://127.0.0.1:99999"],
         ["bridge", "--to", "ws://127.0.0.1/", "--to-protocol", "http"],
+        ["bridge", "--to", "tcp://127.0.0.1:1", "--to-subprotocol", "none"],
+        ["bridge", "--to", "ws://h/", "--to-subprotocol", "x", *(["--to-protocol", "yamux"] * 2)],
         ["top"],
         ["top", "ws://127.0.0.1/"],
         ["top", "http://"],
@@ -64,6 +72,7 @@ def test_version_goes_to_stdout() -> None:
         ["doctor"],
         ["doctor", "http://127.0.0.1/"],
         ["doctor", "--idle", "0", "ws://127.0.0.1/"],
+        ["doctor", "--subprotocol", "none", "tcp://127.0.0.1:1"],
         ["inspect"],
         ["inspect", "--protocol", "http", "-"],
         ["inspect", "--stream", "first", "-"],
@@ -139,3 +148,29 @@ def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:
     assert process.returncode == 1
     assert b"Traceback" not in errors
     assert b"Exception ignored" not in errors
+
+
+@pytest.mark.parametrize(
+    ("scheme", "arguments"),
+    [
+        ("ws", ["cat", "URL"]),
+        ("tcp", ["cat", "URL"]),
+        ("ws", ["cat", "--no-stdin", "URL"]),
+        ("ws", ["exec", "URL", "--", "ls"]),
+        ("ws", ["forward", "URL", "-L", "0:127.0.0.1:9"]),
+        ("ws", ["rpc", "schema", "URL"]),
+        ("http", ["top", "--once", "URL"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_a_server_that_is_not_there_is_named_with_what_to_check(
+    scheme: str, arguments: list[str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"{scheme}://127.0.0.1:{free.getsockname()[1]}/"
+        done = run(*(url if word == "URL" else word for word in arguments))
+    told = done.stderr.decode()
+    assert done.returncode == 1
+    assert told.startswith(f"wsmux {arguments[0]}: cannot connect to {url}")
+    assert told.endswith(": Connection refused; is the server running, and is that its port?\n")

@@ -11,8 +11,22 @@ from contextlib import contextmanager
 
 import wsmux
 
-from ..faults.proxies import Script, cut
-from ..faults.rawpeer import CLOSE_FRAME, PING, PONG, WAIT, RawPeer, close_payload, read_head
+from ..faults.proxies import Script, cut, splice
+from ..faults.rawpeer import (
+    ACK,
+    BINARY,
+    CLOSE_FRAME,
+    PING,
+    PONG,
+    TEXT,
+    WAIT,
+    Frame,
+    RawPeer,
+    close_payload,
+    message,
+    read_head,
+    uint32,
+)
 from ..faults.rawpeer import response as upgraded
 
 __all__ = [
@@ -24,8 +38,10 @@ __all__ = [
     "idle_cutting",
     "idle_swallowing",
     "nagling",
+    "plain_websocket",
     "slow_link",
     "small_messages",
+    "stripping",
     "upgrading",
 ]
 
@@ -74,13 +90,55 @@ def upgrading(serve: Callable[[RawPeer], None]) -> Script:
     return script
 
 
+def take_stream(peer: RawPeer, frame: Frame) -> None:
+    """Answer the opening of the first stream, as a peer of the native wire does."""
+    if frame.opcode == BINARY and frame.payload.startswith(message(0, ACK)):
+        peer.send_message(0, ACK, uint32(1 << 16))
+
+
+def plain_websocket(answer: Callable[[RawPeer, Frame], None], named: bool = False) -> Script:
+    """Return a server that knows WebSockets and no multiplexing.
+
+    Args:
+        answer: called with each message.
+        named: agree to the first subprotocol that is offered, whatever it is; else name none.
+    """
+
+    def script(sock: socket.socket) -> None:
+        headers = read_head(sock)[1]
+        offer = headers.get("sec-websocket-protocol", "").split(",")[0]
+        chosen = {"Sec-WebSocket-Protocol": offer if named and offer else None}
+        sock.sendall(upgraded(headers["sec-websocket-key"], chosen))
+        peer = RawPeer(sock, masks=False)
+        while (frame := peer.recv_frame()).opcode != CLOSE_FRAME:
+            if frame.opcode == PING:
+                peer.send_frame(PONG, frame.payload)
+            elif frame.opcode in (TEXT, BINARY):
+                answer(peer, frame)
+        peer.send_frame(CLOSE_FRAME, frame.payload)
+
+    return script
+
+
+def stripping(port: int, *names: str) -> Script:
+    """Return a proxy that leaves out headers of the request, as one that was told nothing does."""
+
+    def relay(client: socket.socket, server: socket.socket) -> None:
+        line, headers = read_head(client)
+        kept = [f"{name}: {value}" for name, value in headers.items() if name not in names]
+        server.sendall("\r\n".join([line, *kept, "", ""]).encode())
+        splice(client, server)
+
+    return through(port, relay)
+
+
 def failing(pings: int) -> Script:
     """Return a server that ends the connection behind so many pings."""
 
     def serve(peer: RawPeer) -> None:
         for _ in range(pings):
             while (frame := peer.recv_frame()).opcode != PING:
-                pass
+                take_stream(peer, frame)
             peer.send_frame(PONG, frame.payload)
         peer.send_frame(CLOSE_FRAME, close_payload(1011, b"out of order"))
         peer.recv_close()
@@ -97,6 +155,7 @@ def nagling(sock: socket.socket) -> None:
                 pong = peer.frame(PONG, frame.payload)
                 peer.send(pong[:2])
                 peer.send(pong[2:])
+            take_stream(peer, frame)
         peer.send_frame(CLOSE_FRAME, frame.payload)
 
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+import wsmux
 from wsmux.doctor import Plan, Report, Status, Step, examine
 
 from ..certificates import Certificates
 from ..faults.proxies import http_proxy, playing
+from ..wires import NAMES
 from .setups import (
     answering,
     black_hole,
@@ -138,6 +140,31 @@ def test_a_small_message_limit() -> None:
     assert "32768 bytes do not pass, of 16384 they do" in step.fact
     assert "1009" in step.fact
     assert "max_frame_size=16368" in step.fix
+
+
+def test_a_gateway_that_takes_frames_of_32_kib() -> None:
+    with echoing() as server, playing(small_messages(server.port, 32 * 1024)) as port:
+        report = examined(local(port), echo=True)
+    step = next(step for step in report.steps if step.name == "message limit")
+    assert step.status is Status.FAILED
+    assert "65536 bytes do not pass, of 32768 they do" in step.fact
+    assert "Config(max_frame_size=32752) at both ends" in step.fix
+    assert "Amazon API Gateway" in step.fix
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_what_the_doctor_says_of_such_a_gateway_helps(protocol: str) -> None:
+    config = wsmux.Config(max_frame_size=32752)
+    with (
+        echoing(protocols=[protocol], config=config) as server,
+        playing(small_messages(server.port, 32 * 1024)) as port,
+        wsmux.connect(local(port), protocol=protocol, config=config) as connection,
+        connection.open_stream() as stream,
+    ):
+        stream.timeout = WAIT
+        stream.write(bytes(200_000))
+        stream.close_write()
+        assert stream.read() == bytes(200_000)
 
 
 def test_nagles_algorithm_where_the_answers_come_from() -> None:

@@ -142,7 +142,7 @@ def test_a_port_that_speaks_no_tls(script: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "fix"),
     [
-        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "--header"),
+        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "--token-file"),
         (b"HTTP/1.1 302 Found\r\nLocation: gopher://a/\r\n\r\n", "wsmux server"),
         (b"HTTP/1.1 418 Teapot\r\n\r\n", "wsmux server"),
         (b"", "server"),
@@ -241,7 +241,7 @@ def test_a_server_that_sends_something_else_back_is_told() -> None:
         line.message_limit(report, Plan(url=server.url, timeout=WAIT, echo=True))
     [step] = report.steps
     assert step.status is Status.FAILED
-    assert "5 of 1024 bytes came back" in step.fact
+    assert "5 of 1008 bytes came back" in step.fact
 
 
 def test_a_socks_proxy_leaves_the_steps_below_to_the_handshake(

@@ -57,6 +57,11 @@ BROKEN = {
 }
 
 
+# Scripts that are not measured: an interrupt or a fork would leave a lock of coverage's locked, and
+# its tracer cannot be in two interpreters.
+UNMEASURED = ("interrupt", "fork", "child", "subinterpreter")
+
+
 def run(
     name: str,
     *args: str,
@@ -67,13 +72,12 @@ def run(
 ) -> None:
     """Run a script, and check that it ends well, in time, and says nothing.
 
-    ``path`` is where another ``python`` finds what this one has installed. Scripts that interrupt
-    or fork are not measured: within coverage that would leave a lock of its own locked.
+    ``path`` is where another ``python`` finds what this one has installed.
     """
     checkout = Path(__file__).parent.parent.parent
     root = Path(wsmux.__file__).parent.parent
     options = ["-X", "faulthandler", "-W", "ignore:This process:DeprecationWarning"]  # of os.fork
-    hidden = ("COV_", "COVERAGE_") if name.startswith(("interrupt", "fork", "child")) else ()
+    hidden = ("COV_", "COVERAGE_") if name.startswith(UNMEASURED) else ()
     process = subprocess.Popen(
         [python, *options, "-m", "tests.faults.scripts", protocol, name, *args],
         cwd=checkout,
@@ -453,6 +457,51 @@ EXITS: dict[str, Callable[[], None]] = {
 }
 
 
+def at_exit(kind: str) -> None:
+    """Use streams, old and new ones, when the interpreter exits."""
+    logging.getLogger("wsmux").addHandler(logging.NullHandler())
+    server = wsmux.serve(stream_handler=echo, protocols=[PROTOCOL])
+    connection = wsmux.connect(server.url, protocol=PROTOCOL)
+    ours, theirs = pair()
+    KEPT.extend((server, connection, ours, theirs))
+
+    def talk(opener: wsmux.Connection) -> None:
+        with opener.open_stream(WAIT) as stream:
+            stream.timeout = WAIT
+            stream.write(b"there and back")
+            assert read_exactly(stream, 14) == b"there and back"
+
+    def old() -> None:
+        near = ours.open_stream(WAIT)
+        near.write(b"through")
+        assert theirs.accept_stream(WAIT).read(7) == b"through"
+        for _ in range(3):
+            talk(connection)
+
+    def new(make: Callable[[], object]) -> None:
+        try:
+            make()
+        except wsmux.NoThreadError:
+            return
+        except wsmux.HandshakeError as error:
+            if error.status != 503:
+                raise
+
+    def served() -> None:
+        with wsmux.serve(stream_handler=echo, protocols=[PROTOCOL]) as another:
+            talk(wsmux.connect(another.url, protocol=PROTOCOL))
+
+    kinds = {
+        "old": old,
+        "pair": lambda: new(pair),
+        "serve": lambda: new(served),
+        "connect": lambda: new(lambda: wsmux.connect(server.url, protocol=PROTOCOL)),
+        "as_socket": lambda: new(lambda: ours.open_stream(WAIT).as_socket()),
+        "watch": lambda: new(lambda: wsmux.StallWatch(server)),
+    }
+    atexit.register(kinds[kind])
+
+
 # Collection
 
 
@@ -726,7 +775,7 @@ def collecting(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-CHECKED = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "CALL_KW")
+CHECKED = ("CALL", "CALL_FUNCTION_EX", "CALL_KW")
 behind: dict[object, frozenset[int]] = {}
 
 
@@ -738,7 +787,7 @@ def behind_a_check(frame: FrameType) -> bool:
             if last in CHECKED:
                 found.add(instruction.offset)
             last = instruction.opname
-            if last == "JUMP_BACKWARD":
+            if last == "JUMP_BACKWARD":  # what stands behind it is reached from elsewhere
                 found.add(instruction.argval)
         behind[code] = frozenset(found)
     return frame.f_lasti in behind[code]
@@ -1037,7 +1086,37 @@ def log_goes_over_the_connection() -> None:
     assert connection.wait_closed(WAIT)
 
 
+IN_SUBINTERPRETER = """
+import wsmux
+wait = 3.0
+def echo(stream):
+    stream.write(stream.read(1))
+server = wsmux.serve(stream_handler=echo)
+connection = wsmux.connect(server.url)
+ours, theirs = wsmux.pair()
+watch = wsmux.StallWatch(server)
+one, other = ours.open_stream(), connection.open_stream()
+one.write(b"x"), other.write(b"x")
+one.timeout = other.timeout = wait
+assert theirs.accept_stream(wait).read(1) == other.read(1) == b"x"
+sock = one.as_socket()
+{end}
+"""
+
+
+def subinterpreter(end: str) -> None:
+    """Use streams in an interpreter that is ended by ``Py_EndInterpreter``."""
+    import _testcapi
+
+    endings = {
+        "open": "",
+        "closed": "watch.stop(), ours.close(), theirs.close(), connection.close()",
+    }
+    assert _testcapi.run_in_subinterp(IN_SUBINTERPRETER.format(end=endings[end])) == 0
+
+
 SCRIPTS: dict[str, Callable[..., None]] = {
+    "at_exit": at_exit,
     "child_connects": child_connects,
     "child_leaves_server_block": child_leaves_server_block,
     "child_stops_server": child_stops_server,
@@ -1054,6 +1133,7 @@ SCRIPTS: dict[str, Callable[..., None]] = {
     "interrupt_serve_forever": interrupt_serve_forever,
     "log_goes_over_the_connection": log_goes_over_the_connection,
     "reason_looks_at_connection": reason_looks_at_connection,
+    "subinterpreter": subinterpreter,
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ import wsmux
 from ..load.conftest import Tell
 from ..load.conftest import tell as tell
 from ..load.measuring import far_end
+from ..programs import needs
 from ..wires import NAMES
 from .rawpeer import WAIT, in_thread, wait_for
 
@@ -121,8 +121,7 @@ def two_namespaces() -> Iterator[tuple[str, str]]:
     """Make two network namespaces with a veth pair between them, and take them away again."""
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root")
-    if shutil.which("ip") is None:
-        pytest.skip("there is no ip command (Debian: iproute2)")
+    needs("ip")
     near, far = (f"wsmux-{os.getpid()}-{end}" for end in ("near", "far"))
     made = []
     try:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import base64
+import errno
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import pytest
+from flask import Flask
 
 import wsmux
 
 from ..certificates import Certificates
+from ..werkzeug_server import serving
 from .proxies import Script, http_proxy, playing, socks5_proxy
-from .rawpeer import WAIT, read_head, response
+from .rawpeer import BINARY, CLOSE_FRAME, WAIT, RawPeer, read_head, response
 
 # Seconds for a handshake that must end at its deadline, and for the deadline to be kept in.
 SHORT = 0.4
@@ -79,11 +83,11 @@ def refusal(script: Script, **options: Any) -> wsmux.HandshakeError:
         (400, "no common subprotocol; this address serves chat"),
         (401, "who are you"),
         (403, "the origin 'x' may not connect here"),
-        (404, ""),
+        (404, "no such page"),
         (426, "send an upgrade"),
         (500, "caf\u00e9 \u20ac"),
         (503, "too many connections"),
-        (200, "<html>welcome</html>"),
+        (299, ""),
     ],
 )
 def test_bad_status_is_named_with_the_body(code: int, body: str) -> None:
@@ -91,6 +95,63 @@ def test_bad_status_is_named_with_the_body(code: int, body: str) -> None:
     assert error.status == code
     assert str(code) in str(error)
     assert body in str(error)
+
+
+@pytest.mark.parametrize("code", [200, 204, 400, 404, 405])
+def test_a_page_instead_of_an_upgrade_is_asked_after_and_not_shown(code: int) -> None:
+    page = b"" if code == 204 else b"<!doctype html>\n<p>The browser (or proxy) sent</p>"
+    error = refusal(answering(status(f"{code} Ok", page, "Content-Type: text/html")))
+    assert error.status == code
+    phrase = HTTPStatus(code).phrase
+    assert str(error).endswith(
+        f" answered {code} {phrase} instead of switching to WebSocket: "
+        "is this path a WebSocket route?"
+    )
+
+
+def test_a_page_without_a_type_is_not_shown_either() -> None:
+    error = refusal(answering(status("500 Whatever", b"\r\n<html>sorry</html>")))
+    assert str(error).endswith("500 Internal Server Error instead of switching to WebSocket")
+
+
+def test_a_plain_answer_of_another_path_is_shown_on_one_line() -> None:
+    reply = status("404 Not Found", b"404 page\r\nnot\x1b[2J found\n", "Content-Type: text/plain")
+    assert str(refusal(answering(reply))).endswith(
+        " answered 404 Not Found instead of switching to WebSocket: 404 page not\\x1b[2J found; "
+        "is this path a WebSocket route?"
+    )
+
+
+@pytest.mark.parametrize("path", ["/plain", "/missing"])
+def test_the_error_at_a_plain_route_of_flask_asks_whether_it_is_one(path: str) -> None:
+    app = Flask("app")
+    app.add_url_rule("/plain", "plain", lambda: "hello")
+    match = "is this path a WebSocket route"
+    with serving(app) as port, pytest.raises(wsmux.HandshakeError, match=match) as raised:
+        wsmux.connect(f"ws://127.0.0.1:{port}{path}")
+    assert "<" not in str(raised.value)
+    assert "browser" not in str(raised.value)
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss", "tcp"])
+def test_a_refused_connection_names_the_url_and_what_to_check(scheme: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"{scheme}://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConnectionRefusedError) as raised:
+            wsmux.connect(url)
+    assert raised.value.errno == errno.ECONNREFUSED
+    assert raised.value.strerror == (
+        f"cannot connect to {url}: Connection refused; is the server running, and is that its port?"
+    )
+
+
+def test_a_refused_connection_through_a_proxy_names_the_address_that_was_tried() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError, match=r"ws://example\.test/ \(127\.0\.0\.1\): "):
+            wsmux.connect("ws://example.test/", http_proxy_host="127.0.0.1", http_proxy_port=port)
 
 
 def test_body_that_is_not_text_is_shown_without_failing() -> None:
@@ -138,6 +199,61 @@ def test_wrong_upgrade_is_refused(headers: dict[str, str | None]) -> None:
 )
 def test_wrong_upgrade_names_the_cause(header: str, name: str) -> None:
     assert name in str(refusal(upgrading({header: "wrong"})))
+
+
+def yamux_at(subprotocol: str | None, heads: list[dict[str, str]]) -> Script:
+    """Answer with a subprotocol, and then each ping of Yamux; note the headers that came."""
+
+    def script(sock: socket.socket) -> None:
+        heads.append(read_head(sock)[1])
+        chosen = {"Sec-WebSocket-Protocol": subprotocol}
+        sock.sendall(response(heads[-1]["sec-websocket-key"], chosen))
+        peer = RawPeer(sock, masks=False)
+        while (frame := peer.recv_frame()).opcode == BINARY:
+            if frame.payload.startswith(b"\0\2\0\1"):
+                peer.send_frame(BINARY, b"\0\2\0\2" + frame.payload[4:])
+        peer.send_frame(CLOSE_FRAME, frame.payload)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("offered", "answered"),
+    [(None, None), (None, ""), ("other-name", "other-name"), ("Mixed.Case", "Mixed.Case")],
+    ids=str,
+)
+def test_yamux_is_spoken_under_the_name_that_is_given_or_none(
+    offered: str | None, answered: str | None
+) -> None:
+    heads: list[dict[str, str]] = []
+    with (
+        playing(yamux_at(answered, heads)) as port,
+        wsmux.connect(
+            f"ws://127.0.0.1:{port}", protocol="yamux", subprotocol=offered, timeout=WAIT
+        ) as connection,
+    ):
+        assert connection.protocol == "yamux"
+        connection.ping(WAIT)
+    assert heads[0].get("sec-websocket-protocol") == offered
+
+
+def test_answer_without_a_subprotocol_names_the_way_out() -> None:
+    error = refusal(upgrading({"Sec-WebSocket-Protocol": None}), protocol="yamux")
+    assert "it chose no subprotocol of yamux" in str(error)
+    assert "subprotocol=None" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("offered", "answered"),
+    [(None, "yamux"), ("other-name", "yamux"), ("other-name", None)],
+    ids=str,
+)
+def test_answer_under_another_name_than_the_given_is_refused(
+    offered: str | None, answered: str | None
+) -> None:
+    headers = {"Sec-WebSocket-Protocol": answered}
+    error = refusal(upgrading(headers), protocol="yamux", subprotocol=offered)
+    assert "subprotocol" in str(error)
 
 
 def test_wire_that_was_not_offered_is_refused() -> None:
@@ -301,6 +417,45 @@ def test_credentials_are_not_sent_to_the_target_of_a_redirect() -> None:
         )
     assert len(seen) == 1
     assert not {"authorization", "cookie"} & seen[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, None),
+        ({"origin": None}, None),
+        ({"origin": "https://app.example"}, "https://app.example"),
+        ({"headers": {"Origin": "https://app.example"}}, "https://app.example"),
+        ({"origin": "https://app.example", "suppress_origin": True}, None),
+    ],
+    ids=str,
+)
+def test_no_origin_is_sent_unless_it_is_asked_for(
+    options: dict[str, Any], sent: str | None
+) -> None:
+    heads: list[dict[str, str]] = []
+
+    def script(sock: socket.socket) -> None:
+        heads.append(read_head(sock)[1])
+        sock.sendall(status("403 No"))
+
+    assert refusal(script, **options).status == 403
+    assert [head.get("origin") for head in heads] == [sent]
+
+
+@pytest.mark.parametrize("headers", [{"Host": "inner:8000"}, ["host: inner:8000"]], ids=str)
+def test_a_host_among_the_headers_takes_the_place_of_the_own_one(
+    headers: dict[str, str] | list[str],
+) -> None:
+    heads: list[bytes] = []
+
+    def script(sock: socket.socket) -> None:
+        heads.append(sock.recv(4096).lower())
+        sock.sendall(status("403 No"))
+
+    assert refusal(script, headers=headers).status == 403
+    assert [head.count(b"\r\nhost:") for head in heads] == [1]
+    assert b"\r\nhost: inner:8000\r\n" in heads[0]
 
 
 # TLS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -18,11 +19,13 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.bell import borrow
+from wsmux.bell import Bell, borrow
 from wsmux.channel import Channel
 from wsmux.deadlines import Deadline
+from wsmux.entry import Entry
 
 from ..purepeer import PurePeer
+from ..threads.joined import write_on
 from ..threads.outcomes import check_read_of_reset
 from ..wires import NAMES
 from .rawpeer import (
@@ -238,6 +241,98 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     kept = theirs.open_stream()
     assert isinstance(interrupted.exception(WAIT), KeyboardInterrupt)
     assert patient.result(SHORT).id == kept.id
+
+
+def read_on(stream: wsmux.Stream, size: int) -> None:
+    while True:
+        stream.read(size)
+
+
+READS: dict[str, Callable[[wsmux.Stream, int], object]] = {
+    "read": read_on,
+    "readinto": lambda stream, size: stream.readinto(bytearray(size)),
+    "fill": lambda stream, size: stream.fill(bytearray(size)),
+    "readall": lambda stream, _: stream.read(),
+}
+
+
+@pytest.mark.parametrize("how", READS)
+def test_read_that_a_signal_handler_ends_behind_the_bytes_resets_the_stream(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The bytes it took reach nobody, so what follows must not look as if it came next."""
+    ours, theirs = pair
+    stream, other = ours.open_stream(), ours.open_stream()
+    far, other_far = theirs.accept_stream(WAIT), theirs.accept_stream(WAIT)
+    half = ours.config.receive_window // 2
+    far.write(bytes(half))
+    wait_for(lambda: ours.stats().unread_bytes == half)
+    with monkeypatch.context() as patched:
+        # Where the call sends the credit for the bytes, which it has taken.
+        patched.setattr(ours._engine, "flush", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            READS[how](stream, half)
+    wait_for(lambda: stream.closed)
+    with pytest.raises(wsmux.StreamReset, match="interrupted in a read"):
+        stream.read(1)
+    far.timeout = WAIT
+    with pytest.raises(wsmux.StreamError):
+        write_on(far)
+    other.write(b"unharmed")
+    assert other_far.read(8) == b"unharmed"
+
+
+def test_read_after_an_interrupted_one_gets_nothing_even_at_once(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The I/O thread, which tells the peer, may come later than the next read."""
+    ours, theirs = pair
+    stream = ours.open_stream()
+    far = theirs.accept_stream(WAIT)
+    half = ours.config.receive_window // 2
+    far.write(bytes(half + 1))
+    wait_for(lambda: ours.stats().unread_bytes == half + 1)
+    with monkeypatch.context() as late:
+        late.setattr(ours._engine.channel, "wake", lambda: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(ours._engine, "flush", lambda: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                read_on(stream, half)
+        with pytest.raises(wsmux.StreamReset, match="interrupted in a read"):
+            stream.read(1)
+    ours._engine.wake()
+    far.timeout = WAIT
+    with pytest.raises(wsmux.StreamError):
+        write_on(far)
+
+
+def test_second_interrupt_leaves_the_reset_of_the_stream_to_the_io_thread(
+    pair: tuple[wsmux.Connection, wsmux.Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pair
+    stream = ours.open_stream()
+    far = theirs.accept_stream(WAIT)
+    half = ours.config.receive_window // 2
+    far.write(bytes(half))
+    wait_for(lambda: ours.stats().unread_bytes == half)
+    abandon = ours._engine.table.abandon
+
+    def interrupted(entry: Entry, wakes: list[Bell]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        abandon(entry, wakes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ours._engine.table, "abandon", interrupted)
+        patched.setattr(ours._engine, "flush", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            read_on(stream, half)
+        wait_for(lambda: stream.closed)
+    with pytest.raises(wsmux.StreamReset, match="interrupted in a read"):
+        stream.read(1)
+    far.timeout = WAIT
+    with pytest.raises(wsmux.StreamError):
+        write_on(far)
 
 
 def test_handler_that_loses_another_connection_does_not_close_its_own_cleanly(

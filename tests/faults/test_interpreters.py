@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from . import scripts
+from .test_process import AT_EXIT
 
 pytestmark = pytest.mark.long
 
@@ -84,6 +85,23 @@ def test_interpreter_exits_without_close(
     state: str, protocol: str, python: str, lent: tuple[Path, ...]
 ) -> None:
     scripts.run("exit_with", state, protocol=protocol, python=python, path=lent, limit=LIMIT)
+
+
+@pytest.mark.parametrize("kind", AT_EXIT)
+def test_what_is_used_at_exit_works_or_fails_typed_and_prints_nothing(
+    kind: str, python: str, lent: tuple[Path, ...]
+) -> None:
+    scripts.run("at_exit", kind, python=python, path=lent, limit=LIMIT)
+
+
+@pytest.mark.parametrize("end", ["open", "closed"])
+def test_a_subinterpreter_ends_though_its_streams_are_open(
+    end: str, python: str, lent: tuple[Path, ...]
+) -> None:
+    probe = [python, "-c", "import _testcapi"]
+    if subprocess.run(probe, capture_output=True, check=False, timeout=30).returncode:
+        pytest.skip("that Python was built without _testcapi")
+    scripts.run("subinterpreter", end, python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("unread", ["nothing", "unread"])

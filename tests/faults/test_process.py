@@ -8,6 +8,8 @@ wire says something.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from ..marking import wide
@@ -51,6 +53,20 @@ def test_child_that_leaves_the_block_of_a_server_does_not_stop_it() -> None:
 @pytest.mark.parametrize("state", scripts.EXITS)
 def test_interpreter_exits_without_close(state: str, protocol: str) -> None:
     scripts.run("exit_with", state, protocol=protocol)
+
+
+AT_EXIT = ["old", "pair", "serve", "connect", "as_socket", "watch"]
+
+
+@pytest.mark.parametrize("kind", AT_EXIT)
+def test_what_is_used_at_exit_works_or_fails_typed_and_prints_nothing(kind: str) -> None:
+    scripts.run("at_exit", kind)
+
+
+@pytest.mark.skipif(find_spec("_testcapi") is None, reason="this Python was built without it")
+@pytest.mark.parametrize("end", ["open", "closed"])
+def test_a_subinterpreter_ends_though_its_streams_are_open(end: str) -> None:
+    scripts.run("subinterpreter", end)
 
 
 @IN_WIRES

@@ -29,6 +29,7 @@ NAMES = (
     "river-msgpack",
     "rmb-envelope",
     "rmb-token",
+    "request-head",
 )
 
 

@@ -7,9 +7,15 @@ else, a broken promise among it, is a find.
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
+from wsmux.access import Access
+from wsmux.admission import Admission
 from wsmux.bus import tokens
 from wsmux.bus.address import Address
 from wsmux.bus.envelope import digest, parse
@@ -34,6 +40,8 @@ from wsmux.rpc.handshake import (
 )
 from wsmux.rpc.json_codec import JsonCodec
 from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.server import Server
+from wsmux.snapshots import Request
 from wsmux.websocket.framing import WebSocketFraming
 
 from ..bus.captured import COMPUTED, NOW, NPM, TWINS
@@ -278,6 +286,86 @@ def rmb_token(data: bytes) -> str:
     return "taken"
 
 
+# Requests for a WebSocket
+
+
+class _Taker:
+    """Stand for what makes connections: keep the socket and the request that came."""
+
+    config = Config(max_handshake_size=2000, handshake_timeout=5.0)
+
+    def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        self.request = Request("", "", {}, "")
+
+    def over_websocket(self, sock: socket.socket, _: Any, __: str, request: Request) -> None:
+        self.socket, self.request = sock, request
+
+
+class _Door(Server):
+    """Shake hands as a server does, without a port."""
+
+    def __init__(self) -> None:
+        self.taker = _Taker()
+        self._behaviour: Any = self.taker
+        self._config = self.taker.config
+        self._lock = threading.Lock()
+        self._opening = set()
+        self._served = threading.local()
+        self._stopping = threading.Event()
+        self._plain = False
+        self._http = True
+        self._ssl_context = None
+        self._protocols = ("wsmux",)
+        self._origins = None
+        self.url = "ws://door"
+        self._access = Access(None)
+        self._admission = Admission(self._config, self.url)
+        self._threads = {}
+
+    def meet(self, sock: socket.socket) -> socket.socket | None:
+        """Return the socket of a client that got 101."""
+        here = threading.current_thread()
+        self._threads[here] = self._admission.arrive("192.0.2.1")
+        self._shake_hands(sock, ("192.0.2.1", 1))
+        self._let_go(here)
+        return self.taker.socket
+
+
+# What RFC 9110 and RFC 6455 let a request that is taken have once, for any reader of it.
+ONCE = [re.compile(rb"(?i)[\r\n]\s*%b\s*:" % name) for name in (b"host", b"sec-websocket-key")]
+ORIGIN = re.compile(rb"(?i)[\r\n]\s*origin\s*:")
+
+
+def request_head(data: bytes) -> str:
+    """Ask a server for a WebSocket in any words: 101, or a refusal and the end."""
+    door = _Door()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        taken = door.meet(ours)
+        assert ours.fileno() == -1, "a socket was left open"
+        if taken is None:
+            answer = _to_end(theirs)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
+            return "".join(char for char in answer.decode()[:300] if not char.isdigit())
+        with taken:
+            head, _, behind = data.partition(b"\r\n\r\n")
+            assert theirs.recv(1000).startswith(b"HTTP/1.1 101 ")
+            assert _to_end(taken) == behind, "bytes behind the request were dropped"
+    assert all(len(pattern.findall(head)) == 1 for pattern in ONCE), "two readers could differ"
+    assert bool(ORIGIN.search(head)) is ("origin" in door.taker.request.headers)
+    return f"taken {sorted(door.taker.request.headers)}"
+
+
+def _to_end(sock: socket.socket) -> bytes:
+    pieces = []
+    while piece := sock.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 HARNESSES: dict[str, Harness] = {
     "framing": framing,
     "byte-framing": byte_framing,
@@ -289,4 +377,5 @@ HARNESSES: dict[str, Harness] = {
     "river-msgpack": river(MsgpackCodec()),
     "rmb-envelope": rmb_envelope,
     "rmb-token": rmb_token,
+    "request-head": request_head,
 }

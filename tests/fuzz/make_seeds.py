@@ -14,6 +14,7 @@ from wsmux.protocols.base import Role
 from wsmux.protocols.carrier import Kind
 
 from ..bus.captured import COMPUTED, NPM
+from ..heads import NOT_ASCII, REFUSED, TAKEN
 from ..rpc import test_codec_vectors, test_json_malformed, test_msgpack_malformed
 from ..unit import (
     test_bymux_vectors,
@@ -148,6 +149,13 @@ def _rmb_token() -> Named:
         yield row["why"], (row["token"] or "").encode()
 
 
+def _request_head() -> Named:
+    for name, data in TAKEN.items():
+        yield f"taken: {name}", data
+    for name, head in (NOT_ASCII | REFUSED).items():
+        yield f"refused: {name}", head.data
+
+
 SOURCES: dict[str, Callable[[], Named]] = {
     "framing": _framing,
     "byte-framing": _byte_framing,
@@ -159,6 +167,7 @@ SOURCES: dict[str, Callable[[], Named]] = {
     "river-msgpack": _river("msgpack", test_msgpack_malformed.TABLE[::6]),
     "rmb-envelope": _rmb_envelope,
     "rmb-token": _rmb_token,
+    "request-head": _request_head,
 }
 
 

@@ -156,7 +156,7 @@ class Victim(NamedTuple):
     connection: wsmux.Connection
     sock: socket.socket
 
-    def drain(self) -> None:
+    def drain(self) -> threading.Thread:
         """Read what the victim sends, in a thread, until the end."""
 
         def read() -> None:
@@ -164,7 +164,9 @@ class Victim(NamedTuple):
                 while self.sock.recv(65536):
                     pass
 
-        threading.Thread(target=read, daemon=True).start()
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        return thread
 
     def check_end(self, reason: str, *codes: int) -> None:
         """Check that the connection ends for a broken limit, with the code for that."""

@@ -101,8 +101,9 @@ def relay_server(origins: list[str] | None) -> Iterator[Place]:
 @contextmanager
 def flask_server(origins: list[str] | None, target: str) -> Iterator[Place]:
     app = Flask("app")
-    Mux(app, origins=origins).route("/mux")(wsmux.Connection.wait_closed)
-    with rpc.flask(app, "/river", [offered(Gate())], origins=origins), serving(app) as port:
+    ours, river = (origins, None) if target == "/mux" else (None, origins)
+    Mux(app, origins=ours).route("/mux")(wsmux.Connection.wait_closed)
+    with rpc.flask(app, "/river", [offered(Gate())], origins=river), serving(app) as port:
         before = threading.active_count()
         yield Place(port, target, NO_SUBPROTOCOL if target == "/river" else {})
         wait_for(lambda: threading.active_count() <= before, "the threads of requests to end")

@@ -138,11 +138,15 @@ def test_going_on_past_the_credit_ends_the_connection(protocol: str) -> None:
         if protocol == "bymux":
             rawpeer.wait_for(lambda: victim.connection.stats().streams)
         connection, frame = victim.connection, data(65536)
+        before = most = memory()
         for _ in range(100 * MIB // 65536):
             if connection.error is not None or not send_all(victim.sock, frame):
                 break
+            most = max(most, memory())
         victim.check_end("credit", 1002)
         assert connection.stats().unread_bytes <= connection.config.receive_window
+        # The window and the buffer that it is received into, and what the allocator rounds up.
+        assert max(most, memory()) - before <= connection.config.receive_window + 4 * MIB
 
 
 @pytest.mark.parametrize("role", rawpeer.ROLES)

@@ -26,6 +26,7 @@ from ..faults.rawpeer import BINARY, WAIT, raw_client, read_head, request, wait_
 # What an attacker would have stand at the start of a line, in what prints and what does not.
 FORGED = "CRITICAL root password changed"
 NASTY = f"\x1b[2J\x9b1m\x85{FORGED}\t\x7f"
+IN_A_HEADER = f"\x9b1m\x85{FORGED}\t."  # control characters of ASCII are refused unread
 SECRET = "payload-of-the-user"
 
 # Longest line: two values of 500 characters, and some words.
@@ -71,7 +72,7 @@ def log() -> Iterator[Log]:
 def refused_handshakes(count: int) -> None:
     with wsmux.serve(wsmux.Connection.wait_closed) as server:
         own = f"127.0.0.1:{server.port}"
-        data = request(own, {"Origin": f"http://{NASTY}{'x' * 20_000}", "Cookie": SECRET})
+        data = request(own, {"Origin": f"http://{IN_A_HEADER}{'x' * 20_000}", "Cookie": SECRET})
         for _ in range(count):
             with socket.create_connection(("127.0.0.1", server.port), WAIT) as sock:
                 sock.sendall(data)

@@ -6,10 +6,21 @@ That of ``wsmux.serve`` is also tested, with more look-alikes, in ``faults/test_
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+from flask import Flask
 
-from wsmux.transports.origin import origin_allowed
+import wsmux
+from wsmux import rpc
+from wsmux.behaviour import Behaviour
+from wsmux.bus.relay_setup import serve_relay
+from wsmux.flask import Mux
+from wsmux.transports.origin import allowed_origins, origin_allowed
 
+from ..bus.relays import Table
 from ..threads.carriers import SERVERS, WsgiServers
 from .places import KINDS, Place, under_wsgi
 
@@ -38,7 +49,6 @@ LIKE_LISTED = {
     "backslash": "https://app.example\\.evil.example",
     "tab-inside": "https://app\t.example",
     "two-origins": "https://app.example https://evil.example",
-    "list": "https://app.example, https://evil.example",
     "ipv6": "https://[::1]",
     "ipv6-with-our-name": "https://[app.example]",
     "ipv6-zone": "https://[fe80::1%25app.example]",
@@ -116,3 +126,119 @@ def test_look_alikes_are_refused_under_every_wsgi_server(
 @pytest.mark.parametrize("origin", ["null", "", "https://app.example/", "app.example", "x://y"])
 def test_what_is_no_origin_cannot_be_listed(origin: str) -> None:
     assert not origin_allowed(origin, "host", secure=False, allowed=[origin, LISTED])
+
+
+# What a user lists
+
+
+def made_server(origins: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wsmux.Server(
+            wsmux.Connection.wait_closed,
+            listener,
+            Behaviour(),
+            protocols=["wsmux"],
+            transport="websocket",
+            origins=origins,
+            ssl_context=None,
+            max_connections=1,
+        )
+
+
+TAKERS: dict[str, Callable[[Any], object]] = {
+    "serve": lambda origins: wsmux.serve(wsmux.Connection.wait_closed, origins=origins),
+    "Server": made_server,
+    "Mux": lambda origins: Mux(origins=origins),
+    "rpc.serve": lambda origins: rpc.serve([], origins=origins),
+    "rpc.flask": lambda origins: rpc.flask(Flask("app"), "/river", [], origins=origins),
+    "serve_relay": lambda origins: serve_relay(["relay.test"], Table(), origins=origins),
+}
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+@pytest.mark.parametrize("origins", ["https://*.example.org", "*", b"https://example.org"])
+def test_a_single_string_of_origins_is_refused_at_once(taker: str, origins: Any) -> None:
+    with pytest.raises(TypeError, match=r"^origins must be a collection of strings, such as "):
+        TAKERS[taker](origins)
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+def test_an_origin_that_no_page_has_is_refused_at_once(taker: str) -> None:
+    with pytest.raises(ValueError, match=r"list each host by its name; an origin is a scheme"):
+        TAKERS[taker](["https://*.example.org"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_origins_of_an_iterator_hold_for_every_client(kind: str) -> None:
+    def listed() -> Iterator[str]:
+        yield "https://other.example"
+        yield LISTED
+
+    with KINDS[kind](listed()) as place:  # type: ignore[arg-type]
+        assert [place.status(LISTED) for _ in range(3)] == [101, 101, 101]
+        assert [place.status("https://evil.example") for _ in range(3)] == [403, 403, 403]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        "null",
+        "app.example",
+        "//app.example",
+        "https://",
+        "https://app.example/",
+        "https://app.example/path",
+        "https://app.example?x",
+        "https://app.example:",
+        "https://app.example:080",
+        "https://app.example:99999",
+        "https://user@app.example",
+        "https://*",
+        "https://*.app.example",
+        "https://app.*",
+        "https://app..example",
+        "https://app example",
+        "https://b\xfccher.example",
+        "https://app%2eexample",
+        "https://127.1",
+        "https://2130706433",
+        "https://0x7f000001",
+        "https://127.0.0.1.",
+        "https://[::0001]",
+        "https://[::ffff:127.0.0.1]",
+        "https://[fe80::1%25eth0]",
+        "https://[app.example]",
+        "wss://app.example",
+        "chrome-extension://app",
+        "**",
+    ],
+)
+def test_what_no_page_can_have_cannot_be_listed(origin: str) -> None:
+    with pytest.raises(ValueError, match=r"'\*' alone accepts every page$"):
+        allowed_origins([LISTED, origin])
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*",
+        "http://localhost",
+        "http://localhost:8080",
+        "HTTPS://App.Example:443",
+        "https://app_1.example.",
+        "https://xn--bcher-kva.example",
+        "http://127.0.0.1:5000",
+        "http://[2001:db8::7]:8080",
+        "http://[::ffff:7f00:1]",
+    ],
+)
+def test_what_a_page_can_have_is_taken(origin: str) -> None:
+    listed = allowed_origins([origin])
+    assert listed == {origin}
+    sent = LISTED if origin == "*" else origin
+    assert origin_allowed(sent, "host", secure=False, allowed=listed)
+
+
+def test_a_list_of_no_origins_keeps_every_page_out() -> None:
+    assert not origin_allowed(LISTED, "app.example", secure=True, allowed=allowed_origins([]))

@@ -14,12 +14,20 @@ import wsmux
 from ..faults import rawpeer
 from ..faults.rawpeer import ACK, BINARY, CONTINUATION, DATA, message, uint32
 from ..wires import NAMES
-from .attacks import WAIT, attacked, native, opening_of
+from .attacks import CREDIT, WAIT, attacked, bymux, native, opening_of, yamux
 
 pytestmark = pytest.mark.hang_bound(120.0)
 
 MIB = 1024 * 1024
 SOON = 0.4
+
+# As much credit on the stream that ``opening_of`` opens first as the wire can give at once.
+CREDITS = {
+    "wsmux": native(0, ACK, uint32(2**32 - 10)),
+    "js-ws": native(0, ACK, uint32(2**32 - 10), width=2),
+    "yamux": yamux(1, 0, 1, 2**32 - 1 - 256 * 1024),
+    "bymux": bymux(CREDIT, 0, 2**32),
+}
 
 
 def memory() -> int:
@@ -30,15 +38,19 @@ def memory() -> int:
 # Who takes nothing
 
 
-def test_a_peer_that_takes_nothing_loses_the_connection() -> None:
-    with attacked("wsmux", wsmux.Config(stall_timeout=SOON)) as victim:
-        victim.sock.sendall(native(0, ACK, uint32(2**32 - 1)))
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_peer_that_takes_nothing_loses_the_connection(protocol: str) -> None:
+    with attacked(protocol, wsmux.Config(stall_timeout=SOON)) as victim:
+        victim.sock.sendall(opening_of(protocol, 0) + CREDITS[protocol])
         stream = victim.connection.accept_stream(timeout=WAIT)
         stream.timeout = WAIT
+        data, before = bytes(10 * MIB), memory()
         with pytest.raises(wsmux.ConnectionClosedError, match="took no byte for Config.stall"):
-            stream.write(bytes(10 * MIB))
+            stream.write(data)
         victim.check_end("the peer took no byte for Config.stall_timeout = 0.4 s")
         assert victim.connection.stats().queued_bytes <= victim.connection.config.max_send_queue
+        # What is queued refers to the bytes that were written, and is bounded.
+        assert memory() - before <= 2 * MIB
 
 
 def test_what_the_io_thread_cannot_send_is_timed_as_well() -> None:

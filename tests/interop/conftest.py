@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import queue
-import shutil
 import signal
 import tempfile
 import threading
@@ -19,7 +17,8 @@ import pytest
 
 import wsmux
 
-from ..bus.redis_server import PROGRAM, RedisServer
+from ..bus.redis_server import RedisServer
+from ..programs import absent
 from .installs import Unavailable, install_environment, install_modules
 from .link import HOST, WAIT, Connector, Link
 from .peerprocess import PeerProcess
@@ -61,9 +60,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def give_up(reason: str) -> NoReturn:
     """Skip with the reason, or fail where the peers are a must."""
-    if os.environ.get("WSMUX_REQUIRE_PEERS") == "1":
-        pytest.fail(f"WSMUX_REQUIRE_PEERS=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
+    absent(reason, "peers")
 
 
 @pytest.fixture(scope="session")
@@ -262,11 +259,13 @@ def yamux_connector(
             node_config: dict[str, Any] | None = None,
             listen: dict[str, Any] | None = None,
             greet: Callable[[wsmux.Connection], None] | None = None,
+            named: dict[str, str | None] | None = None,
             **options: Any,
         ) -> Link:
             peer.call("fresh")
             peer.uncaught.clear()
             given = {"carrier": carrier, "host": HOST, "config": node_config or {}}
+            given |= named or {}  # the subprotocol, where it is not the wire's own
             if peer_is_client:
                 server, connections = serve_one(
                     stack, greet, protocols=("yamux",), **transport, **options
@@ -276,6 +275,7 @@ def yamux_connector(
             else:
                 port = peer.call("listen", **given, **(listen or {}))["port"]
                 url = f"{scheme}://{HOST}:{port}/"
+                options |= named or {}
                 connection = wsmux.connect(url, protocol="yamux", **options)
                 stack.callback(connection.close)
                 if greet is not None:
@@ -347,7 +347,5 @@ def rmb_peer(node_modules: Path) -> Iterator[PeerProcess]:
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Run a Redis server, for all tests."""
-    if shutil.which(PROGRAM) is None:
-        give_up(f"{PROGRAM} is not on the PATH")
     with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server

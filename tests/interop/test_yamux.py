@@ -102,6 +102,21 @@ def test_subprotocol_is_yamux(link: Link) -> None:
     assert link.peer.call("report")["subprotocol"] == "yamux"
 
 
+@websocket_only
+def test_peer_that_negotiates_no_subprotocol_is_understood(connector: Connector) -> None:
+    link = connector(named={"subprotocol": None})
+    assert not link.peer.call("report")["subprotocol"]
+    link.assert_alive()
+
+
+@server_only
+@websocket_only
+def test_peer_that_calls_the_wire_by_another_name_is_understood(connector: Connector) -> None:
+    link = connector(named={"subprotocol": "other-name"})
+    assert link.peer.call("report")["subprotocol"] == "other-name"
+    link.assert_alive()
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_stream_opened_here_is_echoed_by_the_peer(link: Link, size: int) -> None:
     link.peer.call("incoming", mode="echo")

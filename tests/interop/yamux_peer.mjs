@@ -296,13 +296,13 @@ const listeners = {
     await new Promise((resolve) => owner.server.listen(0, host, resolve));
   },
 
-  async ws(owner, host) {
+  async ws(owner, host, subprotocol) {
     owner.server = new WebSocketServer({
       host,
       port: 0,
       maxPayload: MAX_MESSAGE,
       perMessageDeflate: false,
-      handleProtocols: (offered) => offered.has(SUBPROTOCOL) && SUBPROTOCOL,
+      handleProtocols: (offered) => offered.has(subprotocol) && subprotocol,
     });
     owner.server.on('connection', (socket) => {
       owner.subprotocol = socket.protocol;
@@ -323,8 +323,8 @@ const connectors = {
   },
 
   // Adopts in the event itself: the first message may be right behind the response.
-  async ws(owner, host, port) {
-    const socket = new WebSocket(`ws://${host}:${port}/`, SUBPROTOCOL, {
+  async ws(owner, host, port, subprotocol) {
+    const socket = new WebSocket(`ws://${host}:${port}/`, subprotocol ?? [], {
       maxPayload: MAX_MESSAGE,
       perMessageDeflate: false,
     });
@@ -349,17 +349,18 @@ const commands = {
     return {};
   },
 
-  async listen({ carrier, host, config, openOnConnect, glued }) {
+  // A subprotocol of null is none.
+  async listen({ carrier, host, config, openOnConnect, glued, subprotocol = SUBPROTOCOL }) {
     session.config = config;
     session.openOnConnect = openOnConnect;
-    await listeners[carrier](session, host);
+    await listeners[carrier](session, host, subprotocol);
     if (glued) glueFramesToResponse(session.server._server);
     return { port: session.server.address().port };
   },
 
-  async connect({ carrier, host, port, config }) {
+  async connect({ carrier, host, port, config, subprotocol = SUBPROTOCOL }) {
     session.config = config;
-    await connectors[carrier](session, host, port);
+    await connectors[carrier](session, host, port, subprotocol);
     return {};
   },
 

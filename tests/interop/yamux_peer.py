@@ -222,7 +222,7 @@ class Session:
 
     # Carriers
 
-    async def listen_tcp(self, host: str) -> int:
+    async def listen_tcp(self, host: str, subprotocol: str | None) -> int:
         async def serve(stream: trio.SocketStream) -> None:
             await self.run(TrioTCPStream(stream), initiator=False)
 
@@ -231,28 +231,28 @@ class Session:
         port: int = sockets[0].socket.getsockname()[1]
         return port
 
-    async def listen_ws(self, host: str) -> int:
+    async def listen_ws(self, host: str, subprotocol: str | None) -> int:
         async def serve(request: WebSocketRequest) -> None:
-            offered = SUBPROTOCOL in request.proposed_subprotocols
-            socket = await request.accept(subprotocol=SUBPROTOCOL if offered else None)
+            offered = subprotocol in request.proposed_subprotocols
+            socket = await request.accept(subprotocol=subprotocol if offered else None)
             await self._run_websocket(socket, initiator=False)
 
         server = partial(serve_websocket, max_message_size=MAX_MESSAGE)
         port: int = (await self.nursery.start(server, serve, host, 0, None)).port
         return port
 
-    async def connect_tcp(self, host: str, port: int) -> None:
+    async def connect_tcp(self, host: str, port: int, subprotocol: str | None) -> None:
         carrier = TrioTCPStream(await trio.open_tcp_stream(host, port))
         self.start(self.run, carrier, True)
 
-    async def connect_ws(self, host: str, port: int) -> None:
+    async def connect_ws(self, host: str, port: int, subprotocol: str | None) -> None:
         socket = await connect_websocket(
             self.nursery,
             host,
             port,
             "/",
             use_ssl=False,
-            subprotocols=[SUBPROTOCOL],
+            subprotocols=[] if subprotocol is None else [subprotocol],
             max_message_size=MAX_MESSAGE,
         )
         self.start(self._run_websocket, socket, True)
@@ -291,11 +291,13 @@ class Peer:
     async def do_listen(self, args: Json) -> Json:
         self.session.open_on_connect = args.get("openOnConnect")
         listen = {"tcp": self.session.listen_tcp, "ws": self.session.listen_ws}
-        return {"port": await listen[args["carrier"]](args["host"])}
+        subprotocol = args.get("subprotocol", SUBPROTOCOL)
+        return {"port": await listen[args["carrier"]](args["host"], subprotocol)}
 
     async def do_connect(self, args: Json) -> None:
         connect = {"tcp": self.session.connect_tcp, "ws": self.session.connect_ws}
-        await connect[args["carrier"]](args["host"], args["port"])
+        subprotocol = args.get("subprotocol", SUBPROTOCOL)
+        await connect[args["carrier"]](args["host"], args["port"], subprotocol)
         await self.do_connected(args)
 
     async def do_connected(self, args: Json) -> None:

@@ -385,7 +385,7 @@ def test_what_is_in_vain_is_tried_once(gate: Gate) -> None:
         return isinstance(error, wsmux.HandshakeError)
 
     with (
-        wsmux.serve(lambda connection: None) as server,
+        wsmux.serve(lambda connection: None, protocols=("wsmux", "yamux")) as server,
         rpc.connect(server.url, is_fatal=is_fatal) as client,
     ):
         with pytest.raises(rpc.RiverError, match="the connection cannot be made: .*400"):
@@ -413,9 +413,18 @@ def test_waiting_for_a_connection_ends_when_it_is_in_vain() -> None:
         client.wait_connected(WAIT)
 
 
-def test_waiting_for_a_connection_ends_when_the_client_thinks_it_in_vain() -> None:
+def test_waiting_in_vain_for_a_server_that_speaks_something_else_says_why() -> None:
     with (
         wsmux.serve(lambda connection: None) as server,
+        rpc.connect(server.url) as client,
+        pytest.raises(TimeoutError, match="attempts go on: the handshake was not answered"),
+    ):
+        client.wait_connected(timeout=0.5)
+
+
+def test_waiting_for_a_connection_ends_when_the_client_thinks_it_in_vain() -> None:
+    with (
+        wsmux.serve(lambda connection: None, protocols=("wsmux", "yamux")) as server,
         rpc.connect(server.url, is_fatal=lambda error: True) as client,
         pytest.raises(rpc.RiverError, match="the connection cannot be made: .*400"),
     ):
@@ -485,5 +494,5 @@ def test_metadata_is_validated_and_seen_by_handlers() -> None:
 
 @pytest.mark.parametrize("target", ["http://127.0.0.1/", "somewhere"])
 def test_an_address_of_no_carrier_is_refused(target: str) -> None:
-    with pytest.raises(ValueError, match="is no ws://"):
+    with pytest.raises(ValueError, match="expected a ws://"):
         rpc.connect(target)

@@ -31,7 +31,7 @@ def test_headers_are_made_for_each_attempt(refusing: Refusing) -> None:
 
     with (
         rpc.connect(refusing.url, headers=headers, is_fatal=unwelcome) as client,
-        pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT: .* status 401"),
+        pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT: .* answered 401"),
     ):
         client.rpc("test", "same", 1, WAIT)
     assert [f"X-Attempt: {i}" in request for i, request in enumerate(refusing.requests)] == [

@@ -59,7 +59,8 @@ class Alone(Line):
 def waiting(line: Alone) -> int:
     """Return how many threads wait to read."""
     with line.mutex:
-        return len(line.reader._readers.parked)
+        readers = line.reader._readers  # made when somebody first waits
+        return 0 if readers is None else len(readers.parked)
 
 
 def drained(line: Alone) -> list[Any]:

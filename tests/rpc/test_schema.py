@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wsmux.hints import how_to_install
 from wsmux.rpc import checker
 from wsmux.rpc.checker import FIRST_ERRORS, MAX_ERRORS
 from wsmux.rpc.complaints import MAX_NAME, MAX_TEXT, TOO_DEEP, TOO_LONG
@@ -416,7 +417,7 @@ def test_only_a_schema_that_forbids_something_needs_the_library() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "checking values needs jsonschema: pip install 'wsmux-streams[rpc]'\n"
+    assert done.stdout == f"checking values needs jsonschema: {how_to_install('rpc')}\n"
 
 
 # -- values that attack --------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-import pytest
+from ..programs import package
 
-pa: Any = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'wsmux-streams[spark]'")
+pa: Any = package("pyarrow", "spark")
 # Loaded before the guards measure memory.
-pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("pyarrow.compute")
+package("pyarrow.parquet", "spark")
+package("pyarrow.compute", "spark")
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), False), pa.field("word", pa.string())])
 

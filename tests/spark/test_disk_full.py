@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ..programs import needs
 
 pytestmark = [
     pytest.mark.spark,
@@ -37,9 +38,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of 2 MiB."""
     directory = tmp_path / "small"
     directory.mkdir()
-    if (mount := shutil.which("mount")) is None:
-        pytest.skip("there is no mount here")
-    command = [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
+    command = [needs("mount"), "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
     if (ran := subprocess.run(command, capture_output=True, text=True)).returncode:
         pytest.skip(f"a file system cannot be mounted here: {ran.stderr.strip()}")
     yield directory

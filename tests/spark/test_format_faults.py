@@ -67,7 +67,7 @@ def test_what_is_asked_wrongly_is_told_in_one_line(spark: Any) -> None:
         url = server.url
         for options, code, text in (
             ({"datset": "x"}, "BAD_OPTION", "there is no option 'datset'; did you mean dataset?"),
-            ({"url": "http://h"}, "BAD_OPTION", "'http://h' is no ws:// or wss:// address"),
+            ({"url": "http://h"}, "BAD_OPTION", "expected a ws:// or wss:// URL, got"),
             ({"txnAppId": "a"}, "BAD_OPTION", "the option txnAppId does not belong to a read"),
             ({"dataset": "none"}, "NO_DATASET", "there is no dataset none"),
             ({"token": "wrong-one"}, "UNAUTHORIZED", "this token is not known here"),

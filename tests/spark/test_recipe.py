@@ -79,8 +79,8 @@ def test_no_token_is_shown(token: Any) -> None:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"url": "http://h/"}, "is no ws://"),
-        ({"url": "ws:///path"}, "is no ws://"),
+        ({"url": "http://h/"}, "expected a ws://"),
+        ({"url": "ws:///path"}, "expected a ws://"),
         ({"url": "ws://me:pass@h/"}, "use token="),
         ({"codec": "xml"}, "codec must be"),
         ({"token": "a\nb"}, "without line breaks"),

@@ -44,9 +44,17 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
 
 def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("\n \n")
+    (tmp_path / "tokens").chmod(0o600)
     words = refused(str(tmp_path / "d"), "--token-file", str(tmp_path / "tokens"))
     assert "holds no token" in words
     assert "visible ASCII" in refused(str(tmp_path / "d"), WSMUX_TOKEN="a b")
+
+
+def test_a_token_file_that_others_have_access_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokens").write_text("secret")
+    (tmp_path / "tokens").chmod(0o644)
+    words = refused(str(tmp_path / "d"), "--token-file", str(tmp_path / "tokens"))
+    assert f"chmod 600 {tmp_path / 'tokens'}" in words
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -68,6 +76,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path, processes: str) -> None:
 
 def test_url_and_token_and_end(tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("one\ntwo\n")
+    (tmp_path / "tokens").chmod(0o600)
     options = ["--port", "0", "--json", "--token-file", str(tmp_path / "tokens"), "--ttl", "1h"]
     options += ["--format", "arrow", "--retention", "rows=5,hard-age=1d"]
     with running("serve-data", str(tmp_path / "d"), *options) as line:

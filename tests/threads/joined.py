@@ -39,7 +39,9 @@ def fill(stream: wsmux.Stream) -> int:
             stream.write(bytes(8 * WINDOW))
         written += error.value.bytes_written
         with engine.mutex:
-            if written and not engine.credit_locked(stream._entry):
+            half = engine.protocol._streams.get(stream._entry.id)
+            answered = getattr(half, "answered", True)  # before that, only early bytes are gone
+            if written and answered and not engine.credit_locked(stream._entry):
                 break
     stream.timeout = WAIT
     return written

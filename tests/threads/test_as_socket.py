@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NoReturn
 
 import pytest
@@ -221,6 +222,25 @@ def test_a_socket_that_goes_on_sending_what_nobody_reads_is_reset(
         native.far.close()
         with pytest.raises(ConnectionError):
             send_on(sock)
+
+
+@pytest.mark.parametrize("end", ["close", "close_read", "close_write", "reset"])
+@pytest.mark.parametrize("held", [False, True], ids=["socket closed", "socket held"])
+def test_a_stream_that_its_owner_ends_leaves_no_traceback_of_a_thread(
+    native: Joined, monkeypatch: pytest.MonkeyPatch, end: str, held: bool
+) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    with socket_of(native.near) as sock, native.far:
+        if not held:
+            sock.close()
+        getattr(native.near, end)()
+        native.far.close_write()
+        if held:
+            with suppress(OSError):  # the reset may be there already
+                sock.sendall(b"too late")
+    wait_for(lambda: not [each for each in threading.enumerate() if "-stream-" in each.name])
+    assert failed == []
 
 
 def test_a_stream_that_times_out_resets_the_socket(native: Joined) -> None:

@@ -62,6 +62,57 @@ def test_a_refusal_names_what_is_served(offered: Any) -> None:
     assert error.value.status == 400
 
 
+@pytest.mark.parametrize("protocol", NAMES)
+def test_the_only_wire_is_spoken_where_no_subprotocol_is_offered(protocol: str) -> None:
+    with (
+        serve(protocol) as server,
+        wsmux.connect(server.url, protocol=protocol, subprotocol=None) as connection,
+    ):
+        assert connection.protocol == protocol
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+        assert [end.protocol for end in server.connections] == [protocol]
+
+
+def test_a_wire_named_twice_is_still_the_only_one() -> None:
+    with (
+        serve("yamux", "yamux") as server,
+        wsmux.connect(server.url, protocol="yamux", subprotocol=None) as connection,
+    ):
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+
+
+@pytest.mark.parametrize(
+    ("offered", "served"), [(None, ["wsmux", "yamux"]), ("other-name", ["yamux"])], ids=str
+)
+def test_no_wire_is_guessed(offered: str | None, served: list[str]) -> None:
+    with (
+        serve(*served) as server,
+        pytest.raises(wsmux.HandshakeError, match="no common subprotocol") as error,
+    ):
+        wsmux.connect(server.url, protocol="yamux", subprotocol=offered)
+    assert error.value.status == 400
+
+
+def test_the_own_name_of_a_wire_can_be_offered_by_name() -> None:
+    with (
+        serve("yamux", "wsmux") as server,
+        wsmux.connect(server.url, protocol="wsmux", subprotocol="wsmux.v1") as connection,
+    ):
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+
+
+@pytest.mark.parametrize("subprotocol", [None, "yamux"])
+def test_a_subprotocol_for_several_wires_is_a_value_error(subprotocol: str | None) -> None:
+    with pytest.raises(ValueError, match="subprotocol= names one protocol"):
+        wsmux.connect("ws://127.0.0.1:9", protocol=["yamux", "wsmux"], subprotocol=subprotocol)
+
+
+@pytest.mark.parametrize("subprotocol", ["", "a, b", "a\r\nX: y", "caf\u00e9", "a/b"])
+def test_what_is_no_subprotocol_is_a_value_error(subprotocol: str) -> None:
+    with pytest.raises(ValueError, match="single token"):
+        wsmux.connect("ws://127.0.0.1:9", subprotocol=subprotocol)
+
+
 @pytest.mark.parametrize("offered", [["wsmux", "js-ws"], ["js-ws", "yamux"], []])
 def test_what_cannot_be_offered_is_a_value_error(offered: list[str]) -> None:
     with pytest.raises(ValueError, match="js-ws"):
@@ -108,6 +159,8 @@ def test_an_unknown_transport_is_a_value_error() -> None:
     [
         ({"headers": {"Authorization": "x"}}, "headers"),
         ({"cookie": "a=b"}, "cookie"),
+        ({"subprotocol": None}, "subprotocol"),
+        ({"subprotocol": "x", "headers": ["A: b"]}, "subprotocol, headers"),
         ({"origin": "http://x", "headers": ["A: b"], "cookie": "a=b"}, "headers, cookie, origin"),
     ],
 )
@@ -118,7 +171,7 @@ def test_a_plain_socket_takes_nothing_of_a_request(options: dict[str, Any], name
 
 @pytest.mark.parametrize("url", ["tcp://", "tcp://127.0.0.1", "tcp://:80", "tcp://127.0.0.1:9/x"])
 def test_an_address_without_host_or_port_is_a_value_error(url: str) -> None:
-    with pytest.raises(ValueError, match="not of the form tcp://host:port"):
+    with pytest.raises(ValueError, match="not of the form tcp://host:port|has no host"):
         wsmux.connect(url)
 
 

@@ -7,6 +7,7 @@ are narrow or not read, in the four wires over a socketpair.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import socket
 import threading
@@ -256,7 +257,44 @@ def test_iteration_raises_at_any_other_end(ends: Ends, spawn: Spawn, how: str) -
         accepting.result(WAIT)
 
 
+@pytest.mark.parametrize("code", [1000, 1001])
+def test_after_an_iteration_the_close_code_tells_finished_from_going_away(
+    ends: Ends, carrier: Carrier, spawn: Spawn, code: int
+) -> None:
+    seen, reason = carrier.wire.seen_close(carrier.websocket, code, "enough")
+    assert [(end.close_code, end.close_reason) for end in ends] == [(None, None)] * 2
+    accepting = spawn(list, ends.client)
+    ends.server.close(code=code, reason="enough")
+    if seen in (1000, 1001):
+        assert accepting.result(WAIT) == []
+    else:
+        with pytest.raises(wsmux.ConnectionClosedError):
+            accepting.result(WAIT)
+    assert ends.client.close_code == seen
+    assert reason in (None, ends.client.close_reason)
+    assert (ends.server.close_code, ends.server.close_reason) == (code, "enough")
+
+
 # Lost
+
+
+def test_an_aborted_connection_has_the_close_code_1006_on_both_sides(ends: Ends) -> None:
+    ends.client.abort()
+    assert (ends.client.close_code, ends.client.close_reason) == (1006, "aborted")
+    assert ends.server.wait_closed(WAIT)
+    assert ends.server.close_code == 1006
+    assert ends.server.close_reason
+
+
+def test_a_forked_child_sees_the_close_code_of_a_lost_connection() -> None:
+    client, server = wsmux.pair()
+    with client, server:
+        child = os.fork()
+        if not child:
+            told = (client.close_code, "belongs to the process" in (client.close_reason or ""))
+            os._exit(0 if told == (1006, True) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.close_code is None
 
 
 def test_an_aborted_connection_is_lost_on_both_sides(ends: Ends) -> None:

@@ -8,11 +8,18 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import pickle
+import re
 import shutil
+import subprocess
+import sys
 import tarfile
+from pathlib import Path
 
 import pytest
+
+import wsmux
 
 from .carriers import SOME
 from .conftest import Join, Spawn
@@ -179,6 +186,45 @@ def test_closing_a_file_flushes_it_and_closes_the_stream(streams: Joined) -> Non
     assert streams.far.read() == b"buffered"
 
 
+def test_an_answer_is_read_after_a_file_was_flushed_and_the_writing_half_ended(
+    streams: Joined, spawn: Spawn
+) -> None:
+    def answer() -> None:
+        with streams.far:
+            streams.far.write(streams.far.read().upper())
+
+    answering = spawn(answer)
+    with streams.near:
+        rows = streams.near.makefile("w", encoding="utf-8", newline="")
+        csv.writer(rows).writerow(["a", "b"])
+        rows.flush()
+        streams.near.close_write()
+        assert streams.near.read() == b"A,B\r\n"
+    answering.result(WAIT)
+
+
+def test_pyarrow_reads_batches_from_a_file_however_the_bytes_come(
+    streams: Joined, spawn: Spawn
+) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    batch = arrow.record_batch({"n": list(range(1000))})
+    packed = io.BytesIO()
+    with arrow.ipc.new_stream(packed, batch.schema) as writer:
+        writer.write_batch(batch)
+
+    data = packed.getvalue()
+
+    def send() -> None:
+        with streams.near as out:
+            for start in range(0, len(data), 777):
+                out.write(data[start : start + 777])
+
+    sending = spawn(send)
+    with streams.far.makefile("rb") as file, arrow.ipc.open_stream(file) as reader:
+        assert reader.read_all().to_batches() == [batch]
+    sending.result(WAIT)
+
+
 @pytest.mark.parametrize("buffering", [1, 16, 100 * KIB])
 def test_the_buffer_size_can_be_chosen(streams: Joined, buffering: int) -> None:
     with streams.near.makefile("wb", buffering) as out:
@@ -199,3 +245,54 @@ def test_a_file_over_a_reset_stream_ends_as_the_stream_does(streams: Joined) -> 
     file = streams.far.makefile("rb")
     check_read_of_reset(streams.far, lambda: file.read(1), code=99)
     streams.far.close()
+
+
+TYPES = """
+import io
+from typing import Any, assert_type
+
+import wsmux
+
+
+def check(stream: wsmux.Stream, mode: str) -> None:
+    for file in (stream.makefile(), stream.makefile("rwb"), stream.makefile("bwr", 100)):
+        assert_type(file, io.BufferedRWPair)
+    for reader in (stream.makefile("rb"), stream.makefile("br", buffering=100)):
+        assert_type(reader, io.BufferedReader)
+        assert_type(reader.read(), bytes)
+    for writer in (stream.makefile("wb"), stream.makefile("bw")):
+        assert_type(writer, io.BufferedWriter)
+    text = stream.makefile("r", encoding="utf-8", newline="", errors="strict")
+    assert_type(text.readline(), str)
+    with stream.makefile("w", 100, line_buffering=True) as lines:
+        lines.write("text")
+    stream.makefile("rw", write_through=True).write("text")
+    assert_type(stream.makefile(mode, encoding="utf-8"), Any)
+"""
+
+WRONG = {
+    "bytes in text": ('stream.makefile("w").write(b"bytes")', "[arg-type]"),
+    "text in bytes": ('stream.makefile("wb").write("text")', "[arg-type]"),
+    "no such method": ('stream.makefile("wb").send()', "[attr-defined]"),
+    "no such option": ('stream.makefile("r", encodign="utf-8")', "[call-overload]"),
+}
+
+
+def mypy(text: str, place: Path) -> str:
+    """Return what mypy complains of in a module."""
+    (place / "checked.py").write_text(text)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent"]
+    command += ["--cache-dir", str(place / "cache"), "checked.py"]
+    root = str(Path(wsmux.__file__).parent.parent)
+    environment = {**os.environ, "MYPYPATH": root}
+    run = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
+    return "" if run.returncode == 0 else run.stdout + run.stderr
+
+
+def test_mypy_knows_the_file_of_each_mode_and_finds_wrong_uses(tmp_path: Path) -> None:
+    assert mypy(TYPES, tmp_path) == ""
+    uses = "".join(f"    {use}\n" for use, _ in WRONG.values())
+    first = TYPES.count("\n") + 1
+    found = mypy(TYPES + uses, tmp_path)
+    for line, (_, complaint) in enumerate(WRONG.values(), first):
+        assert re.search(rf"checked.py:{line}: error: .*{re.escape(complaint)}", found), found

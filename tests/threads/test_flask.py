@@ -64,6 +64,46 @@ def test_a_stream_route_gets_each_stream(run: Run, protocol: str) -> None:
             assert call(connection, "source", 10, seed) == pattern(10, seed)
 
 
+@pytest.mark.parametrize("protocol", NAMES)
+def test_a_route_of_one_wire_takes_a_client_that_offers_none(run: Run, protocol: str) -> None:
+    app = Flask("app")
+    Mux(app, protocols=[protocol]).stream_route("/")(scripted.handle)
+    with wsmux.connect(run(app), protocol=protocol, subprotocol=None) as connection:
+        assert call(connection, "source", 10, 1) == pattern(10, 1)
+
+
+@pytest.mark.parametrize(
+    ("offered", "served"), [(None, ["wsmux", "yamux"]), ("other-name", ["yamux"])], ids=str
+)
+def test_a_route_guesses_no_wire(run: Run, offered: str | None, served: list[str]) -> None:
+    app = Flask("app")
+    Mux(app, protocols=served).stream_route("/")(scripted.handle)
+    with pytest.raises(wsmux.HandshakeError, match="no common subprotocol") as error:
+        wsmux.connect(run(app), protocol="yamux", subprotocol=offered)
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["with-app", "init_app"])
+def test_a_stream_route_gets_the_variables_of_its_own_request(run: Run, early: bool) -> None:
+    app = Flask("app")
+    mux = Mux() if early else Mux(app)
+
+    @mux.stream_route("/rooms/<name>/<int:seat>", defaults={"kind": "plain"})
+    def seat(stream: wsmux.Stream, name: str, seat: int, kind: str) -> None:
+        stream.write(f"{name} {seat + 1} {kind}".encode())
+
+    if early:
+        mux.init_app(app)
+    url = run(app)
+    with (
+        wsmux.connect(f"{url}/rooms/blue/1") as blue,
+        wsmux.connect(f"{url}/rooms/red/7") as red,
+    ):
+        for connection, said in ((blue, b"blue 2 plain"), (red, b"red 8 plain")) * 2:
+            with connection.open_stream(WAIT) as stream:
+                assert stream.read() == said
+
+
 def test_one_route_speaks_four_wires_at_once(run: Run, spawn: Spawn) -> None:
     """The client of js-ws offers no subprotocol, and the route lists it last."""
     app = Flask("app")
@@ -122,7 +162,7 @@ def test_options_are_those_of_serve(run: Run) -> None:
     ("options", "status"),
     [
         ({"origin": "http://elsewhere.example"}, 403),
-        ({"protocol": "js-ws"}, 400),
+        ({"protocol": "yamux"}, 400),
         ({"url": "/nowhere"}, 404),
     ],
     ids=["origin", "subprotocol", "path"],

@@ -16,6 +16,8 @@ import pytest
 
 import wsmux
 from wsmux import engine
+from wsmux.bell import Bell
+from wsmux.memory import Holder, Verdict, process_memory
 
 from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
@@ -283,17 +285,17 @@ def test_a_stream_that_was_read_just_in_time_is_not_reset(
     ends = join_ends(server={"config": config})
     near, far = open_pair(*ends)
     read, taken = bytearray(), threading.Event()
-    report = engine._memory.report
+    report = process_memory.report
 
-    def read_after(owner: engine.Engine, held: int, limit: int) -> engine.Engine | None:
-        largest = report(owner, held, limit)
-        if largest is not None and not taken.is_set():
+    def read_after(owner: Holder, held: int, limit: int, **how: bool) -> Verdict:
+        verdict = report(owner, held, limit, **how)
+        if verdict is Verdict.GIVE_UP and not taken.is_set():
             while len(read) < held:
                 read.extend(far.read(size))
             taken.set()
-        return largest
+        return verdict
 
-    monkeypatch.setattr(engine._memory, "report", read_after)
+    monkeypatch.setattr(process_memory, "report", read_after)
     near.write(bytes(size))
     near.close_write()
     assert taken.wait(WAIT)
@@ -337,6 +339,43 @@ def test_a_connection_with_a_stream_is_not_idle(join_ends: Join, carrier: Carrie
     near.close()
     far.close()
     check_idle_end(ends, carrier)
+
+
+class Clock:
+    """Replace the ``time`` module where a connection keeps its timers; it stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+def test_an_idle_connection_is_closed_at_its_time_and_not_before(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, looks = Clock(), list[float]()
+    monkeypatch.setattr("wsmux.channel.time", clock)
+    monkeypatch.setattr("wsmux.engine.time", clock)
+    keep_time = engine.Engine._keep_time_locked
+
+    def look(of: engine.Engine, now: float, wakes: list[Bell]) -> None:
+        keep_time(of, now, wakes)
+        looks.append(now)
+
+    monkeypatch.setattr(engine.Engine, "_keep_time_locked", look)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        config = wsmux.Config(idle_timeout=50.0, ping_interval=None)
+        connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=config)
+        assert connection._engine.channel.owner_timer == 1050.0
+        for clock.now, reason in ((1049.999, None), (1050.0, "idle")):
+            connection._engine.wake()
+            wait_for(lambda: clock.now in looks)
+            assert getattr(connection.error, "reason", None) == reason
+        connection.abort()
+        assert connection.wait_closed(WAIT)
 
 
 @pytest.mark.parametrize("carrier", IN_PROCESS, ids=str)

@@ -158,7 +158,7 @@ def test_a_client_without_a_common_subprotocol_gets_400() -> None:
         wsmux.serve(idle, protocols=["wsmux"]) as server,
         pytest.raises(wsmux.HandshakeError) as error,
     ):
-        wsmux.connect(server.url, protocol="js-ws")
+        wsmux.connect(server.url, protocol="yamux")
     assert error.value.status == 400
 
 

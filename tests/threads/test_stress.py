@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 import wsmux
-from wsmux import engine
+from wsmux.memory import process_memory
 from wsmux.testing import LockOrder, restless
 
 from . import scripted
@@ -201,7 +201,7 @@ def everything(
 ) -> tuple[LockOrder, tuple[Hot, Hot]]:
     """Have a storm half of which is on two streams, with the locks watched, in a restless time."""
     with LockOrder() as order, restless(odds=odds, seed=7):
-        engine._memory._reset()  # made with the module, before anybody watched
+        process_memory._reset()  # made with the module, before anybody watched
         hot = storm(join_ends, spawn, threads, operations, heat=0.5)
     return order, hot
 

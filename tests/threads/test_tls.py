@@ -11,6 +11,7 @@ import struct
 import termios
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -136,5 +137,8 @@ def test_an_end_behind_full_records_is_told_after_them(
     if end is forge:
         with pytest.raises(ssl.SSLError, match="bad record mac|decryption failed"):
             sock.recv_into(target)
+    elif end is reset:
+        with suppress(ConnectionResetError):  # as some versions have it, as others an end of file
+            assert sock.recv_into(target) == 0
     else:
         assert sock.recv_into(target) == 0

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -222,4 +223,17 @@ def test_an_error_of_our_own_is_no_interrupt() -> None:
 def test_what_is_raised_elsewhere_is_an_interrupt(kind: type[BaseException]) -> None:
     with pytest.raises(kind) as error:
         raise kind
+    assert is_interrupt(error.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["wsmux_extra/handlers.py", "wsmux.py", "other/wsmux/handlers.py"]
+)
+def test_what_a_handler_beside_the_package_raises_is_an_interrupt(place: str) -> None:
+    path = Path(wsmux.__file__).parent.parent / place
+    handler: dict[str, Callable[[], None]] = {}
+    text = "def handle():\n    raise TimeoutError"
+    exec(compile(text, path, "exec"), handler)  # as if it were imported from there
+    with pytest.raises(TimeoutError) as error:
+        handler["handle"]()
     assert is_interrupt(error.value)

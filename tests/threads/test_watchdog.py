@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import wsmux
 from wsmux import Cause, Stall, StallWatch, watchdog
 from wsmux.bell import Bell
+from wsmux.logs import MAX_VALUE, PAUSE
 from wsmux.sources import Connections, Watched
 from wsmux.waiter import wake
 
@@ -149,6 +151,77 @@ def test_by_default_a_warning_is_logged(stuck: Stuck, caplog: pytest.LogCaptureF
     [record] = caplog.records
     assert (record.name, record.levelno) == ("wsmux.watchdog", logging.WARNING)
     assert "nobody is reading it" in record.getMessage()
+
+
+@pytest.fixture
+def second(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what begins a new second of the log; until then all is in one."""
+    now = [0.0]
+    monkeypatch.setattr(watchdog, "_warnings", watchdog._Warnings(lambda: now[0]))
+
+    def advance() -> None:
+        now[0] += PAUSE
+
+    return advance
+
+
+@contextmanager
+def many_stuck(count: int) -> Iterator[list[wsmux.Connection]]:
+    """Return so many connections with a stream each that nobody accepts."""
+    with ExitStack() as stack:
+        servers = []
+        for _ in range(count):
+            client, server = wsmux.pair(config=wsmux.Config(open_timeout=None))
+            servers.append(stack.enter_context(server))
+            stack.enter_context(stack.enter_context(client).open_stream())
+        wait_for(lambda: all(server.stats().unaccepted == 1 for server in servers))
+        yield servers
+
+
+def test_each_of_five_stalls_at_once_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with many_stuck(5) as servers, StallWatch(servers, after=HOUR) as watch:
+        looking(watch)
+        lines = [record.getMessage() for record in caplog.records]
+        assert sorted(line.split()[0] for line in lines) == sorted(each.name for each in servers)
+        assert all("more like it were left out" not in line for line in lines)
+
+
+def test_of_a_flood_of_stalls_the_log_gets_so_many_lines_a_second_and_a_count_of_the_rest(
+    second: Callable[[], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "MAX_LINES", 3)
+
+    def logged() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return ["stall" if " stalls: " in line else line for line in lines]
+
+    with (
+        many_stuck(5) as servers,
+        StallWatch(servers, after=HOUR) as one,
+        StallWatch(servers, after=HOUR) as other,
+    ):
+        looking(one)
+        assert logged() == ["stall"] * 3 + ["2 more stalls are not logged one by one"]
+        looking(other)
+        assert logged() == []
+        second()
+        looking(one)
+        assert logged() == ["5 more stalls are not logged one by one"]
+
+
+def test_a_logged_stall_has_each_of_its_sentences_whole(caplog: pytest.LogCaptureFixture) -> None:
+    client, server = wsmux.pair(config=wsmux.Config(open_timeout=None))
+    with client, server:
+        streams = [client.open_stream() for _ in range(watchdog.MAX_FINDINGS + 5)]
+        wait_for(lambda: server.stats().unaccepted == len(streams))
+        with StallWatch(server, after=HOUR) as watch:
+            looking(watch)
+            [record] = caplog.records
+            line = record.getMessage()
+            assert len(line) > 2 * MAX_VALUE
+            assert line.count(" for somebody to accept it; ") == watchdog.MAX_FINDINGS
+            assert line.endswith("; and 5 more like it")
 
 
 def test_what_is_told_to_may_fail(stuck: Stuck, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 import pytest
 
 import wsmux
 from wsmux.exceptions import HandshakeError
-from wsmux.tunnel import Forwarder, TunnelError, listening, parse_forward, parse_place
+from wsmux.tunnel import (
+    Forwarder,
+    TunnelError,
+    TunnelServer,
+    listening,
+    parse_forward,
+    parse_place,
+    remote_listening,
+)
 from wsmux.tunnel.heads import Request
 from wsmux.tunnel.supervisor import Supervisor
 
@@ -272,6 +281,102 @@ def test_what_comes_while_there_is_no_connection_waits_for_it(echo: Echo) -> Non
         assert through(forwarder.remote[0].listen) == DATA
     assert any("connecting again" in text for text in told)
     assert "connected again" in told
+
+
+class Moody:
+    """Serve tunnels, and listen for clients only as long as ``refusal`` is ``None``."""
+
+    def __init__(self) -> None:
+        self._offered = TunnelServer(connect=["127.0.0.1:*"], listen=["127.0.0.1:*"])
+        self.refusal: Callable[[wsmux.Stream], object] | None = None
+
+    def serve(self, stream: wsmux.Stream) -> None:
+        granted = self._offered._kinds["LISTEN"]
+
+        def listen(stream: wsmux.Stream, request: Request) -> None:
+            if self.refusal is None:
+                granted(stream, request)
+            else:
+                self.refusal(stream)
+
+        offered = copy(self._offered)
+        offered._kinds = {**self._offered._kinds, "LISTEN": listen}
+        offered.serve(stream)
+
+
+def refuse(stream: wsmux.Stream) -> None:
+    raise TunnelError(502, "in use")
+
+
+REFUSALS: dict[str, tuple[Callable[[wsmux.Stream], object], str]] = {
+    "refused": (refuse, "in use"),
+    "reset": (wsmux.Stream.reset, "reset the request"),
+    "not answered": (wsmux.Stream.read, "no answer to LISTEN"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_listening_refused_after_a_reconnect_is_told_and_asked_again_while_the_rest_goes_on(
+    echo: Echo, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal, words = REFUSALS[kind]
+    monkeypatch.setattr(remote_listening, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(remote_listening, "LONGEST_PAUSE", 0.05)
+    told: list[str] = []
+    moody = Moody()
+    with (
+        wsmux.serve(stream_handler=moody.serve, workers=256) as server,
+        forwarding(
+            server,
+            local=[parse_forward(f"0:{echo.place}")],
+            remote=[parse_forward(f"0:{echo.place}")] * 2,
+            socks=[parse_place("127.0.0.1:0", listening=True)],
+            tell=told.append,
+        ) as forwarder,
+    ):
+        assert len(forwarder.remote) == 2
+        monkeypatch.setattr(remote_listening, "HEAD_TIMEOUT", 0.1)
+        moody.refusal = refusal
+        served_by(server).abort()
+        wait_for(lambda: "connected again" in told)
+        assert forwarder.remote == []
+        assert through(forwarder.local[0].listen) == DATA
+        with connected(forwarder.socks[0]) as sock:
+            sock.sendall(GREETING + socks_request(echo.place) + b"early")
+            sock.shutdown(socket.SHUT_WR)
+            assert receive_all(sock) == b"\x05\x00" + reply(0) + b"early"
+        refused = [text for text in told if text.startswith("the server does not listen at")]
+        assert len(refused) == 2  # one each, however often it was asked
+        assert all(words in text for text in refused)
+
+        moody.refusal = None
+        monkeypatch.setattr(remote_listening, "HEAD_TIMEOUT", WAIT)
+        wait_for(lambda: len(forwarder.remote) == 2)
+        for forward in forwarder.remote:
+            assert through(forward.listen) == DATA
+            wait_for(lambda: f"the server listens at {forward.listen} again" in told)  # noqa: B023
+
+
+def test_what_is_refused_is_asked_for_on_the_next_connection_too(
+    echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_listening, "FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(remote_listening, "LONGEST_PAUSE", 3600.0)
+    told: list[str] = []
+    moody = Moody()
+    with (
+        wsmux.serve(stream_handler=moody.serve, workers=256) as server,
+        forwarding(
+            server, remote=[parse_forward(f"0:{echo.place}")], tell=told.append
+        ) as forwarder,
+    ):
+        for listens in (False, True):
+            told.clear()
+            moody.refusal = None if listens else refuse
+            served_by(server).abort()
+            wait_for(lambda: "connected again" in told)
+            assert len(forwarder.remote) == listens
+        assert through(forwarder.remote[0].listen) == DATA
 
 
 def test_attempts_go_on_until_one_is_made() -> None:

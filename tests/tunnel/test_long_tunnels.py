@@ -9,7 +9,6 @@ import hashlib
 import json
 import random
 import re
-import shutil
 import socket
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ import pytest
 from wsmux.tunnel import parse_forward
 
 from ..cli.commands import running, served
+from ..programs import needs
 from ..threads.scripted import pattern
 from ..threads.waiting import wait_for
 from .stand import connected, forwarding, listens, served_by, tunnels
@@ -75,8 +75,8 @@ def web(data: bytes) -> Iterator[int]:
             thread.join()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_a_download_is_exact_over_a_tunnel_that_is_cut(tmp_path: Path) -> None:
+    needs("curl")
     data, target = pattern(SIZE, 1), tmp_path / "download"
     told: list[str] = []
     cuts = sorted(random.Random(7).sample(range(SIZE // 20, SIZE // 2), CUTS))
@@ -105,9 +105,9 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@pytest.mark.skipif(shutil.which("socat") is None, reason="socat is not installed")
 def test_a_tunnel_carries_a_good_part_of_what_socat_does() -> None:
     """Measure both in turn; a tunnel is two processes and a WebSocket, socat one and none."""
+    needs("socat")
     with socket.create_server(("127.0.0.1", 0)) as free:
         relay = f"127.0.0.1:{free.getsockname()[1]}"
     with source() as port, served("--allow-forward", f"127.0.0.1:{port}") as url:

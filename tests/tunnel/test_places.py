@@ -17,7 +17,7 @@ hosts = st.one_of(
 tcp = st.builds(Tcp, hosts, st.integers(1, 65_535))
 unix = st.lists(labels, min_size=1, max_size=4).map(lambda parts: Unix("/" + "/".join(parts)))
 # What places and patterns are made of, in any order.
-pieces = st.text("[]:./%*-,ab0189ux é\n\0", max_size=30)
+pieces = st.text("[]:./%*-,!ab0189ux é\n\0", max_size=30)
 places: st.SearchStrategy[Place] = tcp | unix
 
 

@@ -18,6 +18,7 @@ from wsmux.tunnel import RemoteProcess, TunnelError, TunnelServer, programs
 from wsmux.tunnel.asking import ask
 from wsmux.tunnel.heads import Request
 
+from ..programs import needs
 from ..threads.scripted import WAIT
 from ..threads.waiting import wait_for
 from .stand import tunnels
@@ -29,6 +30,7 @@ SHELL = shutil.which("sh") or "/bin/sh"
 
 @pytest.fixture
 def server() -> Iterator[wsmux.Server]:
+    needs("sh", "cat")
     with tunnels(programs=["sh", "cat", SHELL]) as running:
         yield running
 
@@ -89,6 +91,21 @@ def test_a_signal_ends_the_command(client: wsmux.Connection, name: str) -> None:
         assert process.stdio.read(6) == b"ready\n"
         process.send_signal(name)
         assert process.wait(WAIT) == -getattr(signal, f"SIG{name}")
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])
+def test_a_signal_that_the_server_ignores_ends_the_command_all_the_same(
+    client: wsmux.Connection, name: str
+) -> None:
+    kind = getattr(signal, f"SIG{name}")
+    before = signal.signal(kind, signal.SIG_IGN)  # as nohup and a script's & have it
+    try:
+        with shell(client, "echo ready; exec sleep 60") as process:
+            assert process.stdio.read(6) == b"ready\n"
+            process.send_signal(name)
+            assert process.wait(WAIT) == -kind
+    finally:
+        signal.signal(kind, before)
 
 
 def test_a_command_may_handle_a_signal(client: wsmux.Connection) -> None:
@@ -206,7 +223,7 @@ def test_a_program_that_is_not_allowed_is_refused(client: wsmux.Connection) -> N
 
 
 def test_a_command_without_a_program_is_refused(client: wsmux.Connection) -> None:
-    with pytest.raises(ValueError, match="unpack"):
+    with pytest.raises(ValueError, match="^argv names no program$"):
         started(client)
 
 

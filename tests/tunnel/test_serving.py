@@ -97,6 +97,17 @@ def test_what_is_not_offered_is_refused(
     assert refused(client, method, target).status == status
 
 
+def test_a_wildcard_offers_no_loopback_to_connect_to_but_to_listen_at(echo: Echo) -> None:
+    with (
+        tunnels(connect=["*:*"], listen=["*:*", "!127.0.0.2:*"]) as server,
+        wsmux.connect(server.url) as connection,
+    ):
+        assert refused(connection, "CONNECT", echo.place).status == 403
+        asked(connection, "LISTEN", "127.0.0.1:0").close()
+        assert refused(connection, "LISTEN", "127.0.0.2:0").status == 403
+        assert refused(connection, "LISTEN", "localhost:0").status == 403
+
+
 def test_nothing_is_offered_by_default() -> None:
     offered = TunnelServer()
     with (

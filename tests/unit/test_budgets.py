@@ -125,6 +125,26 @@ class TestFloods:
             floods.opened()
         assert floods.streams == 3
 
+    @pytest.mark.parametrize(
+        ("what", "arguments", "text"),
+        [
+            ("empty", (), "frames that change nothing: Config.max_empty_frames is 7"),
+            ("late", (), "frames for what has ended: Config.max_empty_frames is 7"),
+            ("ping", (0,), "pings beyond what its data earns: Config.max_pings is 8"),
+            ("update", (0,), "grants of credit for the data sent: Config.max_updates_per_frame"),
+            ("reset", (), "resets: Config.max_resets is 9"),
+        ],
+    )
+    def test_the_end_names_the_limit(self, what: str, arguments: tuple[int], text: str) -> None:
+        floods = Floods(Config(max_empty_frames=7, max_pings=8, max_resets=9))
+
+        def charge_ten() -> None:
+            for _ in range(10):
+                getattr(floods, what)(0.0, *arguments)
+
+        with pytest.raises(FrameError, match=f"^too many {text}"):
+            charge_ten()
+
     def test_those_that_stand_alike_are_equal(self) -> None:
         left, right = Floods(Config()), Floods(Config())
         assert left == right

@@ -231,11 +231,74 @@ def test_filled_buffer_grows_no_further_than_the_largest(make: Callable[[], Fram
 
 
 @FRAMINGS
-def test_buffer_grows_to_a_message_larger_than_all(make: Callable[[], Framing]) -> None:
+def test_buffer_grows_with_what_came_of_a_message_larger_than_all(
+    make: Callable[[], Framing],
+) -> None:
     framing = make()
     wire = wire_of(framing, LIMIT - 16)
-    feed(framing, wire[: LIMIT // 2])
-    assert len(framing.get_buffer()) == len(wire) - LIMIT // 2
+    for came in range(1000, len(wire), 1000):
+        feed(framing, wire[came - 1000 : came])
+        framing.get_buffer()
+        assert framing.held() == came
+        assert len(framing._buffer) <= max(SMALLEST_BUFFER, 8 * came // 3)
+    assert len(framing._buffer) == len(wire)
+
+
+@FRAMINGS
+def test_head_of_a_long_message_takes_no_memory(make: Callable[[], Framing]) -> None:
+    framing = make()
+    feed(framing, wire_of(framing, LIMIT - 16)[:20])
+    framing.get_buffer()
+    assert len(framing._buffer) == SMALLEST_BUFFER
+    assert (framing.held(), framing.allocated()) == (20, 20)
+
+
+@FRAMINGS
+def test_memory_counts_before_it_is_taken(make: Callable[[], Framing]) -> None:
+    framing = make()
+    wire = wire_of(framing, LIMIT - 16)
+    feed(framing, wire[: 2 * LARGEST_BUFFER])
+    counted = framing.allocated()
+    framing.get_buffer()
+    assert counted == len(framing._buffer) == framing.allocated()
+
+
+@FRAMINGS
+def test_long_message_is_not_paid_for_by_short_ones(make: Callable[[], Framing]) -> None:
+    framing = make()
+    feed(framing, wire_of(framing, LIMIT - 16))
+    assert len(framing._buffer) == LARGEST_BUFFER
+    assert framing.allocated() == 0
+
+
+@FRAMINGS
+def test_a_failure_gives_the_memory_back(make: Callable[[], Framing]) -> None:
+    framing = make()
+    feed(framing, wire_of(framing, LIMIT - 16)[: LIMIT // 2])
+    framing.fail(FrameError("too much", 1008))
+    assert (framing.held(), framing.allocated()) == (0, 0)
+    assert len(framing._buffer) == SMALLEST_BUFFER
+    assert failed(framing) == (FrameError, 1008, "too much")
+
+
+@FRAMINGS
+def test_a_released_buffer_is_gone(make: Callable[[], Framing]) -> None:
+    framing = make()
+    feed(framing, wire_of(framing, LIMIT - 16)[: LIMIT // 2])
+    framing.release()
+    assert (framing.held(), framing.allocated(), len(framing._buffer)) == (0, 0, 0)
+
+
+def test_fragments_count_with_what_they_cost() -> None:
+    receiver = WebSocketFraming(Role.CLIENT, LIMIT)
+    first, rest = b"\x02\x01x", b"\x00\x01x"
+    assert feed(receiver, first + 9 * rest) == []
+    assert receiver.held() == receiver.allocated() >= 10 * 40
+    assert feed(receiver, b"\x80\x00") == [(Kind.BINARY, 10 * b"x")]
+    assert receiver.held() == 0
+    feed(receiver, first + rest)
+    receiver.fail(FrameError("too much", 1008))
+    assert receiver.held() == 0
 
 
 @FRAMINGS
@@ -296,12 +359,16 @@ def test_empty_buffer_shrinks(make: Callable[[], Framing]) -> None:
 
 
 @FRAMINGS
-def test_buffer_that_holds_something_does_not_shrink(make: Callable[[], Framing]) -> None:
+@pytest.mark.parametrize("held", [100, SMALLEST_BUFFER, LARGEST_BUFFER - 100])
+def test_buffer_that_holds_something_shrinks_around_it(
+    make: Callable[[], Framing], held: int
+) -> None:
     framing = make()
     wire = wire_of(framing, LARGEST_BUFFER)
-    feed(framing, wire + wire[:100])
+    feed(framing, wire + wire[:held])
     framing.shrink()
-    assert len(feed(framing, wire[100:])) == 1
+    assert held < len(framing._buffer) <= max(SMALLEST_BUFFER, 2 * held)
+    assert len(feed(framing, wire[held:])) == 1
 
 
 @FRAMINGS

@@ -10,10 +10,14 @@ import pytest
 from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config
 from wsmux.recording import Recording
 
-LIMITS = [field.name for field in fields(Config) if field.name != "recording"]  # which is none
+NO_LIMITS = ("recording", "trusted_proxies")
+LIMITS = [field.name for field in fields(Config) if field.name not in NO_LIMITS]
 OPTIONAL = [
     "half_open_timeout",
     "idle_timeout",
+    "max_connections_per_address",
+    "max_handshake_buffer",
+    "max_handshakes_per_address",
     "message_timeout",
     "open_timeout",
     "ping_interval",
@@ -63,6 +67,10 @@ def test_published_defaults_stand() -> None:
         "tcp_user_timeout": 30.0,
         "handshake_timeout": 10.0,
         "max_handshake_size": 65_536,
+        "max_handshake_buffer": 4_194_304,
+        "max_handshakes_per_address": 128,
+        "max_connections_per_address": 512,
+        "trusted_proxies": (),
         "close_timeout": 10.0,
         "stream_timeout": None,
         "recording": None,
@@ -174,3 +182,28 @@ def test_a_recording_goes_to_a_directory_or_what_can_be_called() -> None:
 def test_a_recording_that_says_how_is_taken() -> None:
     recording = Recording(frames=1, payload=1, files=1, to="here")
     assert config(recording=recording).recording is recording
+
+
+def test_trusted_proxies_of_an_iterator_are_kept() -> None:
+    made = config(trusted_proxies=iter(["10.0.0.0/8", "2001:db8::/32", "192.0.2.7", "unix"]))
+    assert made.trusted_proxies == ("10.0.0.0/8", "2001:db8::/32", "192.0.2.7", "unix")
+    assert replace(made, max_streams=5).trusted_proxies == made.trusted_proxies
+    assert {made: 1}[made] == 1
+
+
+@pytest.mark.parametrize("text", ["", "proxy.example", "10.0.0.1/8", "10.0.0.0/33", "*"])
+def test_a_trusted_proxy_is_a_network(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^Config.trusted_proxies: a proxy is named by an IP net"):
+        config(trusted_proxies=[text])
+
+
+def test_a_trusted_proxy_of_ipv4_is_written_as_such() -> None:
+    with pytest.raises(ValueError, match="as IPv4$"):
+        config(trusted_proxies=["::ffff:10.0.0.0/104"])
+
+
+@pytest.mark.parametrize("name", ["max_handshakes_per_address", "max_connections_per_address"])
+@pytest.mark.parametrize("value", [1.5, float("inf")])
+def test_a_count_that_may_be_none_is_whole_all_the_same(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"^Config.{name} must be a whole number"):
+        config(**{name: value})

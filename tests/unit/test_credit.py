@@ -84,6 +84,15 @@ def test_first_grant_acknowledges_nothing() -> None:
     assert credit.unacknowledged == 4
 
 
+def test_what_waits_to_be_acknowledged_adds_up_from_nothing() -> None:
+    credit = granted(10)
+    seen = [credit.unacknowledged]
+    for count in (4, 3, 0):
+        credit.spend(count)
+        seen.append(credit.unacknowledged)
+    assert seen == [0, 4, 7, 7]
+
+
 def test_first_grant_of_zero_still_answers_the_opening() -> None:
     credit = granted(0, 10)
     credit.spend(10)

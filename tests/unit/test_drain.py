@@ -84,3 +84,39 @@ def test_it_tells_when_a_turn_has_become_another() -> None:
     drain = Drain(LARGEST)
     told = [drain.full(number * LONG, number * 1000) for number in range(4)]
     assert told == [False, True, False, False]
+
+
+def test_a_figure_is_of_all_bytes_since_the_last() -> None:
+    drain = Drain(LARGEST)
+    for number in range(3):
+        drain.full(number * 0.06, 10**9 + number * 240_000)
+    assert drain.turn == pytest.approx(4e6 * TURN_SECONDS, rel=0.01)
+
+
+def test_the_time_to_the_end_of_what_was_never_full_does_not_count() -> None:
+    drain = Drain(LARGEST)
+    drain.full(0.0, 0)
+    drain.emptied(SPAN / 2, 1000)
+    drain.emptied(60.0, 2000)
+    assert not drain.slow
+
+
+def test_a_figure_takes_its_time_exactly() -> None:
+    assert drained(1e5, SPAN).slow
+
+
+def test_as_many_bytes_as_a_fast_path_takes_prove_it_one_at_once() -> None:
+    drain = drained(1e5)
+    sent = 1000 + round(1e5 * LONG)
+    proof = round(LARGEST / TURN_SECONDS * SPAN)
+    drain.full(LONG + 0.001, sent + proof - 1)
+    assert drain.slow
+    drain.full(LONG + 0.002, sent + proof)
+    assert not drain.slow
+
+
+def test_each_figure_begins_anew() -> None:
+    drain = drained(4e6)
+    turn = drain.turn
+    drain.full(LONG + SPAN / 2, 1000 + round(4e6 * LONG))
+    assert drain.turn == turn

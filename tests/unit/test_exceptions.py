@@ -18,6 +18,7 @@ from wsmux.exceptions import (
     FrameError,
     HandshakeError,
     LocalProtocolError,
+    NoThreadError,
     ProtocolError,
     RemoteProtocolError,
     StreamError,
@@ -53,6 +54,7 @@ EXAMPLES = [
     StreamRefused(8, 3, "nobody took it there"),
     WriteTimeout(10, 5, 9),
     ConcurrencyError("a second reader"),
+    NoThreadError("no thread"),
     ForkedError("in a child"),
 ]
 every_error = pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
@@ -119,6 +121,8 @@ def test_pickle_keeps_a_side_set_on_the_instance() -> None:
         (WriteTimeout, WsmuxError),
         (WriteTimeout, TimeoutError),
         (ConcurrencyError, WsmuxError),
+        (NoThreadError, WsmuxError),
+        (NoThreadError, RuntimeError),
         (ForkedError, WsmuxError),
     ],
 )
@@ -139,6 +143,7 @@ def test_class_is_caught_as(child: type[Exception], parent: type[Exception]) -> 
         (ConnectionClosed(1000, "", "remote"), "remote"),
         (WriteTimeout(0, 0, 1), "local"),
         (ConcurrencyError("x"), "local"),
+        (NoThreadError("x"), "local"),
         (ForkedError("x"), "local"),
         (HandshakeError("x"), None),
     ],

@@ -10,7 +10,7 @@ from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_packets import CLOSE, CREDIT, STOP_READ
 from wsmux.protocols.dialects import JS_WS
 from wsmux.protocols.native import NativeProtocol
-from wsmux.protocols.windows import MAX_STREAM_WINDOW
+from wsmux.protocols.windows import MAX_STREAM_WINDOW, GrowingWindow, Growth
 from wsmux.protocols.yamux import YamuxProtocol
 
 from . import bymux_tools
@@ -93,6 +93,29 @@ def test_a_stream_that_is_over_gives_its_growth_back() -> None:
     machine.reset_read(stream_id, 100)
     machine.reset_write(stream_id, 100)
     assert machine._growth.total == 0
+
+
+def test_a_window_may_be_widened_while_bytes_are_in_it() -> None:
+    window = GrowingWindow(10)
+    window.receive(7)
+    window.consume(2)
+    window.widen(6)
+    assert (window.size, window.available, window.unread()) == (16, 9, 5)
+
+
+def test_growth_adds_up_and_is_taken_back_whole() -> None:
+    window, growth = GrowingWindow(10), Growth(1000)
+    assert [growth.grow(window, now, 0.5) for now in (0.0, 0.25, 0.5)] == [0, 10, 20]
+    assert (window.grown, growth.total) == (30, 30)
+    growth.ended(window)
+    assert growth.total == 0
+
+
+@pytest.mark.parametrize(("later", "grows"), [(0.25, True), (0.5, False), (0.75, False)])
+def test_a_window_that_took_just_so_long_does_not_grow(later: float, grows: bool) -> None:
+    window, growth = GrowingWindow(10), Growth(1000)
+    growth.grow(window, 1.0, 0.5)
+    assert bool(growth.grow(window, 1.0 + later, 0.5)) is grows
 
 
 def test_windows_of_js_ws_do_not_grow() -> None:

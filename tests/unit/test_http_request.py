@@ -98,7 +98,7 @@ def test_a_body_above_the_limit_is_refused_unread(pair: Pair, asks: str) -> None
         ("", 411),
         ("Transfer-Encoding: chunked\r\n", 411),
         ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", 411),
-        ("Content-Length: \r\n", 411),
+        ("Content-Length: \r\n", 400),
         ("Content-Length: -1\r\n", 400),
         ("Content-Length: +5\r\n", 400),
         ("Content-Length: 0x5\r\n", 400),
@@ -134,12 +134,12 @@ def test_only_the_methods_named_are_taken(pair: Pair) -> None:
     pair[1].sendall(f"{POST}\r\n".encode())
     refused = refusal(lambda: read_request(pair[0], Deadline(WAIT), 4096))
     assert refused == (405, "a WebSocket starts with GET")
-    pair[1].sendall(b"PUT / HTTP/1.1\r\n\r\n")
+    pair[1].sendall(b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert refusal(lambda: read(pair[0])) == (405, "use GET or POST")
 
 
 def test_a_head_of_the_largest_size_is_taken(pair: Pair) -> None:
-    head = b"GET / HTTP/1.1\r\nA: b"
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nA: b"
     pair[1].sendall(head + b"\r\n\r\n")
     assert read(pair[0], len(head))["HTTP_A"] == "b"
     pair[1].sendall(head + b"b\r\n\r\n")
@@ -151,3 +151,33 @@ def test_an_answer_ends_the_connection(pair: Pair) -> None:
     answer = pair[1].recv(1000)
     assert answer == b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     assert pair[1].recv(1) == b""
+
+
+def test_who_asks_is_told_how_much_of_a_head_has_come(pair: Pair) -> None:
+    seen: list[int] = []
+
+    def held(size: int) -> None:
+        seen.append(size)
+        pair[1].sendall(b"\r\n\r\n")
+
+    pair[1].sendall(b"GET / HTTP/1.1\r\nHost: x")
+    environ = read_request(pair[0], Deadline(WAIT), 4096, held=held)
+    assert (environ["HTTP_HOST"], seen) == ("x", [23, 27])
+
+
+def test_what_is_told_of_a_head_may_refuse_it(pair: Pair) -> None:
+    def held(size: int) -> None:
+        raise HandshakeError("no room", 503)
+
+    pair[1].sendall(b"GET")
+    assert refusal(lambda: read_request(pair[0], Deadline(WAIT), 4096, held=held)) == (
+        503,
+        "no room",
+    )
+
+
+def test_a_header_with_an_underscore_does_not_pass_for_one_with_a_hyphen(pair: Pair) -> None:
+    pair[1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Who: proxy\r\nX_Who: client\r\nA_B: c\r\n\r\n")
+    environ = read(pair[0])
+    assert environ["HTTP_X_WHO"] == "proxy"
+    assert "HTTP_A_B" not in environ

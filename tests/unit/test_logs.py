@@ -140,6 +140,12 @@ def test_what_the_application_says_passes_as_it_is(written: Written) -> None:
     assert "\n".join(written.lines).count("a\nb" * MAX_VALUE) == 5
 
 
+def test_what_its_caller_bounds_is_escaped_and_not_counted(written: Written) -> None:
+    for number in range(5):
+        log.warning("%s", f"{number}\n", extra=logs.PACED)
+    assert written.lines == [f"WARNING {NAME} {number}\\n" for number in range(5)]
+
+
 def test_numbers_stay_numbers(written: Written) -> None:
     log.info("%d %.1f %04x", 1, 2.0, 255)
     assert written.lines == [f"INFO {NAME} 1 2.0 00ff"]

@@ -1204,6 +1204,80 @@ def test_a_writer_that_used_up_what_was_early_is_told_of_the_answer(role: Role) 
 
 
 @BOTH_ROLES
+def test_what_came_before_a_late_answer_is_part_of_its_window(role: Role) -> None:
+    machine = native(role, receive_window=SMALLEST_WINDOW + 10)
+    stream_id = id_of(other(role))
+    machine.receive_data(message(stream_id, ACK, uint32(9)))
+    machine.receive_data(message(stream_id, DATA, bytes(SMALLEST_WINDOW)))
+    machine.accept(stream_id, SMALLEST_WINDOW + 10)
+    assert outbox(machine) == [message(stream_id, ACK, uint32(SMALLEST_WINDOW + 10))]
+    machine.receive_data(message(stream_id, DATA, bytes(10)))
+    assert machine.peer_credit(stream_id) == 0
+    machine.consumed(stream_id, SMALLEST_WINDOW + 10)
+    assert machine.peer_credit(stream_id) == SMALLEST_WINDOW + 10
+
+
+@BOTH_ROLES
+def test_a_stream_that_ended_before_its_answer_gets_none(role: Role) -> None:
+    machine = native(role)
+    stream_id = id_of(other(role))
+    machine.receive_data(message(stream_id, ACK, uint32(9)))
+    machine.receive_data(message(stream_id, CLOSE, READ))
+    machine.receive_data(message(stream_id, CLOSE, WRITE))
+    outbox(machine)
+    machine.accept(stream_id, 100)
+    assert outbox(machine) == []
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("first", [5, 10, 20])
+def test_the_first_window_is_a_promise_for_every_stream(role: Role, first: int) -> None:
+    machine = native(role, receive_window=10)
+    machine.open_stream(first)
+    machine.receive_data(message(id_of(other(role)), ACK, uint32(9)))
+    outbox(machine)
+    machine.receive_data(message(id_of(other(role)), DATA, bytes(first)))
+    assert outbox(machine) == []
+    machine.receive_data(message(id_of(other(role)), DATA, b"x"))
+    assert outbox(machine) == [message(id_of(other(role)), ERROR, WRITE + b"\x02")]
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize(
+    ("first", "second", "advice"),
+    [
+        (10, 9, "announce 10"),
+        (10, 11, "announce 10"),
+        (SMALLEST_WINDOW, SMALLEST_WINDOW - 1, f"announce {SMALLEST_WINDOW} or more"),
+        (MIB, SMALLEST_WINDOW - 1, f"announce {SMALLEST_WINDOW} or more"),
+    ],
+)
+def test_a_window_that_breaks_the_promise_is_not_announced(
+    role: Role, first: int, second: int, advice: str
+) -> None:
+    machine = native(role)
+    machine.open_stream(first)
+    stream_id = id_of(other(role))
+    machine.receive_data(message(stream_id, ACK, uint32(9)))
+    before = snapshot(machine)
+    for announce in (machine.open_stream, lambda window: machine.accept(stream_id, window)):
+        with pytest.raises(LocalProtocolError, match=f"{advice}$"):
+            announce(second)
+    assert snapshot(machine) == before
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("windows", [(SMALLEST_WINDOW, MIB), (MIB, SMALLEST_WINDOW), (7, 7)])
+def test_windows_that_keep_the_promise_are_announced(role: Role, windows: tuple[int, int]) -> None:
+    machine = native(role)
+    streams = [machine.open_stream(window) for window in windows]
+    assert outbox(machine) == [
+        message(stream_id, ACK, uint32(window))
+        for stream_id, window in zip(streams, windows, strict=True)
+    ]
+
+
+@BOTH_ROLES
 def test_js_ws_streams_wait_for_their_answer(role: Role) -> None:
     machine, _ = opened(role, local=False, credit=9, dialect=JS_WS)
     assert machine.credit(machine.open_stream()) == 0

@@ -2,7 +2,8 @@
 
 The wire loses nothing and delays everything at will. A message leaves one end when hypothesis says
 so, control before data, which is all the overtaking that the two lanes allow, and reaches the
-other end in the order it left.
+other end in the order it left. Streams are answered at once, late or never, so that what was sent
+early lies there for any time.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ roles = st.sampled_from(Role)
 WINDOW = 24
 FRAME = 7
 MAX_OPENS = 20  # a side: ids stay below 64, one byte on the wire
+answers = st.sampled_from(["taken", "refused", "left"])
 
 
 @dataclass
@@ -72,18 +74,37 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         self.flows: dict[Half, Flow] = {}
         self.finished: set[tuple[Role, int]] = set()
         self.opens = dict.fromkeys(Role, 0)
+        self.left: dict[Role, list[int]] = {role: [] for role in Role}  # neither taken nor refused
 
-    @initialize(windows=st.tuples(st.integers(1, WINDOW), st.integers(1, WINDOW)))
-    def start(self, windows: tuple[int, int]) -> None:
+    @initialize(
+        target=streams,
+        windows=st.tuples(st.integers(1, WINDOW), st.integers(1, WINDOW)),
+        most=st.integers(1, WINDOW),
+        acquainted=st.booleans(),
+    )
+    def start(self, windows: tuple[int, int], most: int, acquainted: bool) -> object:
+        self.most = most  # what may be early in any case; 16 KiB would never be reached
         for role, window in zip(Role, windows, strict=True):
-            self.machines[role] = native(
-                role, self.dialect, receive_window=window, max_frame_size=FRAME
-            )
+            machine = native(role, self.dialect, receive_window=window, max_frame_size=FRAME)
+            if not self.dialect.shipped:
+                machine._early.taken = min(window, most)
+                machine._early._most = machine._early._smallest = most
+            self.machines[role] = machine
+        if not acquainted:
+            return multiple()
+        first = [self.open(role, False, 0) for role in Role]
+        self.settle("taken")
+        return multiple(*first)
+
+    def window(self, role: Role, short: bool) -> int:
+        """Return what an end announces, the least of it when it is short of memory."""
+        window = self.machines[role].config.receive_window
+        return min(window, self.most) if short else window
 
     # What the applications do
 
-    @rule(target=streams, role=roles)
-    def open(self, role: Role) -> object:
+    @rule(target=streams, role=roles, short=st.booleans(), size=st.integers(0, WINDOW))
+    def open(self, role: Role, short: bool, size: int) -> object:
         machine = self.machines[role]
         if self.opens[role] >= MAX_OPENS:
             return multiple()
@@ -92,14 +113,15 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
                 machine.open_stream()
             return multiple()
         self.opens[role] += 1
-        stream_id = machine.open_stream()
+        stream_id = machine.open_stream(self.window(role, short))
         self.flows[Half(stream_id, role)] = Flow()
+        self.write(stream_id, role, size)
         return stream_id
 
     @rule(stream_id=streams, role=roles, size=st.integers(0, 2 * WINDOW))
     def write(self, stream_id: int, role: Role, size: int) -> None:
         flow = self.flows.get(Half(stream_id, role))
-        if flow is None:
+        if flow is None or stream_id in self.left[role]:
             return
         start = len(flow.written)
         chunk = bytes((stream_id + offset) % 251 for offset in range(start, start + size))
@@ -116,30 +138,40 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
     @rule(stream_id=streams, role=roles, limit=st.integers(1, WINDOW))
     def read(self, stream_id: int, role: Role, limit: int) -> None:
         flow = self.flows.get(Half(stream_id, other(role)))
+        if stream_id in self.left[role]:
+            return  # nobody has it to read from
         if flow is not None and (chunk := flow.unread.take(limit)):
             flow.read += chunk
             self.machines[role].consumed(stream_id, len(chunk))
 
     @rule(stream_id=streams, role=roles)
     def close_write(self, stream_id: int, role: Role) -> None:
+        if stream_id in self.left[role]:
+            return
         self.end_write(stream_id, role, torn=False)
         self.machines[role].close_write(stream_id, self.now)
         self.collect(role)
 
     @rule(stream_id=streams, role=roles, code=st.integers(64, 100))
     def reset_write(self, stream_id: int, role: Role, code: int) -> None:
+        if stream_id in self.left[role]:
+            return
         self.end_write(stream_id, role, torn=True)
         self.machines[role].reset_write(stream_id, code)
         self.collect(role)
 
     @rule(stream_id=streams, role=roles)
     def close_read(self, stream_id: int, role: Role) -> None:
+        if stream_id in self.left[role]:
+            return
         self.end_read(stream_id, role)
         self.machines[role].close_read(stream_id)
         self.collect(role)
 
     @rule(stream_id=streams, role=roles, code=st.integers(64, 100))
     def reset_read(self, stream_id: int, role: Role, code: int) -> None:
+        if stream_id in self.left[role]:
+            return
         self.end_read(stream_id, role)
         self.machines[role].reset_read(stream_id, code)
         self.collect(role)
@@ -157,6 +189,12 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         if not flow.ended:
             flow.torn = True
             flow.unread.clear()
+
+    @precondition(lambda self: any(self.left.values()))
+    @rule(role=roles, answer=answers, short=st.booleans())
+    def answer_late(self, role: Role, answer: str, short: bool) -> None:
+        if self.left[role]:
+            self.answer(role, self.left[role].pop(0), answer, short)
 
     @precondition(lambda self: not self.dialect.shipped)
     @rule(role=roles, chance=st.integers(0, 9))
@@ -179,13 +217,13 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         for _ in range(count):
             self.transmit(role)
 
-    @rule(role=roles, refusing=st.booleans(), count=st.integers(1, 4))
-    def deliver(self, role: Role, refusing: bool, count: int) -> None:
+    @rule(role=roles, answer=answers, count=st.integers(1, 4))
+    def deliver(self, role: Role, answer: str, count: int) -> None:
         for _ in range(count):
-            self.arrive(role, refusing)
+            self.arrive(role, answer)
 
-    @rule(refusing=st.booleans())
-    def settle(self, refusing: bool) -> None:
+    @rule(answer=answers)
+    def settle(self, answer: str) -> None:
         """Carry everything, then compare what both ends believe."""
         moving = True
         while moving:
@@ -193,23 +231,23 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
             for role in Role:
                 while self.transmit(role):
                     moving = True
-                while self.arrive(other(role), refusing):
+                while self.arrive(other(role), answer):
                     moving = True
         self.check_quiet()
 
-    def arrive(self, role: Role, refusing: bool) -> bool:
+    def arrive(self, role: Role, answer: str) -> bool:
         flying = self.wires[other(role)].flying
         if not flying:
             return False
         self.machines[role].receive_data(flying.popleft())
-        self.collect(role, refusing)
+        self.collect(role, answer)
         return True
 
-    def collect(self, role: Role, refusing: bool = False) -> None:
+    def collect(self, role: Role, answer: str = "taken") -> None:
         machine = self.machines[role]
         for event in machine.events():
             if isinstance(event, StreamOpened):
-                self.opened(role, event.stream_id, refusing)
+                self.answer(role, event.stream_id, answer)
             elif isinstance(event, DataReceived):
                 flow = self.flows[Half(event.stream_id, other(role))]
                 assert not flow.ended
@@ -231,18 +269,25 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
                 self.finished.add((role, event.stream_id))
                 self.end_write(event.stream_id, role, torn=False)
 
-    def opened(self, role: Role, stream_id: int, refusing: bool) -> None:
-        """Take or refuse a stream at once, as the owner must."""
+    def answer(self, role: Role, stream_id: int, answer: str, short: bool = False) -> None:
+        """Take a stream, refuse it, or leave it for later, which a js-ws peer may not."""
         machine = self.machines[role]
+        if answer == "left" and not self.dialect.shipped:
+            self.left[role].append(stream_id)
+            return
         half = Half(stream_id, role)
         stopped = half in self.flows  # the opener reads no further, and it is not heard of here yet
-        self.flows[half] = Flow(torn=stopped, writable=not refusing)
+        stream = machine._streams.get(stream_id)  # none, once both ends of it were heard of
+        writable = stream is not None and stream.write is WriteState.OPEN
+        refusing = answer == "refused"
+        torn = stopped or not writable
+        self.flows[half] = Flow(torn=torn, writable=writable and not refusing)
         if refusing:
             machine.refuse(stream_id, machine.refused_code)
             self.end_read(stream_id, role)
             self.collect(role)
         else:
-            machine.accept(stream_id, machine.config.receive_window)
+            machine.accept(stream_id, self.window(role, short))
 
     # What always holds
 
@@ -267,26 +312,37 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
                 far = self.machines[other(writer)]._streams.get(stream_id)
                 if far is None or far.read is not ReadState.OPEN:
                     continue
-                unread = self.flows[Half(stream_id, writer)].unread.size
+                flow = self.flows.get(Half(stream_id, writer))  # none while it is left here
+                unread = 0 if flow is None else flow.unread.size
                 flying = sum(len(body) for body in bodies(wire, stream_id, DATA, self.dialect))
                 returning = sum(
                     int.from_bytes(body, "big")
                     for body in bodies(answers, stream_id, ACK, self.dialect)
                 )
                 parts = stream.credit.available, flying, unread, far.window.consumed, returning
-                assert sum(parts) == far.window.size, parts
+                left = stream_id in self.left[other(writer)]
+                window = 0 if left else far.window.size
+                # What went before the answer is part of the window that the answer announces.
+                assert sum(parts) == window + (stream.early or 0), parts
 
     def check_quiet(self) -> None:
         client, server = (self.machines[role] for role in Role)
         assert client._streams.keys() == server._streams.keys()
         for near, far in ((client, server), (server, client)):
-            # A peer that goes away never ends what it did not hear of.
-            assert all(far._ids.ignored(stream_id) for stream_id in near._stopped)
+            # A peer that goes away never ends what it did not hear of, and keeps what came early.
+            assert all(
+                near._ids.ignored(stream_id) or far._ids.ignored(stream_id)
+                for stream_id in near._stopped
+            )
             for stream_id, stream in near._streams.items():
                 peer = far._streams[stream_id]
                 writing = stream.write in (WriteState.OPEN, WriteState.CLOSING)
                 assert writing is (peer.read is ReadState.OPEN)
-                if writing:
+                if writing and stream_id in self.left[far.role]:
+                    assert stream.early is not None
+                    spent = stream.early - stream.credit.available
+                    assert spent == peer.window.size - peer.window.available
+                elif writing:
                     assert_same_credit(stream.credit.available, peer.window)
         for (stream_id, writer), flow in self.flows.items():
             unheard = self.machines[other(writer)]._ids.ignored(stream_id)
@@ -299,14 +355,14 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         """End every stream and see that both ends forget it."""
         if not self.machines:
             return
-        self.settle(False)
+        self.settle("left")
         for role in Role:
             for stream_id in list(self.machines[role]._streams):
                 self.end_read(stream_id, role)
                 self.end_write(stream_id, role, torn=True)
                 self.machines[role].refuse(stream_id, 99)
                 self.collect(role)
-        self.settle(False)
+        self.settle("taken")
         assert [machine.open_streams() for machine in self.machines.values()] == [0, 0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.bell import Bell
+from wsmux.bell import Bell, borrow
 from wsmux.config import Config
 from wsmux.entry import Entry, read_closed, write_closed
 from wsmux.exceptions import FrameError, StreamReset
@@ -12,8 +12,10 @@ from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.native import NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 from wsmux.sweep import Sweep
+from wsmux.waiter import Waiter
 
 from .bymux_tools import opened, write
+from .pairs import opened as native_pair
 
 # With it a stream is looked at each second, and reset in the ninth.
 CONFIG = Config(half_open_timeout=8.0, message_timeout=None)
@@ -111,6 +113,98 @@ def test_a_frame_time_alone_resets_no_stream() -> None:
     assert swept(sweep, *map(float, range(1, 40))) == []
 
 
+def test_it_is_due_again_one_look_later() -> None:
+    sweep = sweeping(half_open())
+    assert [(swept(sweep, now), sweep.due)[1] for now in (0.5, 1.0, 1.5, 2.25)] == [1, 2, 2, 3.25]
+
+
+def test_at_rest_it_does_nothing() -> None:
+    sweep = Sweep(CONFIG, NativeProtocol(Role.CLIENT, CONFIG), {0: half_open()})
+    assert swept(sweep, 1e9) == []
+    assert sweep.due is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "message_timeout", "due"),
+    [
+        (NativeProtocol, 4.0, 1.0),  # the carrier keeps the time of its messages
+        (NativeProtocol, None, 1.0),
+        (YamuxProtocol, 4.0, 0.5),
+        (YamuxProtocol, None, 1.0),
+    ],
+)
+def test_frames_are_looked_at_where_the_wire_cuts_them_itself(
+    machine: type[MuxProtocol], message_timeout: float | None, due: float
+) -> None:
+    config = Config(half_open_timeout=8.0, message_timeout=message_timeout)
+    sweep = Sweep(config, machine(Role.CLIENT, config), {})
+    sweep.begin(0.0)
+    assert sweep.due == due
+
+
+def test_streams_are_looked_at_no_more_often_where_frames_are() -> None:
+    config = Config(half_open_timeout=8.0, message_timeout=4.0)
+    entry = half_open()
+    sweep = Sweep(config, YamuxProtocol(Role.CLIENT, config), {0: entry})
+    sweep.begin(0.0)
+    looks = [(swept(sweep, now), entry.quiet)[1] for now in (0.5, 1.0, 1.5, 2.0, 2.5)]
+    assert looks == [0, 1, 1, 2, 2]
+
+
+def test_a_writer_without_credit_keeps_a_stream_that_is_open_on_both_sides() -> None:
+    entry = Entry(0, peer_opened=True)
+    entry.writing = True
+    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+
+
+def test_a_writer_with_credit_keeps_a_stream_since_this_side_is_to_move() -> None:
+    machine, stream_id = native_pair(Role.SERVER, local=False, credit=1)
+    entry = Entry(stream_id, peer_opened=True)
+    entry.ended = entry.writing = True
+    sweep = Sweep(CONFIG, machine, {stream_id: entry})
+    sweep.begin(0.0)
+    assert swept(sweep, *map(float, range(1, 40))) == []
+    machine.send_data(stream_id, b"x")
+    assert swept(sweep, *map(float, range(40, 49))) == [48.0]
+
+
+def test_the_time_begins_when_the_peer_is_to_move() -> None:
+    entry = half_open()
+    entry.buffer.append(b"unread")
+    sweep = sweeping(entry)
+    assert swept(sweep, 1.0, 2.0, 3.0) == []
+    entry.buffer.clear()
+    assert swept(sweep, *map(float, range(4, 15))) == [12.0]
+
+
+def test_each_stream_is_looked_at() -> None:
+    entries = [Entry(0, peer_opened=True), half_open(), half_open()]
+    assert swept(sweeping(*entries), *map(float, range(1, 12))) == [9.0, 9.0]
+
+
+class Ringing(Waiter):
+    """Wait without a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = borrow()
+
+
+def test_both_callers_of_a_stream_that_is_reset_are_told() -> None:
+    entry = Entry(7, peer_opened=True)
+    entry.ended = entry.writing = True
+    entry.reader, entry.writer = Ringing(), Ringing()
+    sweep, wakes = sweeping(entry), list[Bell]()
+    for now in range(1, 10):
+        list(sweep.run(float(now), wakes))
+    assert wakes == [entry.reader._bell, entry.writer._bell]
+    for failure in (entry.read_failure, entry.write_failure):
+        assert failure is not None
+        error = failure()
+        assert isinstance(error, StreamReset)
+        assert (error.stream_id, error.code, error.side) == (7, 3, "local")
+
+
 FRAMES = Config(message_timeout=8.0)
 OPENING = bytes.fromhex("0001 0001 00000001 00000000")
 DATA_HEAD = bytes.fromhex("0000 0000 00000001 00000100")
@@ -126,8 +220,10 @@ def check_dribble(machine: MuxProtocol, wire: bytes, seconds: int) -> None:
             machine.receive_data(wire[now - 1 : now] or b"\0")
             swept(sweep, float(now))
 
-    with pytest.raises(FrameError, match=r"stayed incomplete for Config.message_timeout = 8.0 s"):
+    text = r"stayed incomplete for Config.message_timeout = 8.0 s"
+    with pytest.raises(FrameError, match=text) as caught:
         feed()
+    assert caught.value.code == 1008
 
 
 def test_a_yamux_frame_that_is_dribbled_ends_the_connection() -> None:

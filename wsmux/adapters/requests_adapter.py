@@ -14,13 +14,15 @@ from urllib.parse import urlsplit
 
 import h11
 
+from ..hints import how_to_install
+
 try:
     import requests
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3 import HTTPHeaderDict, HTTPResponse
     from urllib3.exceptions import ProtocolError as BrokenBody
 except ImportError as error:  # pragma: no cover - the tests need it
-    text = "wsmux.adapters.MuxAdapter needs requests: pip install 'wsmux-streams[adapters]'"
+    text = f"wsmux.adapters.MuxAdapter needs requests: {how_to_install('adapters')}"
     raise ImportError(text) from error
 
 from ..connection import Connection

@@ -22,12 +22,13 @@ from __future__ import annotations
 import secrets
 import ssl
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .. import forks
+from ..arguments import strings
 from ..deadlines import LONGEST_WAIT, Deadline
 from ..exceptions import ForkedError
 from ..logs import logger
@@ -113,6 +114,7 @@ class Client:
             raise ValueError("a gateway has no session: give one of the two")
         if session is not None and not is_text(session):
             raise ValueError(f"the name of a session is whole text, unlike {session[:80]!r}")
+        urls = urls_of(relays)
         directory, self._owned = directory_of(twins)
         try:
             number = own_twin(identity, directory, twin, Deadline(FIND_TIMEOUT))
@@ -120,7 +122,6 @@ class Client:
             self.address = Address(number, chosen)
             self.name = f"wsmux-bus-{self.address}"
             self._endpoint = Endpoint(identity, self.address, directory, e2e)
-            urls = [relays] if isinstance(relays, str) else relays
             make_token, receive = self._endpoint.token, self._receive
             self._transport = Transport(urls, make_token, receive, ssl_context)
         except BaseException:
@@ -366,13 +367,23 @@ class Client:
         self._calls.settle(call, outcome)
 
 
+def urls_of(relays: str | Iterable[str]) -> list[str]:
+    """Return the addresses of relays, of which one may be given alone.
+
+    Raises:
+        TypeError: they are no collection of strings.
+    """
+    given = [relays] if isinstance(relays, str) else relays
+    return list(strings("relays", given, "wss://relay.test"))
+
+
 def directory_of(
     twins: TwinDirectory | str | Sequence[str],
 ) -> tuple[TwinDirectory, TwinDirectory | None]:
     """Return a directory, and once more if it was made here, for the caller to close."""
     if isinstance(twins, TwinDirectory):
         return twins, None
-    made = twins_from([twins] if isinstance(twins, str) else list(twins))
+    made = twins_from([twins] if isinstance(twins, str) else twins)
     return made, made
 
 

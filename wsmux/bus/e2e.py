@@ -12,15 +12,15 @@ import threading
 from collections import OrderedDict
 from hashlib import sha256
 
+from ..hints import how_to_install
+
 try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 except ImportError as error:
-    raise ImportError(
-        "wsmux.bus.e2e needs cryptography: pip install 'wsmux-streams[bus]'"
-    ) from error
+    raise ImportError(f"wsmux.bus.e2e needs cryptography: {how_to_install('bus')}") from error
 
 from .errors import E2E_FAILURE, BusError
 

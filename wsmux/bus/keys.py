@@ -13,15 +13,16 @@ from enum import StrEnum
 from hashlib import blake2b, pbkdf2_hmac
 from typing import Any, NoReturn, Self
 
+from ..hints import how_to_install
+
 try:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ed25519
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from mnemonic import Mnemonic
 except ImportError as error:
-    raise ImportError(
-        "wsmux.bus.keys needs cryptography and mnemonic: pip install 'wsmux-streams[bus]'"
-    ) from error
+    text = f"wsmux.bus.keys needs cryptography and mnemonic: {how_to_install('bus')}"
+    raise ImportError(text) from error
 
 from .e2e import Box
 from .ss58 import ACCOUNT_BYTES, ss58_encode
@@ -76,10 +77,8 @@ def _sr25519() -> Any:
     try:
         import sr25519  # an extra of its own
     except ImportError as error:
-        raise ImportError(
-            "keys of type sr25519 need py-sr25519-bindings: "
-            "pip install 'wsmux-streams[bus-sr25519]'"
-        ) from error
+        text = f"keys of type sr25519 need py-sr25519-bindings: {how_to_install('bus-sr25519')}"
+        raise ImportError(text) from error
     return sr25519
 
 

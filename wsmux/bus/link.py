@@ -23,6 +23,7 @@ from ..bell import Bell
 from ..config import Config
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError, WsmuxError, closed_error
+from ..hints import wrong_url
 from ..messages import hang_up, message_channel
 from ..protocols.base import Role
 from ..protocols.carrier import Kind
@@ -308,11 +309,11 @@ def dial(
             token. TimeoutError: it took too long. OSError: no connection came about.
     """
     parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(
-            f"{parts._replace(query='').geturl()!r} is no ws:// or wss:// URL "
-            "without a query: the token goes there"
-        )
+    shown = parts._replace(query="").geturl()
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(wrong_url(shown, "ws", "wss"))
+    if parts.query or parts.fragment:
+        raise ValueError(f"{shown!r} must have no query and no fragment: the token goes there")
     more = dict(options or {})
     if ssl_context is not None:
         more["sslopt"] = {**more.get("sslopt", {}), "context": ssl_context}
@@ -331,8 +332,12 @@ def dial(
         raise HandshakeError(_hidden(error, token), error.status) from None
     except TimeoutError as error:
         raise TimeoutError(_hidden(error, token)) from None
+    except OSError as error:
+        if token not in str(error):
+            raise
+        raise OSError(error.errno, _hidden(error.strerror, token)) from None
     return Link(sock, Role.CLIENT, **link)
 
 
-def _hidden(error: Exception, token: str) -> str:
+def _hidden(error: object, token: str) -> str:
     return str(error).replace(f"?{token}", "").replace(token, "...")

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..hints import how_to_install
+
 try:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 except ImportError as error:
-    raise ImportError("wsmux.bus needs protobuf: pip install 'wsmux-streams[bus]'") from error
+    raise ImportError(f"wsmux.bus needs protobuf: {how_to_install('bus')}") from error
 
 __all__ = [
     "AddressMessage",

@@ -33,7 +33,7 @@ from ..pool import Workers
 from . import envelope as envelopes
 from .address import Address, address_of
 from .asked import Asked
-from .client import FIND_TIMEOUT, directory_of, own_twin
+from .client import FIND_TIMEOUT, directory_of, own_twin, urls_of
 from .endpoint import Endpoint
 from .errors import BadMessage, BusError
 from .keys import Identity
@@ -99,7 +99,7 @@ class Peer:
         workers: int = WORKERS,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        urls = [relays] if isinstance(relays, str) else list(relays)
+        urls = urls_of(relays)
         self._domains = domains_of(urls, named=update)
         self._update = update
         self._identity = identity

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ..hints import how_to_install
+
 try:
     import redis
     from redis.backoff import NoBackoff
     from redis.exceptions import ResponseError
     from redis.retry import Retry
 except ImportError as error:
-    raise ImportError("wsmux.bus needs redis: pip install 'wsmux-streams[bus]'") from error
+    raise ImportError(f"wsmux.bus needs redis: {how_to_install('bus')}") from error
 
 __all__ = [
     "FAILURES",

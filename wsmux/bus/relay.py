@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from .. import forks
+from ..arguments import strings
 from ..deadlines import Deadline
 from ..logs import logger
 from .address import Address, address_of
@@ -105,12 +106,12 @@ class Relay:
         sessions: the connections.
 
     Raises:
-        ValueError: a domain is none.
+        ValueError: a domain is none. TypeError: they are no collection of strings.
     """
 
     def __init__(
         self,
-        domains: Collection[str],
+        domains: Iterable[str],
         twins: TwinDirectory,
         *,
         queues: SessionQueues | None = None,
@@ -119,7 +120,9 @@ class Relay:
         stuck_limit: float = STUCK_LIMIT,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.domains = frozenset(parse_domain(domain) for domain in domains)
+        self.domains = frozenset(
+            parse_domain(domain) for domain in strings("domains", domains, "relay.test")
+        )
         self.metrics = RelayMetrics()
         if isinstance(twins, CachedTwins):
             self.metrics.watch_cache(lambda: twins.misses, lambda: twins.entries)

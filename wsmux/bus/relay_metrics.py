@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from ..hints import how_to_install
+
 try:
     from prometheus_client import (
         CONTENT_TYPE_LATEST,
@@ -22,8 +24,7 @@ try:
         generate_latest,
     )
 except ImportError as error:  # pragma: no cover - the tests need it
-    text = "wsmux.bus needs prometheus-client: pip install 'wsmux-streams[bus]'"
-    raise ImportError(text) from error
+    raise ImportError(f"wsmux.bus needs prometheus-client: {how_to_install('bus')}") from error
 
 __all__ = ["CONTENT_TYPE", "RelayMetrics", "Tally"]
 

@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 from ..protocols.base import Role
 from ..transports.http_request import read_body, respond
+from ..transports.origin import allowed_origins
 from ..transports.websocket_server import check_upgrade, is_upgrade
 from .envelope import MAX_ENVELOPE
 from .errors import TokenRefused
@@ -67,17 +68,18 @@ class RelayServer(Acceptor):
         listener: socket.socket,
         *,
         take_in: Input | None = None,
-        origins: Collection[str] | None = ANY_ORIGIN,
+        origins: Iterable[str] | None = ANY_ORIGIN,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        config: Config | None = None,
     ) -> None:
         self.relay = relay
         self._take_in = take_in
-        self._origins = origins
+        self._origins = allowed_origins(origins)
         self._posts = threading.BoundedSemaphore(MAX_POSTS)
         super().__init__(
             listener,
-            Config(),
+            config or Config(),
             scheme="ws" if ssl_context is None else "wss",
             http=True,
             ssl_context=ssl_context,

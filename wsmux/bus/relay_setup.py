@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 
 from ..acceptor import listen
+from ..arguments import strings
+from ..config import Config
 from ..deadlines import Deadline
+from ..transports.origin import allowed_origins
 from .federation import Federation
 from .federation_input import FederationInput
 from .federation_post import Poster
@@ -33,7 +36,7 @@ CLEAN_UP = 5.0
 
 
 def serve_relay(
-    domains: Collection[str],
+    domains: Iterable[str],
     twins: TwinDirectory,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -42,9 +45,10 @@ def serve_relay(
     limit: tuple[int, int] | None = None,
     routes: Mapping[str, str] | None = None,
     ranker_period: float = PERIOD,
-    origins: Collection[str] | None = ANY_ORIGIN,
+    origins: Iterable[str] | None = ANY_ORIGIN,
     ssl_context: ssl.SSLContext | None = None,
     max_connections: int = MAX_CONNECTIONS,
+    config: Config | None = None,
 ) -> RelayServer:
     """Listen and relay in background threads; return the running server.
 
@@ -61,11 +65,15 @@ def serve_relay(
         ranker_period: seconds for which failures of other relays count.
         origins: as in ``wsmux.serve``, but for the default: any, since a token is needed anyway.
         ssl_context: serves TLS. max_connections: at once, each with a thread.
+        config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
+            is for streams.
 
     Raises:
-        ValueError: an argument is wrong. OSError: it cannot listen there. ImportError: a package
-            that is needed is not installed.
+        ValueError, TypeError: an argument is wrong. OSError: it cannot listen there. ImportError: a
+            package that is needed is not installed.
     """
+    names = strings("domains", domains, "relay.test")
+    pages = allowed_origins(origins)  # before anything is opened
     ranker, poster = Ranker(random.random, ranker_period), Poster(routes)
     from_twins, from_relays = _limiter(limit), _limiter(limit)
     queues, waiting = _queues(redis)
@@ -78,7 +86,7 @@ def serve_relay(
     try:
         listener = listen(host, port)
         try:
-            relay = Relay(domains, twins, queues=queues, federate=federate, limiter=from_twins)
+            relay = Relay(names, twins, queues=queues, federate=federate, limiter=from_twins)
         except BaseException:
             listener.close()
             raise
@@ -98,9 +106,10 @@ def serve_relay(
         relay,
         listener,
         take_in=take_in.receive,
-        origins=origins,
+        origins=pages,
         ssl_context=ssl_context,
         max_connections=max_connections,
+        config=config,
     )
 
 

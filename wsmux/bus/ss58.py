@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
+from ..hints import how_to_install
+
 try:
     from base58 import b58decode, b58encode
 except ImportError as error:
-    raise ImportError("wsmux.bus.ss58 needs base58: pip install 'wsmux-streams[bus]'") from error
+    raise ImportError(f"wsmux.bus.ss58 needs base58: {how_to_install('bus')}") from error
 
 __all__ = ["ACCOUNT_BYTES", "parse_account", "ss58_decode", "ss58_encode"]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from ..deadlines import Deadline
+from ..hints import how_to_install
 from .errors import FAILED, BusError, TwinsUnavailable
 from .keys import Identity
 from .ss58 import parse_account
@@ -34,9 +35,8 @@ def _client() -> Any:
     try:
         import substrateinterface  # an extra of its own
     except ImportError as error:
-        raise ImportError(
-            "twins of a chain need substrate-interface: pip install 'wsmux-streams[bus-chain]'"
-        ) from error
+        text = f"twins of a chain need substrate-interface: {how_to_install('bus-chain')}"
+        raise ImportError(text) from error
     return substrateinterface
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from http.cookiejar import DefaultCookiePolicy
 
+from ..hints import how_to_install
+
 try:
     import requests
 except ImportError as error:
-    raise ImportError(
-        "wsmux.bus.twin_http needs requests: pip install 'wsmux-streams[bus]'"
-    ) from error
+    raise ImportError(f"wsmux.bus.twin_http needs requests: {how_to_install('bus')}") from error
 
 from ..deadlines import Deadline
 from .errors import TwinsUnavailable

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from ..arguments import strings
 from ..deadlines import Deadline
 from .errors import TwinsUnavailable
 from .keys import Identity
@@ -299,10 +300,11 @@ def twins_from(texts: Sequence[str], size: int = CACHE_SIZE) -> TwinDirectory:
     Several are asked in turn, as ``Failover`` does. Nothing is opened yet.
 
     Raises:
-        ValueError: there is none, or one is neither path nor URL of these.
+        ValueError: there is none, or one is neither path nor URL of these. TypeError: they are no
+            collection of strings.
         ImportError: a package that one needs is not installed.
     """
-    sources = [_source(text) for text in texts]
+    sources = [_source(text) for text in strings("twins", texts, "twins.json")]
     directory = sources[0] if len(sources) == 1 else Failover(sources)
     if all(isinstance(source, FileTwins) for source in sources):
         return directory

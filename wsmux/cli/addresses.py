@@ -5,25 +5,43 @@ from __future__ import annotations
 import argparse
 import ssl
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from ..hints import wrong_url
 from .terminal import CommandError
+from .tokens import add_token_file, token
 
 __all__ = [
     "PROTOCOLS",
     "add_connecting",
     "add_listening",
     "add_serving",
+    "add_subprotocol",
     "add_tls",
+    "add_token",
     "address",
     "client_tls",
     "header",
     "headers",
+    "origin",
     "server_tls",
+    "subprotocol",
     "url",
 ]
 
 PROTOCOLS = ("wsmux", "yamux", "bymux", "js-ws")
+
+
+def origin(text: str) -> str:
+    """Parse an argument that must be the origin of pages."""
+    from ..transports.origin import allowed_origins
+
+    try:
+        allowed_origins([text])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def address(text: str, *schemes: str) -> str:
@@ -34,8 +52,7 @@ def address(text: str, *schemes: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
     if parts.scheme not in schemes or not (parts.hostname or parts.scheme == "unix"):
-        *most, last = (f"{scheme}://" for scheme in schemes)
-        raise argparse.ArgumentTypeError(f"{text!r} is no {', '.join(most)} or {last} URL")
+        raise argparse.ArgumentTypeError(wrong_url(text, *schemes))
     if parts.scheme == "unix" and (parts.netloc or not parts.path.strip("/")):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form unix:///PATH")
     if parts.scheme == "tcp" and (port is None or parts.path.strip("/")):
@@ -71,7 +88,10 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
 def add_serving(parser: argparse.ArgumentParser) -> None:
     """Add what any server that listens is told, whatever it speaks."""
     parser.add_argument(
-        "--origin", action="append", help="origin whose pages may connect; '*' for all"
+        "--origin",
+        action="append",
+        type=origin,
+        help="origin whose pages may connect, such as https://example.org; '*' for all",
     )
     add_tls(parser)
 
@@ -108,15 +128,67 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
 
 
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Add what a client sends so that it is let in; ``headers`` has it then."""
+    add_token_file(parser, "token to send, as Authorization: Bearer")
+
+
+def add_subprotocol(parser: argparse.ArgumentParser, name: str = "--subprotocol") -> None:
+    """Add what the wire is called in the handshake."""
+    parser.add_argument(
+        name,
+        dest="subprotocol",
+        type=_subprotocol,
+        metavar="NAME",
+        help="what the server calls the wire; 'none' where it knows no subprotocols",
+    )
+
+
+def _subprotocol(text: str) -> str:
+    from ..transports.wires import check_subprotocol
+
+    try:
+        return check_subprotocol(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
+    """Return what ``connect`` is told of the name of the wire, if anything.
+
+    Raises:
+        CommandError: there is no handshake that could name it.
+    """
+    if args.subprotocol is None:
+        return {}
+    if urlsplit(address).scheme not in ("ws", "wss"):
+        raise CommandError(f"{address} has no handshake, so it takes no subprotocol", status=2)
+    return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
+
+
 def headers(args: argparse.Namespace, address: str) -> list[str] | None:
     """Return the headers of the request to an address, if there are any.
 
+    A token of the environment is for where it can be sent, and yields to ``--header``.
+
     Raises:
-        CommandError: there is no request that could have them.
+        CommandError: there is no request that could have them, or the token is none, or given
+            twice. OSError: the file of the token cannot be read.
     """
-    if args.header and urlsplit(address).scheme not in ("ws", "wss"):
-        raise CommandError(f"{address} has no HTTP request, so it takes no --header", status=2)
-    return args.header or None
+    path = args.token_file if "token_file" in args else None
+    lines: list[str] = [*args.header]
+    if urlsplit(address).scheme not in ("ws", "wss"):
+        if lines or path:
+            option = "--header" if lines else "--token-file"
+            raise CommandError(f"{address} has no HTTP request, so it takes no {option}", status=2)
+        return None
+    own = any(line.partition(":")[0].strip().lower() == "authorization" for line in lines)
+    if own and path:
+        text = "--token-file is sent as the header Authorization, which --header gives too"
+        raise CommandError(text, status=2)
+    if "token_file" in args and not own and (known := token(path)):
+        lines.append(f"Authorization: Bearer {known}")
+    return lines or None
 
 
 def client_tls(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:

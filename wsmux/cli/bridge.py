@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from ..logs import logger
@@ -16,13 +16,15 @@ from .addresses import (
     PROTOCOLS,
     add_connecting,
     add_listening,
+    add_subprotocol,
     address,
     client_tls,
     headers,
     server_tls,
+    subprotocol,
     url,
 )
-from .terminal import CommandError, emit, seconds, talk
+from .terminal import CommandError, emit, seconds, sentence, talk
 
 if TYPE_CHECKING:
     from ..connection import Connection
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=PROTOCOLS,
         help="wire to offer the server, wsmux by default; may be repeated, the best first",
     )
+    add_subprotocol(parser, "--to-subprotocol")
     parser.add_argument("--timeout", type=seconds, help="seconds to connect to the server")
     add_listening(parser)
     add_connecting(parser)
@@ -73,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("a wss:// address to listen on needs --certfile", status=2)
     if parts.scheme == "ws" and args.certfile:
         raise CommandError("--certfile makes it a wss:// address", status=2)
+    if args.subprotocol and len(args.to_protocol or ()) > 1:
+        raise CommandError("--to-subprotocol names one wire: give one --to-protocol", status=2)
+    options = {"headers": headers(args, args.to), **subprotocol(args, args.to)}
     server = wsmux.serve(
-        partial(_bridge, args, headers(args, args.to)),
+        partial(_bridge, args, options),
         host=parts.hostname or "127.0.0.1",
         port=parts.port or 0,
         protocols=args.protocol or ("wsmux",),
@@ -89,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bridge(args: argparse.Namespace, further: list[str] | None, client: Connection) -> None:
+def _bridge(args: argparse.Namespace, options: dict[str, Any], client: Connection) -> None:
     import wsmux
 
     try:
@@ -97,11 +103,11 @@ def _bridge(args: argparse.Namespace, further: list[str] | None, client: Connect
             args.to,
             protocol=args.to_protocol or "wsmux",
             timeout=args.timeout,
-            headers=further,
             ssl_context=client_tls(args, args.to),
+            **options,
         )
     except (wsmux.WsmuxError, OSError) as error:
-        talk(f"no connection to {args.to}: {error}")
+        talk(f"wsmux bridge: {sentence(error)}")
         client.close(code=1014, reason="the server behind the bridge cannot be reached")
         return
     _log.info("%s (%s) to %s (%s)", client.name, client.protocol, args.to, server.protocol)

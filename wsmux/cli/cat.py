@@ -16,7 +16,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_subprotocol,
+    add_token,
+    client_tls,
+    headers,
+    subprotocol,
+    url,
+)
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, read only")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    add_subprotocol(parser)
     parser.add_argument(
         "--timeout", type=seconds, help="seconds to connect, and without a byte either way"
     )
@@ -45,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show a bar; by default when stderr is a terminal and stdin and stdout are not",
     )
     add_connecting(parser)
+    add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         headers=headers(args, args.url),
         ssl_context=client_tls(args, args.url),
+        **subprotocol(args, args.url),
         accept_streams=args.listen,
     )
     with connection, _stream(connection, args) as stream:

@@ -9,7 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 
-from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_subprotocol,
+    add_token,
+    client_tls,
+    headers,
+    subprotocol,
+    url,
+)
 from .terminal import emit, seconds
 
 EPILOG = "Example: wsmux doctor --idle 90 wss://example.org/files"
@@ -21,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux doctor``."""
     parser.add_argument("url", type=url, metavar="URL", help="ws://, wss:// or tcp:// address")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    add_subprotocol(parser)
     parser.add_argument(
         "--timeout", type=seconds, default=5.0, help="seconds for each answer; 5 by default"
     )
@@ -34,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     add_connecting(parser)
+    add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             protocol=args.protocol,
             headers=headers(args, args.url),
             ssl_context=client_tls(args, args.url),
+            **subprotocol(args, args.url),
             timeout=args.timeout,
             idle=args.idle,
             echo=args.echo,

@@ -16,7 +16,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_subprotocol,
+    add_token,
+    client_tls,
+    headers,
+    subprotocol,
+    url,
+)
 from .terminal import seconds
 
 if TYPE_CHECKING:
@@ -24,10 +33,10 @@ if TYPE_CHECKING:
     from ..tunnel.remote import RemoteProcess
 
 EPILOG = (
-    "Example: wsmux exec wss://example.org/tunnel -- sort -r < names. The server must allow the "
-    "program: wsmux serve --exec sort. The exit status is the command's, 128+N if signal N ended "
-    "it; 1 with a line on stderr if there was none. Without a terminal of its own a command sees "
-    "no window."
+    "Example: wsmux exec --token-file FILE wss://example.org/tunnel -- sort -r < names. The server "
+    "must allow the program: wsmux serve --exec sort. The exit status is the command's, 128+N if "
+    "signal N ended it; 1 with a line on stderr if there was none. Without a terminal of its own a "
+    "command sees no window."
 )
 
 CHUNK = 64 * 1024
@@ -44,8 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("argv", nargs="+", metavar="ARG", help="the program and its arguments")
     parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    add_subprotocol(parser)
     parser.add_argument("--timeout", type=seconds, help="seconds to connect; 10 by default")
     add_connecting(parser)
+    add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         headers=headers(args, args.url),
         ssl_context=client_tls(args, args.url),
+        **subprotocol(args, args.url),
         accept_streams=False,
     )
     with connection, RemoteProcess(connection, args.argv) as process, _signals(process):

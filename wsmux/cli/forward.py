@@ -12,7 +12,16 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .addresses import PROTOCOLS, add_connecting, client_tls, headers, url
+from .addresses import (
+    PROTOCOLS,
+    add_connecting,
+    add_subprotocol,
+    add_token,
+    client_tls,
+    headers,
+    subprotocol,
+    url,
+)
 from .terminal import CommandError, emit, seconds, talk
 
 if TYPE_CHECKING:
@@ -20,9 +29,9 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: wsmux forward wss://example.org/tunnel -L 6379:redis.internal:6379 "
-    "--socks 1080 --header 'Authorization: Bearer TOKEN'. The server must allow each place: "
-    "wsmux serve --allow-forward, --allow-listen. SPEC is [BIND:]PORT:HOST:PORT; either end may be "
-    "a Unix socket, /PATH or unix:/PATH."
+    "--socks 1080 --token-file FILE. The server must allow each place: wsmux serve "
+    "--allow-forward, --allow-listen. SPEC is [BIND:]PORT:HOST:PORT; either end may be a Unix "
+    "socket, /PATH or unix:/PATH."
 )
 
 
@@ -56,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="listen here for SOCKS5 clients, which say where the server connects",
     )
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
+    add_subprotocol(parser)
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -63,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead")
     add_connecting(parser)
+    add_token(parser)
 
 
 def _forward(text: str) -> Forward:
@@ -98,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
         protocol=args.protocol,
         headers=headers(args, args.url),
         ssl_context=client_tls(args, args.url),
+        **subprotocol(args, args.url),
     )
     with Forwarder(
         connect,

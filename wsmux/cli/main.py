@@ -34,7 +34,7 @@ from . import (
     top,
 )
 from .bench import command as bench
-from .terminal import CommandError, talk
+from .terminal import CommandError, sentence, talk
 
 __all__ = ["main"]
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(command: str, error: Exception) -> int:
-    talk(f"wsmux {command}: {error}")
+    talk(f"wsmux {command}: {sentence(error)}")
     return error.status if isinstance(error, CommandError) else FAILED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import queue
+import socket
 import ssl
 import threading
 import urllib.error
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
+from ..hints import not_connected
 from .terminal import CommandError
 
 __all__ = ["fetch"]
@@ -80,6 +82,9 @@ def _get(
         with error:
             raise CommandError(_refusal(url, error)) from error
     except urllib.error.URLError as error:
+        reason = error.reason
+        if isinstance(reason, OSError) and not isinstance(reason, ssl.SSLError | socket.gaierror):
+            raise not_connected(url, reason) from error
         raise CommandError(f"no answer from {url}: {error.reason}") from error
     except (http.client.HTTPException, ValueError) as error:
         raise CommandError(f"{url} cannot be asked over HTTP: {error!r}") from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..logs import logger
 from .addresses import add_listening, server_tls
 from .terminal import CommandError, emit, talk
+from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
     from ..connection import Connection
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Without --open the streams are those that clients open. Ctrl-C ends the server. PATTERN is "
-    "HOST:PORT, *.DOMAIN:PORTS, ADDRESS/BITS:PORTS or unix:/PATH, PORTS a port, FIRST-LAST or *. "
-    "Whoever can connect may use all that is allowed."
+    "HOST:PORT, *.DOMAIN:PORTS, ADDRESS/BITS:PORTS or unix:/PATH, PORTS a port, FIRST-LAST or *; "
+    "behind '!' it denies. Loopback, metadata services and other special addresses must be named: "
+    "no wildcard has them. Who sends the token may use all that is allowed; without a token, which "
+    "is for loopback only, every user of this machine may."
 )
 
 CHUNK = 64 * 1024
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tcp", action="store_true", help="serve plain sockets, without a WebSocket, in one wire"
     )
     add_listening(parser)
+    add_token_file(parser, "tokens of those who may connect, a line each")
     parser.add_argument(
         "--open", action="store_true", help="open one stream to each client instead of waiting"
     )
@@ -65,26 +69,58 @@ def run(args: argparse.Namespace) -> int:
 
     if args.tcp and len(args.protocol or ()) > 1:
         raise CommandError("--tcp serves one --protocol only", status=2)
-    handlers: dict[str, Any] = _handlers(args)
+    options: dict[str, Any] = {**_handlers(args), **_access(args)}
     server = wsmux.serve(
         host=args.host,
         port=args.port,
         protocols=args.protocol or ("wsmux",),
         transport="tcp" if args.tcp else "websocket",
-        origins=args.origin,
         ssl_context=server_tls(args),
-        **handlers,
+        **options,
     )
     with server, wsmux.LiveSocket(server) if args.live else nullcontext():
         emit(json.dumps({"url": server.url, "port": server.port}) if args.json else server.url)
-        talk("serving; Ctrl-C ends it")
+        to = " those who send the token" if options.get("token") else ""
+        talk(f"serving{to}; Ctrl-C ends it")
         server.serve_forever()
     return 0
 
 
+def _access(args: argparse.Namespace) -> dict[str, Any]:
+    """Return who may connect, as ``wsmux.serve`` takes it.
+
+    Raises:
+        CommandError: that would be too many, or a token cannot be asked for.
+    """
+    from ..access import is_loopback
+
+    known = tokens(args.token_file)
+    if known and args.tcp:
+        given = "--token-file" if args.token_file else VARIABLE
+        text = f"a plain socket has no request that could carry a token: --tcp or {given}, not both"
+        raise CommandError(text, status=2)
+    if known or not _offers_tunnels(args):
+        return {"token": known or None, "origins": args.origin}
+    if not is_loopback(args.host):
+        instead = " instead of --tcp, which carries none" if args.tcp else ""
+        text = f"{args.host or 'every address'} can be reached from other machines, where whoever "
+        text += f"connects may use what is allowed: give --token-file or {VARIABLE}{instead}"
+        raise CommandError(text, status=2)
+    if "*" in (args.origin or ()):
+        text = "--origin '*' lets every page that a browser on this machine shows use what is "
+        text += f"allowed: name the origins, or give --token-file or {VARIABLE}"
+        raise CommandError(text, status=2)
+    # A page whose own name was made to resolve to this machine would be of the same origin.
+    return {"origins": args.origin or ("loopback",)}
+
+
+def _offers_tunnels(args: argparse.Namespace) -> bool:
+    return bool(args.allow_forward or args.allow_listen or args.exec)
+
+
 def _handlers(args: argparse.Namespace) -> dict[str, Any]:
     plain = args.echo or args.sink or args.send
-    if args.allow_forward or args.allow_listen or args.exec:
+    if _offers_tunnels(args):
         if plain or args.open:
             raise CommandError("tunnels and commands are served alone", status=2)
         return _tunnels(args)

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from .addresses import add_serving, server_tls
 from .processes import supervise
 from .terminal import CommandError, emit, installed, missing, positive_int, talk
+from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
     from ..spark.dataserver import DataServer
 
 EPILOG = (
-    "Clients send 'Authorization: Bearer TOKEN' if there are tokens: a line each in the file of "
-    "--token-file, or one in WSMUX_TOKEN. SIZE, ROWS and TIME take suffixes: 10G, 5M, 7d. "
-    "Ctrl-C ends the server."
+    "Clients send 'Authorization: Bearer TOKEN' if there are tokens. SIZE, ROWS and TIME take "
+    "suffixes: 10G, 5M, 7d. Ctrl-C ends the server."
 )
 
 PORT = 8765
@@ -71,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 takes a free one"
     )
     add_serving(parser)
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="tokens of those who may connect"
-    )
+    add_token_file(parser, "tokens of those who may connect, a line each")
     parser.add_argument(
         "--format", choices=("parquet", "arrow"), default="parquet", help="of what is written"
     )
@@ -102,15 +100,15 @@ def run(args: argparse.Namespace) -> int:
         if not installed(module):
             raise missing(module, extra)
     from ..acceptor import listen
-    from ..spark.access import is_loopback
+    from ..access import is_loopback
     from ..spark.directory_store import open_directory
 
-    tokens = _tokens(args.token_file)
-    if not tokens and not is_loopback(args.host):
-        text = f"{args.host} can be reached from other machines: give --token-file or WSMUX_TOKEN"
+    known = tokens(args.token_file)
+    if not known and not is_loopback(args.host):
+        text = f"{args.host} can be reached from other machines: give --token-file or {VARIABLE}"
         raise CommandError(text, status=2)
     if args.processes == 1 or args.child:
-        return _serve(args, tokens)
+        return _serve(args, known)
     open_directory(args.directory)  # so that what is wrong with it is said once
     with listen(args.host, args.port) as probe:  # nobody else is there, who may share it
         port = probe.getsockname()[1]
@@ -118,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         return supervise(
             _child(args, port),
             args.processes,
-            environment={**os.environ, "WSMUX_TOKEN": "\n".join(tokens)},
+            environment={**os.environ, VARIABLE: "\n".join(known)},
             ready=lambda url: _tell(args, url),
         )
 
@@ -136,15 +134,7 @@ def _reserved(host: str, port: int) -> socket.socket:
     return reserved
 
 
-def _tokens(path: Path | None) -> list[str]:
-    text = os.environ.get("WSMUX_TOKEN", "") if path is None else path.read_text()
-    tokens = [line.strip() for line in text.splitlines() if line.strip()]
-    if path is not None and not tokens:
-        raise CommandError(f"{path} holds no token", status=2)
-    return tokens
-
-
-def _serve(args: argparse.Namespace, tokens: list[str]) -> int:
+def _serve(args: argparse.Namespace, known: list[str]) -> int:
     from ..spark.dataserver import serve_data
     from ..spark.store import Retention
 
@@ -161,7 +151,7 @@ def _serve(args: argparse.Namespace, tokens: list[str]) -> int:
             args.directory,
             args.host,
             args.port,
-            token=tokens or None,
+            token=known or None,
             shared=args.child,
             **options,
         )

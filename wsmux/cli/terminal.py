@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..deadlines import LONGEST_WAIT
+from ..hints import how_to_install
 
 __all__ = [
     "CommandError",
@@ -18,6 +19,7 @@ __all__ = [
     "missing",
     "positive_int",
     "seconds",
+    "sentence",
     "show",
     "talk",
     "tqdm_class",
@@ -34,7 +36,14 @@ class CommandError(Exception):
 
 def missing(module: str, extra: str = "cli") -> CommandError:
     """Return the error for a module that an option needs and that is not installed."""
-    return CommandError(f"{module} is not installed: pip install 'wsmux-streams[{extra}]'")
+    return CommandError(f"{module} is not installed: {how_to_install(extra)}")
+
+
+def sentence(error: Exception) -> str:
+    """Return what an error says, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.strerror and error.filename is None:
+        return error.strerror
+    return str(error)
 
 
 def installed(module: str) -> bool:

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from ..hints import not_connected
 from ..logs import printable
 from .addresses import address
 from .terminal import CommandError, Table, emit, seconds
+from .tokens import VARIABLE, add_token_file, token
 
 EPILOG = "Example: WSMUX_TOKEN=... wsmux top https://example.org/debug/wsmux/"
-
-VARIABLE = "WSMUX_TOKEN"
 
 # Bytes of an answer: several times what the page may serve.
 MAX_ANSWER = 32 * 1024 * 1024
@@ -65,15 +65,18 @@ class Address(NamedTuple):
     port: int | None
     path: str
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port is None else f":{self.port}"
+        return f"{'https' if self.secure else 'http'}://{host}{port}{self.path}"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux top``."""
     parser.add_argument(
         "source", type=source, metavar="URL|PID", help="http:// or https:// address, or a process"
     )
-    parser.add_argument(
-        "--token-file", type=Path, help=f"file with the token; else it is taken from {VARIABLE}"
-    )
+    add_token_file(parser, "token to send, as Authorization: Bearer")
     parser.add_argument(
         "--interval", type=seconds, default=2.0, help="seconds between looks; 2 by default"
     )
@@ -104,8 +107,8 @@ def page(text: str) -> Address:
 def run(args: argparse.Namespace) -> int:
     """Look, and print what is there, until Ctrl-C."""
     headers = {"Accept": "application/json"}
-    if token := _token(args.token_file):
-        headers["Authorization"] = f"Bearer {token}"
+    if known := token(args.token_file):
+        headers["Authorization"] = f"Bearer {known}"
     redraws = sys.stdout.isatty() and not args.once and not args.json
     before: dict[str, Any] | None = None
     while True:
@@ -116,19 +119,6 @@ def run(args: argparse.Namespace) -> int:
             return 0
         before = seen
         time.sleep(args.interval)
-
-
-def _token(path: Path | None) -> str:
-    """Return the token.
-
-    Raises:
-        CommandError: it cannot stand in a header.
-    """
-    given = os.environb.get(VARIABLE.encode(), b"") if path is None else path.read_bytes()
-    token = given.decode("ascii", "replace").strip()
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise CommandError("a token has no spaces and no other characters than ASCII", status=2)
-    return token
 
 
 def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -150,6 +140,10 @@ def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]
         raise CommandError(f"{where.host!a} is no name of a host", status=2) from error
     except TimeoutError as error:
         raise CommandError(f"{where.host} did not answer in {args.timeout:g} s") from error
+    except ssl.SSLError as error:
+        raise CommandError(f"TLS with {where} failed: {error}") from error
+    except OSError as error:
+        raise not_connected(str(where), error) from error
     finally:
         asked.close()
     if answer.status != 200:

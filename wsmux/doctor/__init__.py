@@ -5,7 +5,8 @@ Used by ``wsmux doctor URL``. Each step tells a fact and, where something is wro
 
 from __future__ import annotations
 
-from .examine import Plan, examine
+from .examine import examine
+from .plan import Plan
 from .report import Report, Status, Step
 
 __all__ = ["Plan", "Report", "Status", "Step", "examine"]

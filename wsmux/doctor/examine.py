@@ -5,10 +5,11 @@ from __future__ import annotations
 from ..exceptions import WsmuxError
 from .line import idle_cut, load, message_limit, nagle, round_trip
 from .network import OPAQUE, look_up, place_of, reach, secure
+from .plan import Plan
 from .report import Failed, Report
-from .upgrade import Plan, shake_hands, speak
+from .upgrade import shake_hands, speak
 
-__all__ = ["STEPS", "Plan", "examine"]
+__all__ = ["STEPS", "examine"]
 
 STEPS = (
     "dns",

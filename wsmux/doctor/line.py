@@ -7,25 +7,27 @@ import statistics
 import threading
 import time
 
-from ..config import Config
+from ..config import MAX_HEAD, Config
 from ..connection import Connection
 from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, WsmuxError
 from ..protocols.base import Role
 from ..protocols.carrier import Kind
 from ..stream import Stream
-from ..transports.websocket_client import shake_hands
-from ..transports.wires import subprotocols
 from ..websocket.framing import WebSocketFraming
+from .plan import Plan
 from .report import Report
-from .upgrade import Plan
 
 __all__ = ["idle_cut", "load", "message_limit", "nagle", "round_trip"]
 
 PINGS = 9
 
-# What a stream's turn sends at most by default, and smaller sizes to find a limit below it.
-SIZES = (1024, 4096, 16 * 1024, 32 * 1024, 64 * 1024)
+# Bytes of messages: the longest by default, and shorter ones to find a limit below it.
+SIZES = (1024, 4096, 16 * 1024, 32 * 1024, 64 * 1024, 64 * 1024 + MAX_HEAD)
+
+# The largest frame that Amazon API Gateway takes; it closes with 1009 at a larger one, by its
+# published quotas.
+GATEWAY = 32 * 1024
 
 # Seconds that Linux delays an acknowledgement at least, less some for the clock.
 DELAYED_ACK = 0.030
@@ -65,7 +67,10 @@ def message_limit(report: Report, plan: Plan) -> None:
         why = _refused(plan, size)
         if why is not None:
             fact = f"messages of {size} bytes do not pass, of {taken} they do: {why}"
-            fix = f"raise the limit there, or use Config(max_frame_size={max(taken - 16, 512)})"
+            least = max(taken - MAX_HEAD, 512)
+            fix = f"raise the limit there, or use Config(max_frame_size={least}) at both ends"
+            if taken == GATEWAY:
+                fix += "; Amazon API Gateway takes no frame above 32 KiB, and has no such setting"
             report.fail("message limit", fact, fix)
             return
         taken = size
@@ -77,10 +82,11 @@ def _refused(plan: Plan, size: int) -> str | None:
     try:
         with plan.connect() as connection, connection.open_stream(plan.timeout) as stream:
             stream.timeout = plan.timeout
-            stream.write(bytes(size))
+            payload = bytes(size - MAX_HEAD)
+            stream.write(payload)
             stream.close_write()
             got = len(stream.read())
-            return None if got == size else f"{got} of {size} bytes came back"
+            return None if got == len(payload) else f"{got} of {len(payload)} bytes came back"
     except (WsmuxError, OSError) as error:
         return str(error)
 
@@ -141,15 +147,7 @@ def nagle(report: Report, plan: Plan) -> None:
 def _pinged(plan: Plan, quick: bool) -> float:
     """Return the median seconds of two pings together, on a WebSocket of our own."""
     deadline = Deadline(plan.timeout)
-    sock, _ = shake_hands(
-        plan.url,
-        subprotocols=subprotocols((plan.protocol,)),
-        headers=plan.headers,
-        deadline=deadline,
-        max_size=plan.config.max_handshake_size,
-        options={},
-    )
-    with sock:
+    with plan.dial(plan.offers, deadline) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         framing = WebSocketFraming(Role.CLIENT, plan.config.max_message_size, 16, True)
         took = []

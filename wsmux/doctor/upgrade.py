@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import ssl
-from dataclasses import dataclass, field
-from typing import Any
-
-from ..client import connect
-from ..config import Config
 from ..connection import Connection
 from ..exceptions import ConnectionClosed, HandshakeError, StreamRefused, WsmuxError
+from ..transports.wires import subprotocols
+from .answers import lost_upgrade
+from .plan import Plan
 from .report import Failed, Report
+from .wires import WIRES, Answer, Found, ask, find
 
-__all__ = ["Plan", "shake_hands", "speak"]
+__all__ = ["shake_hands", "speak"]
 
-WIRES = ("wsmux", "yamux", "bymux", "js-ws")
-
-AUTHORIZE = "send what it wants to see, such as --header 'Authorization: Bearer TOKEN'"
+AUTHORIZE = "send what it wants to see: a token by --token-file, or other headers by --header"
 NO_UPGRADE = (
     "have what stands in front pass the headers Upgrade and Connection on (nginx: "
     "proxy_set_header Upgrade $http_upgrade), or check that this path is a WebSocket route"
 )
+
+SWITCHES = "the server switches to WebSocket"
 
 # What to do about a status that is not 101.
 FIXES = {
@@ -33,49 +31,12 @@ FIXES = {
     405: "check the path: what is there takes no GET",
     407: "give the proxy its credentials: http://USER:PASSWORD@HOST:PORT",
     426: NO_UPGRADE,
-    429: "the server limits how often one may connect: wait",
+    429: "the server limits how much one address may connect: wait, or close some; where a proxy "
+    "stands in front, name it in the server's Config.trusted_proxies",
     502: "start what stands behind the proxy",
     503: "wait, or raise the server's max_connections",
     504: "see why what stands behind the proxy does not answer",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Say what to examine, and how.
-
-    Attributes:
-        url: ``ws://``, ``wss://`` or ``tcp://``.
-        protocol: the wire.
-        headers: of the request.
-        ssl_context: how to do TLS, if at all.
-        timeout: seconds for each step that waits for an answer.
-        idle: seconds of silence to try.
-        echo: whether the server sends back what a stream carries, so that it may be given load.
-    """
-
-    url: str
-    protocol: str = "wsmux"
-    headers: list[str] | None = None
-    ssl_context: ssl.SSLContext | None = None
-    timeout: float = 5.0
-    idle: float = 2.0
-    echo: bool = False
-    config: Config = field(default_factory=lambda: Config(ping_interval=None, close_timeout=0.5))
-
-    def connect(self, protocol: str | None = None, timeout: float | None = None) -> Connection:
-        """Return a connection that keeps silent where it has nothing to say."""
-        options: dict[str, Any] = {}
-        if not self.url.startswith("tcp:"):
-            options["headers"] = self.headers
-        return connect(
-            self.url,
-            protocol=protocol or self.protocol,
-            timeout=timeout or self.timeout,
-            config=self.config,
-            ssl_context=self.ssl_context,
-            **options,
-        )
 
 
 def shake_hands(report: Report, plan: Plan) -> Connection:
@@ -87,44 +48,73 @@ def shake_hands(report: Report, plan: Plan) -> Connection:
         fix = "see whether the server hangs, and what the proxies on the way do with upgrades"
         raise Failed("upgrade", fact, fix) from error
     except HandshakeError as error:
-        other = _other_wire(plan) if _may_be_the_wire(error) else None
-        if other is not None:
-            report.ok("upgrade", "the server switches to WebSocket")
-            fact = f"the server does not speak {plan.protocol} here, but {other}"
-            raise Failed("subprotocol", fact, f"use protocol={other!r} (--protocol {other})") from (
-                error
-            )
-        fact, fix = str(error), FIXES.get(error.status or 0, "")
-        if not fix and error.status is not None and 300 <= error.status < 400:
-            fix = "use the address it redirects to"
-        raise Failed("upgrade", fact, fix or "check that a wsmux server is there") from error
+        raise _refused(report, plan, error) from error
     except OSError as error:
         fix = "see the server's log; what listens there may speak no HTTP"
         raise Failed("upgrade", f"the connection broke off: {error}", fix) from error
-    if plan.url.startswith("tcp:"):
-        report.ok("upgrade", "none: a plain socket")
+    report.ok("upgrade", "none: a plain socket" if plan.plain else SWITCHES)
+    if plan.plain or not plan.offers:
         report.ok("subprotocol", f"none: {plan.protocol}, by agreement")
     else:
-        report.ok("upgrade", "the server switches to WebSocket")
-        report.ok("subprotocol", f"both speak {connection.protocol}")
+        report.ok("subprotocol", f"both name {plan.offers[0]}")
     return connection
 
 
-def _may_be_the_wire(error: HandshakeError) -> bool:
-    return error.status in (None, 101, 400) and "subprotocol" in str(error)
+def _refused(report: Report, plan: Plan, error: HandshakeError) -> Failed:
+    """Return what a refused handshake means."""
+    fact, fix = str(error), FIXES.get(error.status or 0, "")
+    if error.status in (None, 101, 400) and "subprotocol" in str(error):
+        named = [(name, subprotocols((name,))) for name in WIRES]
+        found = find(plan, [each for each in named if each[1] not in ([], plan.offers)])
+        if found.name is None:
+            found = find(plan, [(name, []) for name in WIRES])
+        wrong = _wrong_wire(plan, "subprotocol", found)
+        if wrong is not None:
+            report.ok("upgrade", SWITCHES)
+            return wrong
+        fix = "check that a wsmux server is there; if it calls the wire otherwise: --subprotocol"
+    elif error.status == 400 and (how := lost_upgrade(plan)) is not None:
+        fact, fix = f"{fact} ({how})", NO_UPGRADE
+    if not fix and error.status is not None and 300 <= error.status < 400:
+        fix = "use the address it redirects to"
+    return Failed("upgrade", fact, fix or "check that a wsmux server is there")
 
 
-def _other_wire(plan: Plan) -> str | None:
-    """Return a wire that the server does speak."""
-    for name in WIRES:
-        if name == plan.protocol:
-            continue
-        try:
-            with plan.connect(name):
-                return name
-        except (HandshakeError, OSError):
-            continue
-    return None
+def _wrong_wire(plan: Plan, step: str, found: Found) -> Failed | None:
+    """Return what is wrong with the wire, if a peer was found to speak another one, or none."""
+    if found.name is not None:
+        fix, option = f"use protocol={found.name!r}", f"--protocol {found.name}"
+        if not (found.offers or plan.plain or found.name == "js-ws"):
+            fix, option = f"{fix}, subprotocol=None", f"{option} --subprotocol none"
+        fact = f"the server does not speak {plan.protocol} here, but {found.name}"
+        if found.name == plan.protocol:
+            fact = f"the server speaks {found.name}, but names no subprotocol"
+            if found.offers:
+                fact = (
+                    f"the server calls {found.name} {found.offers[0]!r}, not {plan.subprotocol!r}"
+                )
+                fix, option = "leave out subprotocol=", "--subprotocol"
+        return Failed(step, fact, f"{fix} ({option})")
+    if not {Answer.ECHOES, Answer.ALIVE} & set(found.answers):
+        return None
+    carrier = "plain socket" if plan.plain else "plain WebSocket"
+    fact = f"a {carrier} answers, and speaks none of {', '.join(WIRES)}"
+    if Answer.ECHOES in found.answers:
+        fact = f"{fact}: it sends back what it gets"
+    return Failed(step, fact, "check the address and the path: no wsmux server is there")
+
+
+def _misunderstood(plan: Plan) -> Failed | None:
+    """Return what is wrong with the wire, if a question in it is not answered."""
+    answer = ask(plan, plan.protocol, plan.offers)
+    if answer in (Answer.SPEAKS, Answer.UNREACHED):
+        return None
+    rest = [name for name in WIRES if name != plan.protocol]
+    if answer is not Answer.ECHOES:
+        found = find(plan, [(n, subprotocols((n,)) if plan.offers else []) for n in rest])
+        if found.name is not None:
+            return _wrong_wire(plan, "wire", found)
+    return _wrong_wire(plan, "wire", Found(None, [], [answer]))
 
 
 def speak(report: Report, plan: Plan, connection: Connection) -> None:
@@ -132,12 +122,17 @@ def speak(report: Report, plan: Plan, connection: Connection) -> None:
     try:
         took = connection.ping(plan.timeout)
     except TimeoutError as error:
-        fact = f"no pong in {plan.timeout:g} s: a black hole behind the upgrade"
-        fix = "see what stands in between: it may keep back what comes behind the upgrade"
-        raise Failed("wire", fact, fix) from error
+        place = "behind the connection" if plan.plain else "behind the upgrade"
+        fact = f"no pong in {plan.timeout:g} s: a black hole {place}"
+        fix = f"see what stands in between: it may keep back what comes {place}"
+        raise (_misunderstood(plan) or Failed("wire", fact, fix)) from error
     except ConnectionClosed as error:
+        fact = f"the server ended the connection: {error}"
         fix = "see the server's log for why it closes; it may turn this client away"
-        raise Failed("wire", f"the server ended the connection: {error}", fix) from error
+        raise (_misunderstood(plan) or Failed("wire", fact, fix)) from error
+    wrong = _misunderstood(plan)
+    if wrong is not None:
+        raise wrong
     try:
         with connection.open_stream(plan.timeout) as stream:
             stream.timeout = plan.timeout

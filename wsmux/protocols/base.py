@@ -171,7 +171,10 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def accept(self, stream_id: int, window: int) -> None:
-        """Take a stream that the peer opened and announce ``window`` bytes of room."""
+        """Take a stream that the peer opened and announce ``window`` bytes of room.
+
+        Bytes that came before are part of them. Report nothing as ``consumed`` before this.
+        """
 
     @abstractmethod
     def refuse(self, stream_id: int, code: int) -> None:
@@ -260,6 +263,10 @@ class MuxProtocol(ABC):
         Where the carrier keeps boundaries none ever is.
         """
         return None
+
+    def held(self) -> int:
+        """Return how many bytes are kept of a frame that is not whole; asked after each batch."""
+        return 0
 
     def grow(self, now: float, rtt: float | None) -> int:
         """Widen the window whose credit ``consumed`` has just returned, if its reader keeps up.

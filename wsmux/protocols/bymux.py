@@ -43,6 +43,7 @@ The text leaves points open. What is done here, and why:
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from ..config import Config
 from ..exceptions import (
@@ -115,13 +116,6 @@ class BymuxProtocol(MuxProtocol):
         self._growth = Growth(config.max_connection_buffer // 2)
         self._returned: Scope | None = None  # whose credit may grow
         self._reader = PacketReader()
-        self._handlers: dict[int, Callable[[Scope, int], None]] = {
-            CREDIT: self._receive_credit,
-            PING: self._receive_ping,
-            PONG: self._receive_pong,
-            CLOSE: self._receive_close,
-            STOP_READ: self._receive_stop_read,
-        }
         self._start(state)
 
     def _start(self, state: BymuxState) -> None:
@@ -185,7 +179,7 @@ class BymuxProtocol(MuxProtocol):
         if scope is None:
             raise StreamIdError(f"{NAMES[kind]} on stream {wire_id}, which is not active")
         if kind != WRITE:
-            self._handlers[kind](scope, number)
+            self._HANDLERS[kind](self, scope, number)
         elif wire_id is None:
             self._receive_opening(number)
         else:
@@ -278,6 +272,15 @@ class BymuxProtocol(MuxProtocol):
         elif unasked and scope.id is not None:
             self._events.append(ev.WriteStopped(scope.id, None))
         self._forget_if_done(scope)
+
+    # Functions, since methods bound here would make each machine refer to itself.
+    _HANDLERS: ClassVar[dict[int, Callable[[BymuxProtocol, Scope, int], None]]] = {
+        CREDIT: _receive_credit,
+        PING: _receive_ping,
+        PONG: _receive_pong,
+        CLOSE: _receive_close,
+        STOP_READ: _receive_stop_read,
+    }
 
     # Packets out
 
@@ -430,6 +433,9 @@ class BymuxProtocol(MuxProtocol):
 
     def incomplete(self) -> int | None:
         return self._reader.incomplete()
+
+    def held(self) -> int:
+        return self._reader.held()
 
     def may_ping(self) -> bool:
         return not self._all.mute

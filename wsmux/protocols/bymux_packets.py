@@ -104,6 +104,10 @@ class PacketReader:
         """Tell whether no packet is incomplete."""
         return not self._kept
 
+    def held(self) -> int:
+        """Return how many bytes are kept of a packet that is not whole."""
+        return len(self._kept)
+
     def incomplete(self) -> int | None:
         """Return the number of the packet that is incomplete, ``None`` if none is."""
         return self._packets if self._kept else None

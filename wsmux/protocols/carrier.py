@@ -38,6 +38,9 @@ KIB = 1024
 SMALLEST_BUFFER = 16 * KIB
 LARGEST_BUFFER = 256 * KIB
 
+# What an object of bytes costs beside them, with its place in a list.
+OBJECT = 48
+
 # RFC 6455 section 5.5: the payload of a control frame, less the two bytes of a close code.
 MAX_CONTROL = 125
 MAX_REASON = MAX_CONTROL - 2
@@ -68,9 +71,11 @@ class Framing(ABC):
         filled: the last read left no room, so more is likely to be waiting.
         controls: there were others than messages in what ``received`` returned last.
         has_controls: the carrier can ping, and say that it ends; else its end of file says that.
+        pending: bytes of the fragments received of an incomplete message, with what they cost.
     """
 
     has_controls = True
+    pending = 0
 
     def __init__(self, max_message_size: int) -> None:
         self.max_message_size = max_message_size
@@ -90,18 +95,10 @@ class Framing(ABC):
         if self._start == self._end and not self._wanted and not self.filled:
             self._start = self._end = 0
             return self._view
-        size = len(self._buffer)
+        size = self._size()
         unread = self._end - self._start
-        if self.filled and size < LARGEST_BUFFER:
-            size *= 2
-        if self._wanted > size:
-            size = self._wanted
         if size > len(self._buffer):
-            # Views of the old buffer may still be around, so it cannot be resized in place.
-            larger = bytearray(size)
-            larger[:unread] = self._view[self._start : self._end]
-            self._use(larger)
-            self._start, self._end = 0, unread
+            self._move(size)
         elif self._start:
             view = self._view
             view[:unread] = view[self._start : self._end]
@@ -111,7 +108,8 @@ class Framing(ABC):
     def received(self, count: int) -> list[Received]:
         """Parse ``count`` further bytes; return what is whole. Sets ``failure`` on bad input."""
         self._end = end = self._end + count
-        self.filled = end == len(self._view)
+        size = len(self._view)
+        self.filled = end == size
         self.controls = False
         frames: list[Received] = []
         try:
@@ -119,17 +117,70 @@ class Framing(ABC):
                 while self._start != end and self._parse(frames):
                     pass
         except RemoteProtocolError as error:
-            self.failure = error
-        if self.failure is not None:  # nothing that follows counts
-            self._start = self._end = self._wanted = 0
+            # Without its frames, which lead back here: memory would wait for the garbage collector.
+            self.failure = error.with_traceback(None)
+        if self.failure is not None:
+            self._drop()
+        if size > LARGEST_BUFFER and self._start == self._end:
+            self._move(LARGEST_BUFFER)  # a long message is not to be paid for by short ones
         return frames
 
+    def fail(self, failure: RemoteProtocolError) -> None:
+        """Take nothing further, because of ``failure``, and give the memory back."""
+        self.failure = failure
+        self._drop()
+        self.shrink()
+
+    def _drop(self) -> None:
+        """Forget what is incomplete: nothing that follows counts."""
+        self._start = self._end = self._wanted = 0
+
+    def held(self) -> int:
+        """Return how many bytes have come of a message that is not whole yet."""
+        return self._end - self._start + self.pending
+
+    def allocated(self) -> int:
+        """Return the bytes of memory that a message which is not whole takes.
+
+        A larger buffer counts before it is made: so the next bytes find their room accounted for.
+        One of up to ``LARGEST_BUFFER`` is there for reading, and counts by what it holds.
+        """
+        unread = self._end - self._start
+        size = self._size() if unread else 0
+        return (size if size > LARGEST_BUFFER else unread) + self.pending
+
+    def _size(self) -> int:
+        """Return how large the buffer is to be when more is received.
+
+        It doubles when it is filled, and is never made as large at once as a head announces:
+        memory is for bytes that came, not for bytes that a peer says will come.
+        """
+        size = len(self._buffer)
+        if self._wanted > size and 4 * (self._end - self._start) >= 3 * size:
+            return min(2 * size, self._wanted)
+        return min(2 * size, LARGEST_BUFFER) if self.filled and size < LARGEST_BUFFER else size
+
     def shrink(self) -> None:
-        """Give an empty buffer that had grown back to the system."""
-        if self._start == self._end and len(self._buffer) > SMALLEST_BUFFER:
-            self._use(bytearray(SMALLEST_BUFFER))
-            self._start = self._end = self._wanted = 0
+        """Give what a buffer has grown by, and does not need, back to the system."""
+        needed, size = self._end - self._start, SMALLEST_BUFFER
+        while size <= needed:
+            size *= 2
+        if size < len(self._buffer):
+            self._move(size)
             self.filled = False
+
+    def _move(self, size: int) -> None:
+        """Move what is not parsed yet to a new buffer; views of the old one may still be around."""
+        unread = self._end - self._start
+        buffer = bytearray(size)
+        buffer[:unread] = self._view[self._start : self._end]
+        self._use(buffer)
+        self._start, self._end = 0, unread
+
+    def release(self) -> None:
+        """Let go of the buffer for good; nothing is received any more."""
+        self._drop()
+        self._use(bytearray())
 
     def incomplete(self, received: int) -> int | None:
         """Return what tells the message that is incomplete from others, ``None`` if none is.

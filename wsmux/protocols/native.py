@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import ClassVar
 
 from ..config import MAX_HEAD, Config
 from ..exceptions import FrameError, LocalProtocolError, StreamIdError
@@ -97,16 +98,10 @@ class NativeProtocol(AnsweredProtocol):
         self.grows = not dialect.shipped  # js-ws sends one DATA as large as its credit
         self._growth = Growth(config.max_connection_buffer // 2)
         self._early = EarlyBytes(0 if dialect.shipped else config.receive_window)
-        self._stopped = StoppedStreams(config.max_cancelled, self._early.taken)
+        self._stopped = StoppedStreams(config.max_cancelled, self._early)
         self._returned: NativeStream | None = None  # whose credit may grow
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
-        self._handlers: dict[int, Callable[[int, Buffer, int], None]] = {
-            ACK: self._receive_ack,
-            ERROR: self._receive_error,
-            CLOSE: self._receive_close,
-        }
-        if not dialect.shipped:
-            self._handlers[GO_AWAY] = self._receive_go_away
+        self._handlers = self._SHIPPED_HANDLERS if dialect.shipped else self._HANDLERS
 
     # Messages in
 
@@ -120,7 +115,7 @@ class NativeProtocol(AnsweredProtocol):
         handler = self._handlers.get(kind)
         if handler is None:
             raise FrameError(f"message for stream {stream_id} has the unknown type {kind}")
-        handler(stream_id, data, end)
+        handler(self, stream_id, data, end)
 
     def _receive_data(self, stream_id: int, data: Buffer, offset: int) -> None:
         stream = self._streams.get(stream_id)
@@ -171,7 +166,7 @@ class NativeProtocol(AnsweredProtocol):
         else:
             self._note_update(useful=count > 0 or not stream.answered)
         if stream.early is not None:
-            count = self._early.announced(stream, count)
+            count = self._early.heard(stream, count)
         usable = stream.credit.available
         stream.credit.grant(count)
         self._answered(stream)
@@ -247,6 +242,14 @@ class NativeProtocol(AnsweredProtocol):
             self._events.append(ev.StreamRejected(stream.id, code, "the peer is going away"))
             self._forget_if_done(stream)
 
+    # Functions, since methods bound here would make each machine refer to itself.
+    _SHIPPED_HANDLERS: ClassVar[dict[int, Callable[[NativeProtocol, int, Buffer, int], None]]] = {
+        ACK: _receive_ack,
+        ERROR: _receive_error,
+        CLOSE: _receive_close,
+    }
+    _HANDLERS = _SHIPPED_HANDLERS | {GO_AWAY: _receive_go_away}
+
     # Which stream a message means
 
     def _find(
@@ -321,8 +324,8 @@ class NativeProtocol(AnsweredProtocol):
     def open_stream(self, window: int | None = None) -> int:
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
-        stream_id = self._ids.open()
         size = self._window(self.config.receive_window if window is None else window)
+        stream_id = self._ids.open()
         stream = NativeStream(stream_id, self._types[DATA], GrowingWindow(size), local=True)
         self._streams[stream_id] = stream
         stream.early = stream.credit.available = self._early.given
@@ -331,13 +334,17 @@ class NativeProtocol(AnsweredProtocol):
         return stream_id
 
     def _window(self, size: int) -> int:
-        """Return a window; js-ws sends one DATA as large as its credit, which we must take."""
-        return min(size, self.config.max_message_size - MAX_HEAD) if self.dialect.shipped else size
+        """Return a window that may be announced, which it must be at once."""
+        if self.dialect.shipped:  # js-ws sends one DATA as large as its credit: we must take it
+            size = min(size, self.config.max_message_size - MAX_HEAD)
+        return self._early.announce(size)
 
     def accept(self, stream_id: int, window: int) -> None:
-        stream = self._streams[stream_id]
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return  # it came to its end in the meantime
         window = self._window(window)
-        stream.window = GrowingWindow(window)
+        stream.window.widen(window - stream.window.size)  # what came early counts
         self._control_message(stream.head, ACK, _UINT32.pack(window))
 
     def refuse(self, stream_id: int, code: int) -> None:

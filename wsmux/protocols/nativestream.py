@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import SMALLEST_WINDOW
-from ..exceptions import FlowControlError, FrameError, StreamIdError
+from ..exceptions import FlowControlError, FrameError, LocalProtocolError, StreamIdError
 from .base import Buffer
 from .credit import SendCredit
 from .states import ReadInput, ReadState, WriteState, advance_read
@@ -87,29 +87,56 @@ class NativeStream:
 class EarlyBytes:
     """Say what goes on a stream before the ACK that answers it, which saves a round trip.
 
-    Once the peer has announced a window on the connection, a further stream may be sent as much as
-    the smallest that it announced, at most 16 KiB, before it is answered; the answer counts these
-    bytes in. So an end announces no window below that, and drops as much on a stream that it does
-    not take. The founding text has the sender wait.
+    The rule; ``wsmux.js`` keeps the same one:
+
+    - Each end makes one promise for the whole connection: of a stream that the peer opens it takes
+      its receive window, but at most 16 KiB, before it answers, however late that is. Of a stream
+      that it refuses, or leaves out since its own GO_AWAY, it drops as much.
+    - The promise is heard with the first window that the end announces, and holds from then on:
+      its windows are all at least 16 KiB, or all of one size.
+    - So the opener of a stream may send as much as the smallest window that it has heard of, at
+      most 16 KiB, before the answer. While it has heard of none, it waits.
+    - These bytes are part of the window that the answer announces. It is never exceeded.
+
+    The founding text has the sender wait, and so has js-ws.
 
     Attributes:
         given: what this side may send so.
         taken: what the peer may.
 
     Args:
-        window: the least that this side announces, without shortage; 0 has everybody wait.
+        window: what this side is going to announce; 0 has both sides wait.
     """
 
     given: int
     taken: int
+    _most: int
     _smallest: int
+    _promised: bool
 
     def __init__(self, window: int) -> None:
         self.given = 0
         self.taken = min(window, SMALLEST_WINDOW)
-        self._smallest = SMALLEST_WINDOW if window else 0
+        self._most = self._smallest = SMALLEST_WINDOW if window else 0
+        self._promised = False
 
-    def announced(self, stream: NativeStream, window: int) -> int:
+    def announce(self, window: int) -> int:
+        """Note a window that this side announces for a stream, and return it.
+
+        Raises:
+            LocalProtocolError: it breaks the promise that the first one was.
+        """
+        taken = min(window, self._most)
+        if self._promised and taken != self.taken:
+            more = " or more" if self.taken == self._most else ""
+            raise LocalProtocolError(
+                f"a window of {window} bytes breaks the promise that the first one was; "
+                f"announce {self.taken}{more}"
+            )
+        self.taken, self._promised = taken, True
+        return window
+
+    def heard(self, stream: NativeStream, window: int) -> int:
         """Note the window that the peer announces for a stream; return what is left to grant of it.
 
         Raises:
@@ -130,10 +157,10 @@ class StoppedStreams(dict[int, int]):
 
     Args:
         limit: how many are known; of more, the oldest give way.
-        early: what the peer may write on a stream that this side has never taken.
+        early: tells what the peer may write on a stream that this side has never taken.
     """
 
-    def __init__(self, limit: int, early: int) -> None:
+    def __init__(self, limit: int, early: EarlyBytes) -> None:
         super().__init__()
         self._limit = limit
         self._early = early
@@ -144,7 +171,7 @@ class StoppedStreams(dict[int, int]):
 
     def receive(self, stream_id: int, size: int) -> None:
         """Note bytes for one of them, or for a stream that was never taken."""
-        credit = self.get(stream_id, self._early)
+        credit = self.get(stream_id, self._early.taken)
         if size > credit:
             raise overflow(stream_id, size, credit)
         if size:

@@ -425,6 +425,9 @@ class YamuxProtocol(AnsweredProtocol):
     def incomplete(self) -> int | None:
         return self._reader.incomplete()
 
+    def held(self) -> int:
+        return self._reader.held()
+
     def said_farewell(self) -> bool:
         return self._peer_refuses and self._head is None and self._reader.between_frames()
 

@@ -91,6 +91,10 @@ class FrameReader:
             return -self._heads
         return self._heads if self._part else None
 
+    def held(self) -> int:
+        """Return how many bytes are kept of a frame that is not whole."""
+        return len(self._part)
+
     def between_frames(self) -> bool:
         """Tell whether nothing is incomplete, as far as heads go."""
         return not self._part

@@ -19,13 +19,14 @@ from ..config import KIB, Config
 from ..connection import Connection
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError, WsmuxError
+from ..hints import not_connected, wrong_url
 from ..logs import logger
 from ..messages import hang_up as end_messages
 from ..messages import message_channel
 from ..protocols.base import Role
 from ..stream import Stream
 from ..transports.tcp import connect_tcp, is_tcp
-from ..transports.websocket_client import shake_hands
+from ..transports.websocket_client import header_lines, shake_hands
 from ..websocket.framing import WebSocketFraming
 from .framing import LengthFraming
 
@@ -79,8 +80,11 @@ def dialler(
     """Return what connects to a target.
 
     Raises:
-        ValueError: it is no address that can be connected to.
+        ValueError: it is no address that can be connected to. TypeError: the headers are neither a
+            mapping nor a collection of lines.
     """
+    if not callable(headers) and not isinstance(headers, Mapping):
+        headers = header_lines(headers)  # once; a mapping is read anew for each attempt
     if isinstance(target, Connection):
         return lambda deadline: _over_stream(target.open_stream(deadline.remaining()), max_size)
     if isinstance(target, Stream | socket.socket):
@@ -96,7 +100,7 @@ def dialler(
 
         return tcp
     if parts.scheme not in ("ws", "wss"):
-        raise ValueError(f"{target!r} is no ws://, wss://, tcp:// or unix:// address")
+        raise ValueError(wrong_url(target, "ws", "wss", "tcp", "unix"))
     if ssl_context is not None:
         options = {**options, "sslopt": {**options.get("sslopt", {}), "context": ssl_context}}
 
@@ -114,9 +118,9 @@ def dialler(
     return websocket
 
 
-def _made(headers: Callable[[], Headers]) -> Headers:
+def _made(headers: Callable[[], Headers]) -> list[str]:
     try:
-        return headers()
+        return header_lines(headers())
     except Exception as error:  # its text may hold a secret
         text = f"the headers could not be made: {type(error).__name__}"
         raise HandshakeError(text) from error
@@ -147,6 +151,12 @@ def _over_unix(path: str, max_size: int, deadline: Deadline) -> Channel:
     try:
         sock.settimeout(deadline.remaining())
         sock.connect(path)
+    except TimeoutError:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        raise not_connected(f"unix://{path}", error) from error
     except BaseException:
         sock.close()
         raise

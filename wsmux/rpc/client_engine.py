@@ -155,7 +155,8 @@ class ClientEngine(Calls):
                 if self.connector.state is ConnectorState.NO_CONNECTION:
                     raise RiverError(UNEXPECTED_DISCONNECT, self.connector.given_up)
                 if deadline.expired():
-                    raise TimeoutError("no connection in time; attempts go on")
+                    text = self.connector.with_trouble("no connection in time, attempts go on")
+                    raise TimeoutError(text)
                 self._changed.wait(self.mutex, deadline)
 
     def open(self, call: Call, service: str, procedure: str, init: Any, flags: int) -> None:

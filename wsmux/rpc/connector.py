@@ -140,6 +140,10 @@ class Connector:
         events, self._events = self._events, []
         return events
 
+    def with_trouble(self, text: str) -> str:
+        """Return a text, and what went wrong with the last attempt, if one has failed."""
+        return f"{text}: {self._trouble}" if self._trouble else text
+
     def has_output(self) -> bool:
         """Tell whether the present connection has anything to send."""
         if self._output:
@@ -230,7 +234,7 @@ class Connector:
             return
         self._attempt = None  # there is nothing to hang up
         if fatal:
-            self.given_up = self._with_trouble("the connection cannot be made")
+            self.given_up = self.with_trouble("the connection cannot be made")
             self._end_session(self.given_up)
         self._drop(now, again=not fatal)
 
@@ -349,7 +353,7 @@ class Connector:
     def _session_timer(self, session: Session, now: float) -> None:
         lapse = session.handle_timer(now)
         if lapse is Lapse.GRACE:
-            self._end_session(self._with_trouble("no connection within the grace"))
+            self._end_session(self.with_trouble("no connection within the grace"))
             if self._greeted:  # for the session that is over
                 self._drop(now, again=True)
         elif lapse is Lapse.SILENCE:
@@ -406,7 +410,7 @@ class Connector:
             self._failed += 1
             if self._failed == TELL_AFTER:
                 text = f"no connection to {self.peer_id!r} after {TELL_AFTER} attempts"
-                self._events.append(Failure(FailureKind.RETRIES, self._with_trouble(text)))
+                self._events.append(Failure(FailureKind.RETRIES, self.with_trouble(text)))
         if again and self.reconnect:
             self._try(now)
 
@@ -430,9 +434,6 @@ class Connector:
         )
         self._events.append(SessionCreated(self.session))
         return self.session
-
-    def _with_trouble(self, text: str) -> str:
-        return f"{text}: {self._trouble}" if self._trouble else text
 
     def _end_session(self, reason: str) -> None:
         if self.session is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Unpack
 
+from ..admission import Admission
+from ..config import Config
 from ..exceptions import HandshakeError
 from ..flask_responses import Ended, Flask, Response, refusal, request
+from ..transports.origin import allowed_origins
 from ..transports.websocket_server import accept
 from .server import check_river_upgrade
 from .services import Service
@@ -21,7 +24,8 @@ def flask(
     services: Iterable[Service],
     *,
     endpoint: str | None = None,
-    origins: Collection[str] | None = None,
+    origins: Iterable[str] | None = None,
+    config: Config | None = None,
     **options: Unpack[Serving],
 ) -> RpcHandler:
     """Serve procedures at a path of an application; each client keeps one request's thread.
@@ -35,20 +39,31 @@ def flask(
         services: what is offered.
         endpoint: the name of the route for Flask, ``river`` and the path by default.
         origins: as in ``wsmux.serve``.
+        config: ``max_connections_per_address`` and ``trusted_proxies``; what else it holds is for
+            streams.
         options: see ``Serving``. With ``serve_schema`` a GET of the path gets the schema.
     """
+    pages = allowed_origins(origins)  # before anything is started
     made = handler(services, **options)
+    admission = Admission(config or Config(), f"the route {path}")
     name = endpoint or f"river {path}".replace(".", "_")
 
     def river() -> Response:
         environ = request.environ
         try:
-            check_river_upgrade(environ, origins)
-            accepted = accept(environ, None)
+            check_river_upgrade(environ, pages)
+            guest = admission.admit(environ)
         except HandshakeError as error:
             return refusal(error)
-        made.serve_socket(accepted.socket, websocket=True)
-        return Ended(accepted.mode)
+        try:
+            try:
+                accepted = accept(environ, None)
+            except HandshakeError as error:
+                return refusal(error)
+            made.serve_socket(accepted.socket, websocket=True)
+            return Ended(accepted.mode)
+        finally:
+            admission.leave(guest)
 
     def schema() -> Response:
         if made.schema_json is None:

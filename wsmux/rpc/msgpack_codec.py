@@ -17,13 +17,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from ..hints import how_to_install
+
 try:
     from msgpack import ExtType, Unpacker, packb, unpackb
     from msgpack.exceptions import StackError, UnpackException
 except ImportError as error:
-    raise ImportError(
-        "wsmux.rpc.msgpack_codec needs msgpack: pip install 'wsmux-streams[rpc]'"
-    ) from error
+    raise ImportError(f"wsmux.rpc.msgpack_codec needs msgpack: {how_to_install('rpc')}") from error
 
 from .codec import Codec, EncodeError
 from .envelope import Envelope, EnvelopeError

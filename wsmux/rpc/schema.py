@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..hints import how_to_install
+
 if TYPE_CHECKING:
     from .checker import Checker
 
@@ -90,6 +92,5 @@ def _checker(json_schema: Any) -> Checker:
     try:
         from .checker import Checker  # needs a package that much can do without
     except ImportError as error:
-        text = "checking values needs jsonschema: pip install 'wsmux-streams[rpc]'"
-        raise ImportError(text) from error
+        raise ImportError(f"checking values needs jsonschema: {how_to_install('rpc')}") from error
     return Checker(json_schema)

@@ -12,6 +12,7 @@ from ..config import Config
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 from ..transports.http_request import respond
+from ..transports.origin import allowed_origins
 from ..transports.websocket_server import check_upgrade, is_upgrade
 from .services import Service
 from .serving import RpcHandler, Serving, handler
@@ -44,17 +45,18 @@ class RpcServer(Acceptor):
         listener: socket.socket,
         *,
         plain: bool,
-        origins: Collection[str] | None,
+        origins: Iterable[str] | None,
         ssl_context: ssl.SSLContext | None,
         max_connections: int,
+        config: Config | None = None,
     ) -> None:
         self.handler = handler
         self._plain = plain
-        self._origins = origins
+        self._origins = allowed_origins(origins)
         scheme = "tcp" if plain else "ws" if ssl_context is None else "wss"
         super().__init__(
             listener,
-            Config(),
+            config or Config(),
             scheme=scheme,
             http=not plain,
             ssl_context=ssl_context,
@@ -82,7 +84,9 @@ class RpcServer(Acceptor):
         deadline = Deadline(self._config.handshake_timeout)
         try:
             sock = self._secure(sock, deadline)
-            if not self._plain:
+            if self._plain:
+                self._settle()
+            else:
                 environ = self._request(sock, address, deadline)
                 schema = self.handler.schema_json
                 if schema is not None and not is_upgrade(environ):
@@ -104,9 +108,10 @@ def serve(
     path: str | None = None,
     transport: Literal["websocket", "tcp"] = "websocket",
     # who may come
-    origins: Collection[str] | None = None,
+    origins: Iterable[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     max_connections: int = MAX_CONNECTIONS,
+    config: Config | None = None,
     **options: Unpack[Serving],
 ) -> RpcServer:
     """Listen and serve procedures in background threads; return the running server.
@@ -117,13 +122,16 @@ def serve(
         path: listen on a Unix socket there instead; each message goes behind its length.
         transport: ``"tcp"`` serves plain sockets, each message behind its length.
         origins, ssl_context, max_connections: as in ``wsmux.serve``.
+        config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
+            is for streams. River's own limits are ``Options``.
         options: what handlers share, who may come, and the rest; see ``Serving``.
 
     Raises:
-        ValueError: an argument is wrong. OSError: it cannot listen there.
+        ValueError, TypeError: an argument is wrong. OSError: it cannot listen there.
     """
     if transport not in ("websocket", "tcp"):
         raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
+    pages = allowed_origins(origins)  # before anything is started
     made = handler(services, **options)
     try:
         listener = listen(host, port) if path is None else listen_unix(path)
@@ -134,7 +142,8 @@ def serve(
         made,
         listener,
         plain=transport == "tcp" or path is not None,
-        origins=origins,
+        origins=pages,
         ssl_context=ssl_context,
         max_connections=max_connections,
+        config=config,
     )

@@ -17,17 +17,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
 from ..acceptor import DRAIN, MAX_CONNECTIONS, listen
+from ..access import Access, TokenCheck, is_loopback
 from ..behaviour import DEFAULT_WORKERS, Behaviour
 from ..config import Config
 from ..deadlines import Deadline
 from ..logs import logger
 from ..rpc import RpcHandler, Service, Serving, handler
 from ..server import Server
-from .access import Access, TokenCheck, is_loopback
 from .arrow_stream import Limits
 from .directory_store import DirectoryDatasets, DirectoryTopics
 from .memory_store import MemoryDatasets, MemoryTopics
@@ -88,7 +88,8 @@ class DataServer(Server):
         rpc: what serves the calls.
 
     Raises:
-        ValueError: a name is taken, or a token cannot be one.
+        ValueError: a name is taken, a token cannot be one, or an origin is none. TypeError: tokens
+            or origins are no collection of strings.
     """
 
     def __init__(
@@ -105,14 +106,14 @@ class DataServer(Server):
         stream_timeout: float | None = DAY,
         sweep: float = SWEEP,
         workers: int = DEFAULT_WORKERS,
-        origins: Collection[str] | None = None,
+        origins: Iterable[str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
         max_connections: int = MAX_CONNECTIONS,
         rpc: Serving | None = None,
     ) -> None:
+        access = Access(token)
         bounds = limits or Limits()
         self._stores = [store for store in (datasets, topics) if store is not None]
-        self._access = Access(token)
         behaviour = Behaviour(
             config=config or Config(receive_window=WINDOW),
             stream_handler=_streams(datasets, topics, streams or {}, bounds, stream_timeout),
@@ -126,16 +127,21 @@ class DataServer(Server):
         self._sweeper = threading.Thread(
             target=self._sweep, args=(sweep,), name="wsmux-data-sweeper", daemon=True
         )
-        super().__init__(
-            None,
-            listener,
-            behaviour,
-            protocols=("wsmux",),
-            transport="websocket",
-            origins=origins,
-            ssl_context=ssl_context,
-            max_connections=max_connections,
-        )
+        try:
+            super().__init__(
+                None,
+                listener,
+                behaviour,
+                protocols=("wsmux",),
+                transport="websocket",
+                origins=origins,
+                ssl_context=ssl_context,
+                max_connections=max_connections,
+                access=access,
+            )
+        except BaseException:
+            self.rpc.shutdown(0)
+            raise
         self._sweeper.start()
 
     def __repr__(self) -> str:
@@ -155,7 +161,6 @@ class DataServer(Server):
         self._sweeper.join(closing.remaining())
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
-        self._access.check(environ)
         if offered:
             return False
         self.rpc.serve_socket(self._upgrade(sock, environ, None), websocket=True)
@@ -202,7 +207,7 @@ class Serve(Stores, total=False):
     stream_timeout: float | None
     sweep: float
     workers: int
-    origins: Collection[str]
+    origins: Iterable[str]
     ssl_context: ssl.SSLContext
     max_connections: int
     rpc: Serving

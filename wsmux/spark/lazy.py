@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..hints import how_to_install
+
 __all__ = ["Lazy", "pa", "pc", "pq"]
 
 
@@ -25,9 +27,8 @@ class Lazy:
         try:
             module = importlib.import_module(self._module)
         except ImportError as error:
-            raise ImportError(
-                f"{self._module} is not installed: pip install 'wsmux-streams[{self._extra}]'"
-            ) from error
+            text = f"{self._module} is not installed: {how_to_install(self._extra)}"
+            raise ImportError(text) from error
         value = getattr(module, name)
         setattr(self, name, value)
         return value

@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from .. import forks
 from ..connection import Connection
+from ..hints import wrong_url
 from ..rpc import Client
 from ..stream import Stream
 from .errors import shown_url
@@ -143,7 +144,7 @@ def connection(
     """
     parts = urlsplit(url)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
-        raise ValueError(f"{shown_url(url)!r} is no ws:// or wss:// address")
+        raise ValueError(wrong_url(shown_url(url), "ws", "wss"))
     if parts.username is not None or parts.password is not None:
         raise ValueError("an address with a user or a password would be shown: use token=")
     if codec not in ("msgpack", "json"):

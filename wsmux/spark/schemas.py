@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..arguments import strings
 from .lazy import pa, pc
 from .protocol import Code, refusal
 
@@ -327,10 +328,12 @@ def bound_columns(columns: Sequence[str] | None, schema: Any) -> Any:
     """Return the schema of some columns, in the order asked for; of all without a list.
 
     Raises:
-        RiverError: NO_COLUMN; BAD_REQUEST for a column named twice, or none at all.
+        RiverError: NO_COLUMN; BAD_REQUEST for a column named twice, or none at all. TypeError: they
+            are no collection of strings.
     """
     if columns is None:
         return schema
+    strings("columns", columns, "id")
     if not columns or len(set(columns)) < len(columns):
         raise refusal(Code.BAD_REQUEST, "columns must name one column or more, each once")
     for name in columns:

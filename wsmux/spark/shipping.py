@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..hints import how_to_install
+
 __all__ = ["build", "ship"]
 
 # What clients import, and the file that Spark finds the data source by.
@@ -65,9 +67,8 @@ def _files() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
-            raise ImportError(
-                f"{package} is not installed, and workers need it: pip install 'wsmux-streams[rpc]'"
-            )
+            text = f"{package} is not installed, and workers need it: {how_to_install('rpc')}"
+            raise ImportError(text)
         root = Path(spec.submodule_search_locations[0])
         for path in root.rglob("*.py"):
             name = f"{package}/{path.relative_to(root).as_posix()}"

@@ -18,11 +18,14 @@ from collections.abc import Callable, Collection, Iterable
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
+from ..arguments import strings
+
 __all__ = ["LockOrder", "LockOrderError"]
 
 # What every connection needs, whatever else is loaded.
 NEEDED = (
     "wsmux.acceptor",
+    "wsmux.admission",
     "wsmux.channel",
     "wsmux.memory",
     "wsmux.pool",
@@ -97,7 +100,9 @@ class LockOrder:
         *,
         may_block: Collection[str] = MAY_BLOCK,
     ) -> None:
-        self._may_block = frozenset(may_block)
+        self._may_block = frozenset(strings("may_block", may_block, MAY_BLOCK[0]))
+        if isinstance(modules, str | bytes):
+            strings("modules", modules, "wsmux.stream")  # raises
         self._modules = [
             importlib.import_module(module) if isinstance(module, str) else module
             for module in (_of_wsmux() if modules is None else modules)

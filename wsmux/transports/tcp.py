@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
+from ..hints import not_connected
 
 __all__ = ["SCHEME", "connect_tcp", "is_tcp"]
 
@@ -35,6 +36,8 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
         raise HandshakeError(f"{url}: the host name cannot be resolved") from error
     except TimeoutError as error:
         raise TimeoutError(f"no answer from {url} in time") from error
+    except OSError as error:
+        raise not_connected(url, error) from error
     if ssl_context is None:
         return sock
     try:

@@ -9,7 +9,10 @@ open is done here:
   proxy's own answer to CONNECT is read before that; there the timeout is per read.)
 - It follows redirects with all headers, wherever they lead. Here, credentials stay with the host
   they were meant for.
-- It says "Invalid WebSocket Header" of any wrong header, and takes extensions it did not offer.
+- It says "Invalid WebSocket Header" of any wrong header, and takes extensions it did not offer, and
+  a subprotocol where none was offered.
+- It sends an ``Origin``, as if it were a browser, which a server behind a proxy may take for that
+  of a foreign page. Here, only if one is asked for.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import websocket
 
+from ..arguments import strings
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
+from ..hints import not_connected
+from ..logs import printable
 
-__all__ = ["shake_hands"]
+__all__ = ["header_lines", "shake_hands"]
 
 # What websocket-client takes, beyond what this package sets itself.
 OPTIONS = frozenset(
@@ -51,6 +58,12 @@ REDIRECT_LIMIT = 3
 
 # Headers that only the host they were given for may see.
 CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+# What a path that serves something else, or nothing, is answered with; Werkzeug says 400 of it.
+ELSEWHERE = frozenset({200, 204, 404, 405})
+
+# Characters of a refusal's text that an error shows.
+MAX_TOLD = 200
 
 _SCHEMES = {"http": "ws", "https": "wss"}
 
@@ -100,6 +113,9 @@ class _Client(websocket.WebSocket):
     def __init__(self, deadline: Deadline, limit: int, **options: Any) -> None:
         self._watch = (deadline, limit)
         super().__init__(**options)
+        # It reads frames, which are never read here, by a method bound to this object: such a
+        # circle would keep the connection's socket until the garbage collector comes.
+        self.frame_buffer: Any = None
 
     @property
     def sock(self) -> Any:
@@ -131,29 +147,42 @@ def shake_hands(
     if unknown:
         raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
     kept = dict(options)
-    lines = _header_lines(headers)
+    lines = header_lines(headers)
+    if hosts := [line for line in lines if _name(line) == "host"]:
+        # websocket-client would send it beside its own, and of two each reader takes another.
+        lines = [line for line in lines if _name(line) != "host"]
+        kept.setdefault("host", hosts[-1].partition(":")[2].strip())
     for _ in range(kept.pop("redirect_limit", REDIRECT_LIMIT) + 1):
         client = _Client(
             deadline, max_size, sslopt=kept.get("sslopt") or {}, sockopt=kept.get("sockopt")
         )
         location = _connect(client, url, lines, subprotocols, deadline, kept)
         if location is None:
-            _check_extensions(url, client)
+            _check_unasked(url, client, subprotocols)
             sock: socket.socket = client.sock.socket
             return sock, client.getsubprotocol()
         target = _redirect_target(url, location)
         if _origin(target) != _origin(url):
-            lines = [x for x in lines if x.partition(":")[0].strip().lower() not in CREDENTIALS]
+            lines = [line for line in lines if _name(line) not in CREDENTIALS]
             for own in ("cookie", "host"):
                 kept.pop(own, None)
         url = target
     raise HandshakeError(f"redirected too often, at last to {url}")
 
 
-def _header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
+def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
+    """Return further headers as lines.
+
+    Raises:
+        TypeError: they are neither a mapping nor a collection of lines.
+    """
     if isinstance(headers, Mapping):
         return [f"{name}: {value}" for name, value in headers.items()]
-    return list(headers or ())
+    return [] if headers is None else list(strings("headers", headers, "X-Name: value"))
+
+
+def _name(line: str) -> str:
+    return line.partition(":")[0].strip().lower()
 
 
 def _connect(
@@ -167,6 +196,7 @@ def _connect(
     """Make one attempt; return where it was redirected to, ``None`` if it is done."""
     passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
     passed.setdefault("http_proxy_timeout", deadline.remaining())
+    passed.setdefault("suppress_origin", passed.get("origin") is None)
     with _mapped_errors(url, client, subprotocols):
         try:
             client.connect(  # type: ignore[no-untyped-call]
@@ -204,11 +234,17 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
-def _check_extensions(url: str, client: _Client) -> None:
-    extensions = client.watched.headers().get("sec-websocket-extensions") if client.watched else ""
-    if extensions:
+def _check_unasked(url: str, client: _Client, offered: Sequence[str]) -> None:
+    """Refuse an answer that chooses what was not offered (RFC 6455 section 4.1)."""
+    headers = client.watched.headers() if client.watched else {}
+    chosen = headers.get("sec-websocket-extensions")
+    what = "extension"
+    if not chosen and not offered:
+        chosen = headers.get("sec-websocket-protocol")
+        what = "subprotocol"
+    if chosen:
         client.sock.socket.close()
-        raise HandshakeError(f"{url} chose the extension {extensions!r}, which was not offered")
+        raise HandshakeError(f"{url} chose the {what} {chosen!r}, which was not offered")
 
 
 def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
@@ -218,12 +254,34 @@ def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
         return "its Upgrade header does not say websocket"
     if "upgrade" not in headers.get("connection", "").lower():
         return "its Connection header does not say Upgrade"
-    chosen = headers.get("sec-websocket-protocol")
-    if offered and (chosen or "").lower() not in [name.lower() for name in offered]:
+    chosen = headers.get("sec-websocket-protocol", "")
+    if offered and not chosen:
+        return (
+            f"it chose no subprotocol of {', '.join(offered)}; does that path serve it? "
+            "If so, but under no name, connect with subprotocol=None"
+        )
+    if offered and chosen.lower() not in [name.lower() for name in offered]:
         return (
             f"it chose the subprotocol {chosen!r} of {', '.join(offered)}; does that path serve it?"
         )
     return "its Sec-WebSocket-Accept header does not fit the key that was sent"
+
+
+def _answered(url: str, client: _Client, status: int, body: bytes) -> str:
+    """Return a sentence on an answer that is no upgrade, with its text but for that of a page."""
+    try:
+        answer = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        answer = str(status)
+    text = f"{url} answered {answer} instead of switching to WebSocket"
+    headers = client.watched.headers() if client.watched else {}
+    page = "html" in headers.get("content-type", "").lower() or body.lstrip().startswith(b"<")
+    told = "" if page else " ".join(body.decode(errors="replace").split())
+    if told:
+        text += f": {printable(told, MAX_TOLD)}"
+    if status in ELSEWHERE or (status == HTTPStatus.BAD_REQUEST and page):
+        text += "; is this path a WebSocket route?" if told else ": is this path a WebSocket route?"
+    return text
 
 
 @contextmanager
@@ -232,9 +290,8 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
     try:
         yield
     except websocket.WebSocketBadStatusException as error:
-        body = (error.resp_body or b"")[:200].decode(errors="replace").strip()
-        text = f"{url} answered with status {error.status_code}"
-        raise HandshakeError(f"{text}: {body}" if body else text, error.status_code) from error
+        text = _answered(url, client, error.status_code, error.resp_body or b"")
+        raise HandshakeError(text, error.status_code) from error
     except websocket.WebSocketTimeoutException as error:
         raise TimeoutError(f"no answer from {url} in time") from error
     except websocket.WebSocketAddressException as error:
@@ -251,6 +308,10 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
         raise TimeoutError(f"no answer from {url} in time") from error
     except Exception as error:
         if not type(error).__module__.startswith("python_socks"):
+            # websocket-client gives an error of connecting the address that it tried.
+            tried = isinstance(error, ConnectionError) or hasattr(error, "remote_ip")
+            if isinstance(error, OSError) and tried:
+                raise not_connected(url, error) from error
             raise
         if "Timeout" in type(error).__name__:
             raise TimeoutError(f"no answer from the proxy to {url} in time") from error

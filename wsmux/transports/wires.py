@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,10 @@ from ..protocols.native import NativeProtocol
 from ..protocols.yamux import YamuxProtocol
 from ..websocket.framing import WebSocketFraming
 
-__all__ = ["WIRES", "Wire", "protocol_of", "subprotocols", "wire"]
+__all__ = ["WIRES", "Wire", "check_subprotocol", "protocol_of", "subprotocols", "wire"]
+
+# RFC 6455 section 4.1: a subprotocol is a token, as a header's name.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,17 @@ def subprotocols(names: tuple[str, ...]) -> list[str]:
     """Return what a handshake offers for these wires; ``js-ws`` has no subprotocol."""
     offers = (wire(name).subprotocol for name in names)
     return [offer for offer in offers if offer is not None]
+
+
+def check_subprotocol(name: str) -> str:
+    """Return the name of a subprotocol.
+
+    Raises:
+        ValueError: it is none that a handshake can carry, such as a list of several.
+    """
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"subprotocol must be a single token of HTTP, not {name!r}")
+    return name
 
 
 def protocol_of(subprotocol: str | None, names: tuple[str, ...]) -> str | None:

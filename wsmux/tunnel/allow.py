@@ -10,10 +10,27 @@ Patterns are ``HOST:PORTS`` and ``unix:/PATH``:
 ``[2001:db8::/32]:*``    the same in IPv6; every port
 ``*:443``                every host
 ``unix:/run/app.sock``   that socket
+``!10.0.0.0/8:*``        none of these: a pattern behind ``!`` denies, whatever allows it
 ======================  ============================================================
 
-A name that only its address allows is connected to at that very address, so that it cannot
-resolve to another one meanwhile. An IPv4 address written as an IPv6 one counts as what it is.
+Each address that a name resolves to is judged, and those that are allowed are connected to as they
+were found, so that the name cannot resolve to another one meanwhile.
+
+**Special addresses must be named.** Loopback, link-local addresses, the metadata services of
+clouds, multicast, the unspecified and reserved addresses, and IPv6 addresses that stand for IPv4
+ones (NAT64, 6to4, Teredo) are the ``SPECIAL`` networks. Neither ``*`` nor ``*.example.org`` nor a
+network that merely contains such an address allows it. What allows it is its exact address, a
+network that lies within each special network that the address is in (so ``169.254.0.0/16`` names
+link-local addresses, but not ``169.254.169.254``, which is in a special network of its own), or the
+exact name that resolves to it. Private networks, such as ``10.0.0.0/8``, are not special: what is
+behind the server is what tunnels are for. Deny them where they are not.
+
+An IPv4 address written as an IPv6 one (``::ffff:10.0.0.1``) counts as what it is. One that is
+embedded by NAT64, 6to4 or Teredo is judged beside the address that embeds it: it must not be
+denied, and it must be named if it is special. So ``[64:ff9b::/96]:80`` allows no way to loopback.
+
+A denied name is refused as a client writes it; the same host by its address, or by another name,
+is not. Denied addresses are refused by whatever name.
 """
 
 from __future__ import annotations
@@ -23,6 +40,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
+from ..arguments import strings
 from .places import MAX_PORT, Place, Tcp, Unix, parse_place
 
 __all__ = ["AllowList"]
@@ -33,34 +51,107 @@ Network = IPv4Network | IPv6Network
 _PORTS = re.compile(r"(?P<all>\*)|(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?")
 
 
+# What is allowed only if it is named. The smaller networks stand beside those around them because
+# each one that an address is in wants naming.
+SPECIAL: tuple[Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",  # this host, RFC 1122; Linux connects 0.0.0.0 to loopback
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "::/96",  # IPv4-compatible, deprecated
+        "::/128",
+        "::1/128",
+        "::ffff:0:0:0/96",  # IPv4-translated, RFC 2765
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "100::/64",  # discarded, RFC 6666
+        "2001::/32",
+        "2002::/16",
+        "fe80::/10",
+        "ff00::/8",
+        # Metadata services, which give credentials to whoever asks
+        "169.254.169.254/32",  # AWS, Azure, Google, OpenStack and most others
+        "169.254.170.2/32",  # AWS, for containers
+        "169.254.170.23/32",
+        "169.254.42.42/32",  # Scaleway
+        "169.254.0.23/32",  # Tencent
+        "169.254.10.10/32",
+        "100.100.100.200/32",  # Alibaba
+        "168.63.129.16/32",  # Azure
+        "192.0.0.192/32",  # Oracle
+        "fd00:ec2::/32",  # AWS
+        "fd20:ce::254/128",  # Google
+        "fd00:c1::a9fe:a9fe/128",  # Oracle
+        "fd00:42::42/128",  # Scaleway
+        "fd00:a9fe:a9fe::1/128",  # Linode
+        "fd00:100::100:200/128",  # Alibaba
+        "fe80::a9fe:a9fe/128",  # OpenStack
+    )
+)
+
+# Whose addresses stand for IPv4 ones: RFC 6052, 8215, 2765, 3056, 4380.
+_LAST_32_BITS = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"))
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+_6TO4 = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
+
+_MAPPED = IPv6Network("::ffff:0:0/96")
+
+
 class _Rule(NamedTuple):
-    """Allow some hosts, by name or by address, at some ports."""
+    """Match some hosts, by name or by address, at some ports."""
 
     ports: range
     network: Network | None = None
-    name: str = ""  # of one host
+    name: str | None = None  # of one host
     suffix: str | None = None  # of many, "" for all
+
+    def matches_name(self, host: str) -> bool:
+        if self.suffix is not None:
+            return host.endswith(self.suffix)
+        return host == self.name
+
+    def contains(self, address: Address) -> bool:
+        return self.network is not None and address in self.network
+
+    def names(self, address: Address) -> bool:
+        """Return whether it contains an address, and is no wider than what makes it special."""
+        return (
+            self.network is not None
+            and address in self.network
+            and all(_within(self.network, special) for special in _special(address))
+        )
 
 
 class AllowList:
     """Hold patterns; frozen, and safe to use from any thread.
 
     Args:
-        patterns: what is allowed; see the module.
+        patterns: what is allowed and what is denied, in any order; see the module.
+        name: what errors call them.
 
     Raises:
-        ValueError: one is no pattern; the text says which, and why.
+        ValueError: one is no pattern; the text says which, and why. TypeError: they are no
+            collection of strings.
     """
 
-    def __init__(self, patterns: Iterable[str] = ()) -> None:
-        self._patterns = tuple(patterns)
-        self._rules: list[_Rule] = []
+    def __init__(self, patterns: Iterable[str] = (), *, name: str = "patterns") -> None:
+        self._patterns = strings(name, patterns, "redis.internal:6379")
+        self._allowed: list[_Rule] = []
+        self._denied: list[_Rule] = []
         self._paths: set[Place] = set()
+        denied_paths: set[Place] = set()
         for pattern in self._patterns:
-            if pattern.startswith("unix:"):
-                self._paths.add(parse_place(pattern))
+            denies = pattern.startswith("!")
+            text = pattern.removeprefix("!")
+            if text.startswith("unix:"):
+                (denied_paths if denies else self._paths).add(parse_place(text))
             else:
-                self._rules.append(_rule(pattern))
+                (self._denied if denies else self._allowed).append(_rule(pattern))
+        self._paths -= denied_paths
 
     def __repr__(self) -> str:
         return f"AllowList({list(self._patterns)})"
@@ -69,35 +160,101 @@ class AllowList:
         return bool(self._patterns)
 
     def by_name(self, place: Place) -> bool:
-        """Tell whether a place is allowed as it is written."""
+        """Return whether a place is allowed as it is written.
+
+        Its addresses are for ``by_address``, also if it is written as one.
+        """
         if isinstance(place, Unix):
             return place in self._paths
-        return any(_named(rule, place) for rule in self._rules if place.port in rule.ports)
-
-    def by_address(self, address: str, port: int) -> bool:
-        """Tell whether a port of an address is allowed, whatever name it was found by."""
-        found = _address(address)
-        return found is not None and any(
-            rule.network is not None and port in rule.ports and found in rule.network
-            for rule in self._rules
+        address = _address(place.host)
+        return not self._denies(place, place.host) and any(
+            rule.matches_name(place.host) or (address is not None and rule.contains(address))
+            for rule in _at(self._allowed, place.port)
         )
 
-    def asks_for_address(self, port: int) -> bool:
-        """Tell whether it depends on a host's address if it is allowed."""
-        return any(rule.network is not None and port in rule.ports for rule in self._rules)
+    def by_address(self, place: Tcp, address: str) -> bool:
+        """Return whether an address may be connected to that the host of a place resolved to."""
+        found = _address(address)
+        if found is None or self._denies(place, address):
+            return False
+        rules = _at(self._allowed, place.port)
+        if any(rule.name == place.host for rule in rules):
+            return True
+        by_wildcard = not _special(found) and any(rule.matches_name(place.host) for rule in rules)
+        return (by_wildcard or any(rule.names(found) for rule in rules)) and all(
+            not _special(inner) or any(rule.names(inner) for rule in rules)
+            for inner in _embedded(found)
+        )
+
+    def may_resolve(self, place: Tcp) -> bool:
+        """Return whether a place is allowed as it is written, or may be by an address of its."""
+        return self.by_name(place) or (
+            not self._denies(place, place.host)
+            and any(rule.network is not None for rule in _at(self._allowed, place.port))
+        )
+
+    def may_listen(self, place: Place) -> bool:
+        """Return whether a place may be listened at.
+
+        Special addresses are as others here. A name is not resolved: where addresses are denied at
+        its port, no name is allowed.
+        """
+        unsure = (
+            isinstance(place, Tcp)
+            and _address(place.host) is None
+            and any(rule.network is not None for rule in _at(self._denied, place.port))
+        )
+        return self.by_name(place) and not unsure
+
+    def _denies(self, place: Tcp, address: str) -> bool:
+        addresses = _readings(address)
+        return any(
+            rule.matches_name(place.host) or any(map(rule.contains, addresses))
+            for rule in _at(self._denied, place.port)
+        )
 
 
-def _named(rule: _Rule, place: Tcp) -> bool:
-    if rule.network is not None:
-        address = _address(place.host)
-        return address is not None and address in rule.network
-    if rule.suffix is not None:
-        return place.host.endswith(rule.suffix)
-    return place.host == rule.name
+def _at(rules: Iterable[_Rule], port: int) -> list[_Rule]:
+    return [rule for rule in rules if port in rule.ports]
+
+
+def _special(address: Address) -> list[Network]:
+    return [network for network in SPECIAL if address in network]
+
+
+def _within(inner: Network, outer: Network) -> bool:
+    """Return whether a network lies within another one of the same version."""
+    return inner.network_address in outer and inner.prefixlen >= outer.prefixlen
+
+
+def _embedded(address: Address) -> list[IPv4Address]:
+    """Return the IPv4 addresses that an IPv6 one may stand for, besides a mapped one."""
+    if isinstance(address, IPv4Address):
+        return []
+    bits = int(address)
+    found: list[int] = []
+    if any(address in network for network in _LAST_32_BITS):
+        found = [bits]
+    elif address in _LOCAL_NAT64:
+        # The length of the prefix, which says where the IPv4 address is, is its network's affair:
+        # 96, 64, 56 or 48 bits, with 8 bits of zeros in the middle. Each reading counts, but for
+        # those that begin with zeros, which are paddings of another one.
+        found = [
+            bits,
+            bits >> 24,
+            (bits >> 64 & 0xFF) << 24 | bits >> 32 & 0xFFFFFF,
+            (bits >> 64 & 0xFFFF) << 16 | bits >> 40 & 0xFFFF,
+        ]
+        found = [each for each in found if each & 0xFF000000] or found[:1]
+    elif address in _6TO4:
+        found = [bits >> 80]
+    elif address in _TEREDO:
+        found = [bits >> 64, ~bits]  # of the server, and of the client
+    return [IPv4Address(each & 0xFFFFFFFF) for each in found]
 
 
 def _rule(pattern: str) -> _Rule:
-    hosts, colon, text = pattern.rpartition(":")
+    hosts, colon, text = pattern.removeprefix("!").rpartition(":")
     if not colon:
         raise ValueError(f"{pattern!r} is not of the form HOST:PORTS or unix:/PATH")
     ports = _ports(text, pattern)
@@ -128,16 +285,32 @@ def _ports(text: str, pattern: str) -> range:
 
 def _network(text: str, pattern: str) -> Network:
     try:
-        return ip_network(text)
+        network = ip_network(text)
     except ValueError as error:
         raise ValueError(f"{pattern!r}: {error}") from None
+    if isinstance(network, IPv6Network) and _within(network, _MAPPED):
+        first = int(network.network_address) & 0xFFFFFFFF
+        return IPv4Network((first, network.prefixlen - _MAPPED.prefixlen))
+    return network
+
+
+def _readings(text: str) -> list[Address]:
+    """Return all that a text stands for as an address, written or embedded; nothing of a name."""
+    try:
+        written = ip_address(text)
+    except ValueError:
+        return []
+    return [written, _unmapped(written), *_embedded(written)]
 
 
 def _address(text: str) -> Address | None:
     """Return the address that a text is, ``None`` for a name."""
     try:
-        address = ip_address(text)
+        return _unmapped(ip_address(text))
     except ValueError:
         return None
+
+
+def _unmapped(address: Address) -> Address:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address

@@ -24,7 +24,8 @@ def dial(
     """Return a socket that is connected to a place.
 
     Blocks for at most ``timeout`` seconds, and as long as the system takes to resolve a name. The
-    addresses of a host are tried in the order of the resolver, each for its share of the time.
+    addresses of a host that are allowed are tried in the order of the resolver, each for its share
+    of the time. They are connected to as they were found: the name is not resolved again.
 
     Args:
         allowed: what may be connected to; ``None`` for everything.
@@ -33,16 +34,15 @@ def dial(
         TunnelError: 403 not allowed, 502 refused or not resolved, 504 no answer in time.
     """
     deadline = Deadline(timeout)
-    named = allowed is None or allowed.by_name(place)
     if isinstance(place, Unix):
-        if not named:
+        if allowed is not None and not allowed.by_name(place):
             raise _forbidden(place)
         return _connected(socket.AF_UNIX, place.path, deadline, place)
-    if allowed is not None and not named and not allowed.asks_for_address(place.port):
+    if allowed is not None and not allowed.may_resolve(place):
         raise _forbidden(place)
-    found = _resolved(place, named)
-    if allowed is not None and not named:
-        found = [each for each in found if allowed.by_address(each[1][0], place.port)]
+    found = _resolved(place, named=allowed is None or allowed.by_name(place))
+    if allowed is not None:
+        found = [each for each in found if allowed.by_address(place, each[1][0])]
         if not found:
             raise _forbidden(place)
     for left, (family, address) in zip(range(len(found), 0, -1), found, strict=True):

@@ -13,12 +13,13 @@ from ..connection import Connection
 from ..deadlines import Deadline
 from ..logs import logger
 from ..stream import Stream
-from .asking import HEAD_TIMEOUT, answer, ask, receive_request
+from .asking import HEAD_TIMEOUT, answer, receive_request
 from .dial import dial
 from .errors import TunnelError
 from .heads import Request
 from .listening import MAX_TUNNELS, Entrance, open_by_socks
-from .places import Forward, Place, parse_place
+from .places import Forward, Place
+from .remote_listening import RemoteListening
 from .serving import through
 from .supervisor import PATIENCE, Supervisor
 
@@ -47,15 +48,16 @@ class Forwarder:
         socks: places to listen at here, where each client says by SOCKS5 where it goes.
         max_tunnels: connections at once at each entrance, and that the server may bring.
         patience: seconds that a new connection waits for the server.
-        tell: called with a sentence for each change of the connection.
+        tell: called with a sentence for each change of the connection and of where the server
+            listens, from any thread.
 
     Attributes:
         local, socks: where it listens here; ports are real ones even if 0 was asked for.
-        remote: where the server listens, and where what comes there goes.
 
     Raises:
         OSError: nothing can listen here, or no connection came about. TunnelError: the server does
-        not listen. WsmuxError: as ``wsmux.connect``.
+        not listen; on later connections that is told, and asked for again beside the tunnels.
+        WsmuxError: as ``wsmux.connect``.
     """
 
     def __init__(
@@ -70,20 +72,20 @@ class Forwarder:
         tell: Callable[[str], None] = _log.warning,
     ) -> None:
         self._patience = patience
-        self._wanted = tuple(remote)
+        wanted = tuple(remote)
         self.local: list[Forward] = []
-        self.remote: list[Forward] = []
         self.socks: list[Place] = []
         # The server says with each connection which of the forwards it is for.
-        self._targets = {(str(key),): forward.to for key, forward in enumerate(self._wanted)}
-        self._controls: list[Stream] = []
+        self._targets = {(str(key),): forward.to for key, forward in enumerate(wanted)}
+        self._listening = RemoteListening(wanted, tell)
         incoming: dict[str, Any] = {"accept_streams": False}
-        if self._wanted:
+        if wanted:
             incoming = {"stream_handler": self._incoming, "workers": max_tunnels}
         with ExitStack() as stack:
             self._supervisor = Supervisor(
-                partial(connect, **incoming), prepare=self._listen_there, tell=tell
+                partial(connect, **incoming), prepare=self._listening.begin, tell=tell
             )
+            stack.callback(self._listening.close)
             stack.callback(self._supervisor.close)
             for forward in local:
                 entrance = Entrance(
@@ -119,6 +121,15 @@ class Forwarder:
     ) -> None:
         self.close()
 
+    @property
+    def remote(self) -> list[Forward]:
+        """Where the server listens, and where what comes there goes.
+
+        After a reconnect the ports may be others where 0 was asked for, and what the server refuses
+        is missing until it is granted.
+        """
+        return self._listening.forwards
+
     # From here to there
 
     def _open(self, place: Place) -> Stream:
@@ -128,17 +139,6 @@ class Forwarder:
         return self._open(to)
 
     # From there to here
-
-    def _listen_there(self, connection: Connection) -> None:
-        """Have the server listen, on a connection that is new."""
-        controls, listened = [], []
-        for key, forward in enumerate(self._wanted):
-            stream = connection.open_stream(HEAD_TIMEOUT)
-            request = Request("LISTEN", str(forward.listen), (str(key),))
-            place = ask(stream, request, Deadline(HEAD_TIMEOUT))
-            controls.append(stream)  # it listens as long as this lives
-            listened.append(Forward(_listened(place), forward.to))
-        self._controls, self.remote = controls, listened
 
     def _incoming(self, stream: Stream) -> None:
         try:
@@ -150,10 +150,3 @@ class Forwarder:
         except TunnelError as error:
             _log.warning("no tunnel for what the server brought: %s", error)
             answer(stream, error.status, error.words)
-
-
-def _listened(words: str) -> Place:
-    try:
-        return parse_place(words)
-    except ValueError as error:
-        raise TunnelError(502, f"the server does not say where it listens: {error}") from error

@@ -66,7 +66,8 @@ class Entrance(Acceptor):
         self.place: Place = place  # before the first connection is accepted
         super().__init__(
             listener,
-            Config(),
+            # One program of a neighbour may have as many as ``max_tunnels``.
+            Config(max_connections_per_address=None, max_handshakes_per_address=None),
             scheme="tcp",
             http=False,
             ssl_context=None,
@@ -90,6 +91,7 @@ class Entrance(Acceptor):
 
     def _serve(self, sock: socket.socket, address: Any) -> None:
         try:
+            self._settle()
             with self._cut_by_shutdown(sock):
                 if not self._unix:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,9 +5,10 @@ token the client opens the other two. Then the command starts. On the control st
 name signals, a line each; the last line there is ``exit CODE`` or ``signal NUMBER``, sent when the
 command has ended and what it wrote was handed over.
 
-The command has a session of its own, no shell, a small environment, and the server's working
-folder. When the client is gone, or resets a stream, everything in its process group is killed. The
-process is reaped last of all, so that its number means nobody else until then.
+The command has a session of its own, no shell, a small environment, default signals, whatever the
+server ignores, and the server's working folder. When the client is gone, or resets a stream,
+everything in its process group is killed. The process is reaped last of all, so that its number
+means nobody else until then.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import secrets
 import select
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import IO, TypeVar
 
+from ..arguments import strings
 from ..deadlines import Deadline
 from ..exceptions import StreamWriteClosed, WsmuxError
 from ..logs import logger
@@ -32,6 +33,7 @@ from ..stream import Stream
 from .asking import HEAD_TIMEOUT, answer
 from .errors import TunnelError
 from .heads import Request
+from .spawning import Spawned
 
 __all__ = ["SIGNALS", "Programs"]
 
@@ -60,12 +62,12 @@ class Programs:
         max_processes: at once; beyond it requests are answered 503.
 
     Raises:
-        ValueError: there is no such program.
+        ValueError: there is no such program. TypeError: they are no collection of strings.
     """
 
     def __init__(self, allowed: Iterable[str] = (), max_processes: int = MAX_PROCESSES) -> None:
         self._paths: dict[str, str] = {}
-        for name in allowed:
+        for name in strings("programs", allowed, "/usr/bin/sort"):
             path = shutil.which(name)
             if path is None or ("/" in name and not os.path.isabs(name)):
                 raise ValueError(f"{name!r} is no program on PATH, nor the absolute path of one")
@@ -119,7 +121,7 @@ class _Running:
         self._changed = threading.Condition()  # guards all below
         self._taken: set[str] = set()  # of the other two streams, those that were asked for
         self._streams: dict[str, Stream] = {}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Spawned | None = None
         self._writing = 0  # of stdout and stderr, those that have not ended
         self._reaped = False
         self._stopped = False  # the client is gone
@@ -156,7 +158,7 @@ class _Running:
         threads.append(threading.Thread(target=target, name=name, daemon=True))
         threads[-1].start()
 
-    def _started(self, deadline: Deadline) -> subprocess.Popen[bytes] | None:
+    def _started(self, deadline: Deadline) -> Spawned | None:
         """Start the process when both streams are there; ``None`` when it cannot."""
         with self._changed:
             while len(self._streams) < 2:
@@ -168,22 +170,16 @@ class _Running:
                     return None
                 self._changed.wait(deadline.remaining())
         try:
-            process = subprocess.Popen(
+            process = Spawned(
+                self._path,
                 self._argv,
-                executable=self._path,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-                start_new_session=True,
+                {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
             )
         except (OSError, ValueError) as error:
             _log.warning("%s cannot run: %s", self._path, error)
             self._say(f"failed {error}")
             return None
         for pipe in (process.stdin, process.stdout, process.stderr):
-            assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
         with self._changed:
             self._process, self._writing = process, 2
@@ -197,7 +193,7 @@ class _Running:
         self._control.write(f"{line}\n".encode("utf-8", "replace"))
         self._control.close_write()
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+    def _reap(self, process: Spawned) -> int:
         with self._changed:
             self._reaped = True
         return process.wait()
@@ -222,7 +218,6 @@ class _Running:
             if thread.ident is not None:
                 thread.join()
         for pipe in (process.stdin, process.stdout, process.stderr) if process else ():
-            assert pipe is not None
             pipe.close()
         self._wake.close()
 
@@ -299,8 +294,7 @@ class _Running:
                 while not self._over:  # the other half may still be used
                     self._changed.wait()
 
-    def _copy_out(self, pipe: IO[bytes] | None, stream: Stream) -> None:
-        assert pipe is not None
+    def _copy_out(self, pipe: IO[bytes], stream: Stream) -> None:
         try:
             poller = self._poller(pipe, select.POLLIN)
             while data := self._when_ready(poller, partial(os.read, pipe.fileno(), CHUNK)):
@@ -314,7 +308,6 @@ class _Running:
     def _copy_in(self) -> None:
         assert self._process is not None
         pipe, stream = self._process.stdin, self._streams["STDIO"]
-        assert pipe is not None
         try:
             poller = self._poller(pipe, select.POLLOUT)
             while data := stream.read(CHUNK):

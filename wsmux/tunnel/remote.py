@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from ..arguments import strings
 from ..connection import Connection
 from ..deadlines import Deadline
 from ..exceptions import StreamError, StreamReset
@@ -44,17 +45,20 @@ class RemoteProcess:
 
     Raises:
         TunnelError: the server does not run it (403), or not now (503). WsmuxError: the
-        connection ended.
+        connection ended. TypeError: ``argv`` is no collection of strings, such as one string.
     """
 
     def __init__(
         self, connection: Connection, argv: Sequence[str], *, timeout: float = HEAD_TIMEOUT
     ) -> None:
+        command = strings("argv", argv, "sort")
+        if not command:
+            raise ValueError("argv names no program")
         deadline = Deadline(timeout)
         self._code: int | None = None
         self._opened: list[Stream] = []
         try:
-            program, *arguments = argv
+            program, *arguments = command
             self._control = self._open(connection, deadline)
             token = ask(self._control, Request("EXEC", program, tuple(arguments)), deadline)
             self.stdio = self._join(connection, Request("STDIO", token), deadline)

@@ -39,7 +39,8 @@ class TunnelServer:
     route to decide; each stream of whoever may is served alike.
 
     Args:
-        connect: patterns of the places that may be connected to, see ``AllowList``.
+        connect: patterns of the places that may be connected to, or with ``!`` may not; see
+            ``AllowList``. Wildcards leave out loopback and other special addresses.
         listen: patterns of the places that may be listened at for a client; port 0 needs ``*``.
         programs: the commands that may be run: absolute paths, or names found on ``PATH`` now.
         max_tunnels: streams served at once, and connections at each place listened at; beyond it
@@ -47,7 +48,8 @@ class TunnelServer:
         connect_timeout: seconds to connect to a place.
 
     Raises:
-        ValueError: a pattern is none, or there is no such program.
+        ValueError: a pattern is none, or there is no such program. TypeError: one of the first
+            three is no collection of strings.
     """
 
     def __init__(
@@ -59,8 +61,8 @@ class TunnelServer:
         max_tunnels: int = MAX_TUNNELS,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
-        self._connect = AllowList(connect)
-        self._listen = AllowList(listen)
+        self._connect = AllowList(connect, name="connect")
+        self._listen = AllowList(listen, name="listen")
         self._programs = Programs(programs)
         self._max_tunnels = max_tunnels
         self._connect_timeout = connect_timeout
@@ -101,7 +103,7 @@ class TunnelServer:
     def _listen_for(self, stream: Stream, request: Request) -> None:
         """Listen until the client ends the stream that asked for it."""
         place = place_of(request, listening=True)
-        if not self._listen.by_name(place):
+        if not self._listen.may_listen(place):
             raise TunnelError(403, f"{place} is not on the list of where to listen")
         try:
             entrance = Entrance(

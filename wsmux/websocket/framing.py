@@ -15,7 +15,7 @@ import struct
 
 from ..exceptions import FrameError
 from ..protocols.base import Buffer, Message, Role
-from ..protocols.carrier import Framing, Kind, Received, check_control
+from ..protocols.carrier import OBJECT, Framing, Kind, Received, check_control
 from .masking import mask, rotate
 
 __all__ = ["WebSocketFraming"]
@@ -72,6 +72,11 @@ class WebSocketFraming(Framing):
         self._fragments: list[bytes] = []
         self._fragments_size = 0
         self._fragmented = 0  # messages that came in fragments
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._fragments = []
+        self._fragments_size = self.pending = 0
 
     def incomplete(self, received: int) -> int | None:
         if self._kind is not None and self._keeps_boundaries:
@@ -194,13 +199,14 @@ class WebSocketFraming(Framing):
             return
         self._fragments.append(data)
         self._fragments_size += len(data)
+        self.pending += len(data) + OBJECT
         if len(self._fragments) > self.max_fragments:
             raise FrameError(f"message of more than {self.max_fragments} fragments", 1008)
         if last and self._kind is not None:
             frames.append(_whole(self._kind, b"".join(self._fragments)))
             self._kind = None
             self._fragments = []
-            self._fragments_size = 0
+            self._fragments_size = self.pending = 0
 
     def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
         head, body = message

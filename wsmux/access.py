@@ -7,7 +7,8 @@ import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ..exceptions import HandshakeError
+from .arguments import strings
+from .exceptions import HandshakeError
 
 __all__ = ["Access", "TokenCheck", "is_loopback"]
 
@@ -15,7 +16,7 @@ TokenCheck = str | Collection[str] | Callable[[str], Any]
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can connect to an address."""
+    """Return whether only this machine can connect to an address."""
     if host == "localhost":
         return True
     try:
@@ -33,14 +34,15 @@ class Access:
             sentence for the client, such as that the token has expired. ``None`` lets anybody in.
 
     Raises:
-        ValueError: a token is empty, or cannot stand in a header.
+        ValueError: a token is empty, or cannot stand in a header. TypeError: it is neither text nor
+            a collection of texts.
     """
 
     def __init__(self, token: TokenCheck | None) -> None:
         self._function = token if callable(token) else None
         self._tokens: list[bytes] | None = None
         if token is not None and not callable(token):
-            tokens = [token] if isinstance(token, str) else list(token)
+            tokens = strings("token", [token] if isinstance(token, str) else token, "TOKEN")
             for each in tokens:
                 if not each or not each.isascii() or not each.isprintable() or " " in each:
                     raise ValueError("a token is one or more visible ASCII characters")

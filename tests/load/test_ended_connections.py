@@ -1,0 +1,25 @@
+"""What has ended is freed at once, by counting references, and not when a collector comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ..wires import NAMES
+from .conftest import Tell
+from .ended_connections import ENDS
+from .measuring import run
+
+
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("protocol", NAMES)
+def test_nothing_of_an_ended_connection_is_alive(protocol: str, how: str) -> None:
+    figures = run("ended_connections", protocol, 25, how)
+    assert figures["alive"] == {}
+
+
+def test_a_thousand_connections_come_and_go_in_the_same_memory(tell: Tell) -> None:
+    figures = run("ended_connections", "wsmux", 1000, "close", limit=300)
+    tell(f"{figures['grown_mb']:.1f} MB in 800 connections, {figures['seconds']:.1f} s")
+    assert figures["alive"] == {}
+    # Less than the smallest buffer of a few of them.
+    assert figures["grown_mb"] <= 1.0

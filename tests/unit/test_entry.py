@@ -1,0 +1,95 @@
+"""An entry begins with nothing said or heard, and keeps the first error of each half."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from wsmux.bell import Bell, borrow
+from wsmux.entry import Entry, read_closed, write_closed
+from wsmux.waiter import Waiter
+
+
+class Ringing(Waiter):
+    """Wait without a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = borrow()
+
+
+def first() -> BaseException:
+    return ArithmeticError("first")
+
+
+def second() -> BaseException:
+    return ArithmeticError("second")
+
+
+@pytest.mark.parametrize("peer_opened", [True, False])
+def test_nothing_has_happened_to_a_new_stream(peer_opened: bool) -> None:
+    entry = Entry(7, peer_opened)
+    assert (entry.id, entry.peer_opened, entry.accepted) == (7, peer_opened, not peer_opened)
+    assert [entry.reading, entry.writing, entry.ended, entry.closed] == [False] * 4
+    assert [entry.read_failure, entry.write_failure] == [None, None]
+    assert [entry.heard, entry.offered_at] == [None, None]
+    assert (entry.quiet, entry.received, entry.sent, entry.buffer.size) == (0, 0, 0, 0)
+    assert (entry.enough, entry.window) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("window", "mark"), [(0, 1), (1, 1), (7, 1), (8, 2), (65535, 16383), (65536, 16384)]
+)
+def test_a_reader_may_wait_for_a_quarter_of_the_window(window: int, mark: int) -> None:
+    entry = Entry(0, True, window)
+    assert (entry.window, entry.low_water) == (window, mark)
+    again = Entry(0, True)
+    again.set_window(window)
+    assert (again.window, again.low_water) == (window, mark)
+
+
+@pytest.mark.parametrize("half", ["read", "write"])
+def test_the_first_error_of_a_half_stays(half: str) -> None:
+    entry, wakes = Entry(0, True), list[Bell]()
+    waiter = Ringing()
+    setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
+    fail: Callable[..., None] = getattr(entry, f"fail_{half}")
+    fail(first, wakes)
+    fail(second, wakes)
+    assert getattr(entry, f"{half}_failure") is first
+    assert wakes == [waiter._bell]  # the second tells nobody anything new
+
+
+@pytest.mark.parametrize("half", ["read", "write"])
+def test_what_this_side_does_itself_takes_the_place_of_an_error(half: str) -> None:
+    entry, wakes = Entry(0, True), list[Bell]()
+    waiter = Ringing()
+    setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
+    fail: Callable[..., None] = getattr(entry, f"fail_{half}")
+    fail(first, wakes)
+    fail(second, wakes, own=True)
+    assert getattr(entry, f"{half}_failure") is second
+    assert wakes == [waiter._bell, waiter._bell]  # even if it was collected and not woken
+
+
+@pytest.mark.parametrize("half", ["read", "write"])
+def test_an_error_of_one_half_leaves_the_other_alone(half: str) -> None:
+    entry = Entry(0, True)
+    getattr(entry, f"fail_{half}")(first, [])
+    other = {"read": "write", "write": "read"}[half]
+    assert getattr(entry, f"{other}_failure") is None
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (read_closed, "^read from a stream whose reading half was closed by this side$"),
+        (write_closed, "^write to a stream whose writing half was closed by this side$"),
+    ],
+)
+def test_each_call_gets_an_error_of_its_own(make: Callable[[], ValueError], text: str) -> None:
+    error = make()
+    assert error is not make()
+    with pytest.raises(ValueError, match=text):
+        raise error

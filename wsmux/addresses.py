@@ -1,0 +1,152 @@
+"""Tell by whose address a connection counts, behind proxies and not.
+
+What counts as one address is an IPv4 address, or the /64 network of an IPv6 one, since that is what
+one subscriber has; neighbours on a link (``fe80::``) all share one, so they count by themselves. An
+IPv4 address written as an IPv6 one is what it is.
+
+What comes from ``127.0.0.1`` or ``::1``, or over a Unix socket, is not counted: these are processes
+of this machine, one of which may be a reverse proxy with everybody behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+__all__ = ["UNIX", "Address", "Proxies", "address_of", "counted_as"]
+
+Address = IPv4Address | IPv6Address
+
+# Names what connects over a Unix socket, among networks.
+UNIX = "unix"
+
+# Where a process of this machine connects from unless it asks for another address.
+_OWN = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::1")})
+
+
+def address_of(text: str) -> Address | None:
+    """Return the address that a text is, ``None`` for another, such as that of a Unix socket."""
+    try:
+        address = ip_address(text.partition("%")[0])  # the zone is of this machine
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def counted_as(address: Address | None) -> str | None:
+    """Return what connections of an address are counted under, ``None`` if they are not."""
+    if address is None or address in _OWN:
+        return None
+    if isinstance(address, IPv4Address) or address.is_link_local:
+        return str(address)
+    return str(IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+class Proxies:
+    """Hold the proxies whose word is taken for the address of a client.
+
+    Args:
+        networks: those they connect from, and ``UNIX``.
+
+    Raises:
+        ValueError: one is no network.
+    """
+
+    def __init__(self, networks: Collection[str]) -> None:
+        self._unix = UNIX in networks
+        self._networks = [_network(text) for text in networks if text != UNIX]
+
+    def trusts(self, address: Address | None) -> bool:
+        """Tell whether a proxy connects from there; ``None`` is a Unix socket."""
+        if address is None:
+            return self._unix
+        return any(address in network for network in self._networks)
+
+    def client(
+        self, peer: Address | None, forwarded_for: str | None, forwarded: str | None
+    ) -> Address | None:
+        """Return whose request it is: the last in line who is no trusted proxy.
+
+        Each proxy writes behind the others whom it was asked by, so that only what stands right of
+        the first untrusted address was written by proxies, and anything left of it by anybody.
+
+        Args:
+            peer: the address of the socket.
+            forwarded_for: the header ``X-Forwarded-For``.
+            forwarded: the header ``Forwarded`` (RFC 7239), used only without the other.
+
+        Returns:
+            ``None`` if no trusted proxy says who it is.
+        """
+        if not self.trusts(peer):
+            return peer
+        if forwarded_for is not None:
+            named = _entries(forwarded_for, ",", quoting=False)
+        else:
+            named = map(_for, _entries(forwarded or "", ","))
+        furthest = None
+        for entry in named:
+            address = _address_in(entry)
+            if address is None:  # "unknown", or a name that only the proxy understands
+                return None
+            if not self.trusts(address):
+                return address
+            furthest = address
+        return furthest
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    form = 'an IP network such as "10.0.0.0/8", "192.0.2.7" or "2001:db8::/32", or "unix"'
+    try:
+        network = ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"a proxy is named by {form}, not {text[:100]!r}: {error}") from None
+    if isinstance(network, IPv6Network) and network.network_address.ipv4_mapped is not None:
+        raise ValueError(f"a proxy is named by {form}; write {text[:100]!r} as IPv4")
+    return network
+
+
+def _entries(text: str, separator: str, *, quoting: bool = True) -> Iterator[str]:
+    """Yield the parts of a header from the right, without those that are empty.
+
+    What the nearest proxy wrote is well-formed and stands at the right; what is left of it may be
+    anything, such as a quote that is never closed, and must not change how the right is read.
+    """
+    end, quoted = len(text), False
+    for place in range(len(text) - 1, -1, -1):
+        char = text[place]
+        if char == '"' and quoting:
+            quoted ^= not _escaped(text, place)
+        elif char == separator and not quoted:
+            if part := text[place + 1 : end].strip():
+                yield part
+            end = place
+    if part := text[:end].strip():
+        yield part
+
+
+def _escaped(text: str, place: int) -> bool:
+    """Tell whether an odd number of backslashes stands before a place."""
+    before = place
+    while before and text[before - 1] == "\\":
+        before -= 1
+    return (place - before) % 2 == 1
+
+
+def _for(element: str) -> str:
+    """Return who asked a proxy, by its element of ``Forwarded``."""
+    for pair in _entries(element, ";"):
+        name, _, value = pair.partition("=")
+        if name.strip().lower() == "for":
+            return value.strip().strip('"')
+    return ""
+
+
+def _address_in(entry: str) -> Address | None:
+    """Return the address in an entry, which may have a port."""
+    if entry.startswith("["):
+        entry = entry[1:].partition("]")[0]
+    elif entry.count(":") == 1:
+        entry = entry.partition(":")[0]
+    return address_of(entry)

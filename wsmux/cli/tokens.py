@@ -1,0 +1,71 @@
+"""Read tokens from a file or the environment, which the list of processes does not show."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from pathlib import Path
+
+from .terminal import CommandError
+
+__all__ = ["VARIABLE", "add_token_file", "token", "tokens"]
+
+VARIABLE = "WSMUX_TOKEN"
+
+# Bytes of a file of tokens.
+MAX_FILE = 64 * 1024
+
+
+def add_token_file(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the option that names a file of tokens; ``text`` says what they are for."""
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"{text}; else from {VARIABLE}. Others may not have access to the file",
+    )
+
+
+def token(path: Path | None) -> str:
+    """Return the token to send, from a file or else the environment; empty without both.
+
+    Raises:
+        CommandError: as ``tokens``, or there are several. OSError: the file cannot be read.
+    """
+    found = tokens(path)
+    if len(found) > 1:
+        raise CommandError(f"{path or VARIABLE} holds several tokens: give one", status=2)
+    return found[0] if found else ""
+
+
+def tokens(path: Path | None) -> list[str]:
+    """Return the tokens, a line each, of a file or else of the environment; none without both.
+
+    Raises:
+        CommandError: the file holds none, other users have access to it, or what is there cannot
+            stand in a header. OSError: the file cannot be read.
+    """
+    given = os.environb.get(VARIABLE.encode(), b"") if path is None else _read(path)
+    lines = given.decode("ascii", "replace").split("\n")
+    found = [line.strip() for line in lines if line.strip()]
+    if path is not None and not found:
+        raise CommandError(f"{path} holds no token", status=2)
+    if not all(each.isascii() and each.isprintable() and " " not in each for each in found):
+        text = "a token has no spaces and no other characters than visible ASCII"
+        raise CommandError(f"{path or VARIABLE}: {text}", status=2)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    """Return the bytes of a file that others have no access to; as ssh, judge own files alone."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and mode & 0o077:
+            text = f"other users have access to {path} (mode {mode:03o}): chmod 600 {path}"
+            raise CommandError(text, status=2)
+        data = file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise CommandError(f"{path} is longer than the {MAX_FILE} bytes of tokens", status=2)
+    return data

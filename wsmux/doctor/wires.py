@@ -1,0 +1,179 @@
+"""Find out which wire a server speaks.
+
+A WebSocket server may agree to any subprotocol, or name none, and every one answers the pings of a
+WebSocket; a plain socket has no handshake at all. So each wire is tried by a question that only a
+peer of its own answers: its own ping, or else a stream that is opened, and carries nothing. Each
+question goes on a connection of its own, since a peer of another wire ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+from itertools import chain
+from typing import NamedTuple
+
+from ..deadlines import Deadline
+from ..exceptions import FrameError, HandshakeError, RemoteProtocolError
+from ..protocols.base import Role
+from ..protocols.carrier import Kind, decode_close
+from ..protocols.events import (
+    CreditGranted,
+    GoAwayReceived,
+    PongReceived,
+    StreamAborted,
+    StreamRejected,
+    WriteStopped,
+)
+from ..transports.wires import wire
+from .plan import Plan
+
+__all__ = ["WIRES", "Answer", "Found", "ask", "find"]
+
+# In the order of likelihood where the handshake names none.
+WIRES = ("js-ws", "yamux", "wsmux", "bymux")
+
+# Seconds for an answer at least, and handshakes, where those take longer.
+PATIENCE = 1.0
+HANDSHAKES = 4
+
+# A window that no peer announces by itself, so that what is sent back is known for that.
+WINDOW = 65_521
+
+# Close codes by which a peer says that it does not understand.
+MISUNDERSTOOD = frozenset({1002, 1003, 1007})
+
+# What shows that the peer speaks the wire; it may refuse the stream.
+PROOFS = (
+    CreditGranted,
+    GoAwayReceived,
+    PongReceived,
+    StreamAborted,
+    StreamRejected,
+    WriteStopped,
+)
+
+
+class Answer(Enum):
+    """Say what came of a question in a wire."""
+
+    SPEAKS = auto()
+    ECHOES = auto()  # it sends back what it gets
+    ALIVE = auto()  # it is there, and does not speak the wire
+    LEFT = auto()  # it ended the connection, which may have any reason
+    SILENT = auto()
+    UNREACHED = auto()  # no connection came about
+
+
+class Found(NamedTuple):
+    """Say which wire a server speaks, if any, and all that came of the questions."""
+
+    name: str | None
+    offers: list[str]
+    answers: list[Answer]
+
+
+def find(plan: Plan, tries: Sequence[tuple[str, list[str]]]) -> Found:
+    """Ask in several wires at once, each with what it offers; the first that is spoken counts."""
+    with ThreadPoolExecutor(len(tries)) as pool:
+        answers = list(pool.map(lambda each: ask(plan, *each), tries))
+    for (name, offers), answer in zip(tries, answers, strict=True):
+        if answer is Answer.SPEAKS:
+            return Found(name, offers, answers)
+    return Found(None, [], answers)
+
+
+def ask(plan: Plan, name: str, offers: list[str]) -> Answer:
+    """Ask in a wire, on a connection of its own."""
+    began = time.monotonic()
+    try:
+        sock = plan.dial(offers, Deadline(plan.timeout))
+    except (HandshakeError, OSError):
+        return Answer.UNREACHED
+    patience = max(PATIENCE, HANDSHAKES * (time.monotonic() - began))
+    with sock:
+        return _Question(plan, name).put(sock, Deadline(min(plan.timeout, patience)))
+
+
+class _Question:
+    """Hold one end of a wire that asks one question."""
+
+    def __init__(self, plan: Plan, name: str) -> None:
+        parts = wire(name)
+        make = parts.over_bytes if plan.plain else parts.over_websocket
+        self._framing, self._machine = make(Role.CLIENT, plan.config, None)
+        # A WebSocket's pong proves nothing, that of the native wire over plain bytes does.
+        self._pong_is_proof = plan.plain and self._framing.has_controls
+        self._word = os.urandom(4)
+        self._sent = self._heard = b""
+        self._understands = True
+        self._alive = False
+
+    def put(self, sock: socket.socket, deadline: Deadline) -> Answer:
+        """Return what came of it by the deadline."""
+        try:
+            sock.settimeout(deadline.remaining())
+            sock.sendall(self._bytes())
+            while not deadline.expired():
+                sock.settimeout(max(deadline.remaining() or 0.0, 0.001))
+                count = sock.recv_into(self._framing.get_buffer())
+                if not count:
+                    return Answer.LEFT
+                self._alive = True
+                for kind, data in self._framing.received(count):
+                    answer = self._judged(kind, bytes(data))
+                    if answer is not None:
+                        return answer
+                if self._framing.failure is not None:
+                    return Answer.ALIVE
+        except TimeoutError:
+            pass  # what has come until now is the answer
+        except OSError:
+            return Answer.LEFT
+        return Answer.ALIVE if self._alive else Answer.SILENT
+
+    def _bytes(self) -> bytes:
+        machine, framing = self._machine, self._framing
+        # Of the carrier: whoever answers that alone is there, and of no such wire.
+        ping = framing.encode_control(Kind.PING, self._word)
+        if machine.pings:
+            machine.ping(int.from_bytes(self._word, "big"))
+        elif not self._pong_is_proof:
+            machine.open_stream(WINDOW)
+        messages = machine.control_to_send() + machine.data_to_send()
+        self._sent = b"".join(chain.from_iterable(messages))
+        return ping + b"".join(chain.from_iterable(map(framing.encode, messages)))
+
+    def _judged(self, kind: Kind, data: bytes) -> Answer | None:
+        """Return what a message tells, ``None`` where a further one may tell more."""
+        if kind is Kind.CLOSE:
+            return _ended(data)
+        if kind in (Kind.PING, Kind.PONG):
+            if self._pong_is_proof and data == self._word:
+                return Answer.SPEAKS if kind is Kind.PONG else Answer.ECHOES
+            return None
+        if kind is Kind.TEXT:
+            return None
+        self._heard += data
+        if self._sent and self._heard.startswith(self._sent):
+            return Answer.ECHOES
+        try:
+            if self._understands:
+                self._machine.receive_data(data)
+        except RemoteProtocolError:
+            self._understands = False
+        spoken = any(isinstance(event, PROOFS) for event in self._machine.events())
+        return Answer.SPEAKS if spoken else None
+
+
+def _ended(payload: bytes) -> Answer:
+    """Return what a close tells."""
+    try:
+        code, _ = decode_close(payload)
+    except FrameError:
+        return Answer.LEFT
+    return Answer.ALIVE if code in MISUNDERSTOOD else Answer.LEFT

@@ -1,0 +1,114 @@
+"""Word the errors of mistakes that are easily made, each with what to do about it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+
+__all__ = ["check_url", "field_hints", "how_to_install", "not_connected", "wrong_url"]
+
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
+
+# What somebody meant who gave the address of a page.
+_MEANT = {"http": "ws", "https": "wss"}
+
+_CHECKS = {
+    errno.ECONNREFUSED: "is the server running, and is that its port?",
+    errno.EHOSTUNREACH: "is the host right, and the network up?",
+    errno.ENETUNREACH: "is the host right, and the network up?",
+    errno.ENOENT: "is the server running, and is that its path?",
+}
+
+
+def how_to_install(extra: str) -> str:
+    """Return how to install an extra of this package: by its name, and from a checkout of it."""
+    return f"pip install 'wsmux-streams[{extra}]' (from a checkout: pip install '.[{extra}]')"
+
+
+def wrong_url(url: object, *schemes: str) -> str:
+    """Return what is wrong with a URL that has another scheme than these, or no host.
+
+    >>> wrong_url("host:1", "ws", "wss", "tcp")
+    "expected a ws://, wss:// or tcp:// URL, got 'host:1', which has no scheme"
+    >>> wrong_url("https://host", "ws", "wss")
+    "expected a ws:// or wss:// URL, got 'https://host': write wss:// instead of https://"
+    """
+    *most, last = (f"{scheme}://" for scheme in schemes)
+    expected = f"{', '.join(most)} or {last}" if most else last
+    text = f"expected a {expected} URL, got {url!r}"
+    if not isinstance(url, str):
+        return text
+    scheme, mark, _ = url.partition("://")
+    if not mark:
+        return f"{text}, which has no scheme"
+    meant = _MEANT.get(scheme.lower(), scheme.lower())
+    if meant != scheme and meant in schemes:
+        return f"{text}: write {meant}:// instead of {scheme}://"
+    if scheme in schemes:
+        return f"{text}, which has no host"
+    return text
+
+
+def check_url(url: str, *schemes: str) -> None:
+    """Refuse a URL of another scheme than these, without a host, or with an impossible port.
+
+    Raises:
+        ValueError: it is one.
+    """
+    if not isinstance(url, str) or url.partition("://")[0] not in schemes:
+        raise ValueError(wrong_url(url, *schemes))
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r}: {error}") from None
+    if not parts.hostname:
+        raise ValueError(wrong_url(url, *schemes))
+
+
+def not_connected(url: str, error: OSError) -> OSError:
+    """Return an error of the same number, and so of the same class, that names the URL."""
+    address = getattr(error, "remote_ip", "")  # set by websocket-client; a proxy's if there is one
+    tried = f" ({address})" if address and address not in url else ""
+    text = f"cannot connect to {url}{tried}: {error.strerror or error}"
+    if error.errno is None:
+        return OSError(text)
+    check = _CHECKS.get(error.errno)
+    return OSError(error.errno, f"{text}; {check}" if check else text)
+
+
+def field_hints(
+    settings: type[Any], given_as: str
+) -> Callable[[Callable[Args, Result]], Callable[Args, Result]]:
+    """Return a decorator that says of an unknown argument which class has a field of that name.
+
+    Args:
+        settings: the dataclass.
+        given_as: the argument that takes it.
+    """
+    known = {field.name for field in fields(settings)}
+
+    def decorate(function: Callable[Args, Result]) -> Callable[Args, Result]:
+        astray = known - set(signature(function).parameters)
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @wraps(function)
+        def hinting(*args: Args.args, **kwargs: Args.kwargs) -> Result:
+            if not astray.isdisjoint(kwargs):
+                wrong = [each for each in kwargs if each in astray]
+                held = ", ".join(f"{each}=..." for each in wrong)
+                raise TypeError(
+                    f"{name}() has no argument {', '.join(wrong)}: "
+                    f"pass {given_as}={settings.__name__}({held})"
+                )
+            return function(*args, **kwargs)
+
+        return hinting
+
+    return decorate

@@ -1,0 +1,141 @@
+"""Have the server listen, with each connection anew, and go on asking for what it refuses.
+
+A server may refuse after a reconnect what it granted before: it has not noticed yet that the last
+connection is lost and listens at the port for that, or what it allows has changed. That must not
+cost the tunnels which need no listening there, so only the first connection depends on it. Later, a
+refusal is told, and asked about again after pauses of full jitter, up to half a second before the
+first, doubled each time, up to 30 seconds, for as long as the connection lives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from ..connection import Connection
+from ..deadlines import Deadline
+from ..exceptions import StreamReset, WsmuxError
+from ..logs import logger
+from ..pause import Pause
+from ..stream import Stream
+from .asking import HEAD_TIMEOUT, ask
+from .errors import TunnelError
+from .heads import Request
+from .places import Forward, Place, parse_place
+
+__all__ = ["RemoteListening"]
+
+# Seconds of the longest first pause before asking again, and of the longest of all.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+
+_log = logger("wsmux.tunnel")
+
+
+class RemoteListening:
+    """Ask the server to listen at places, and note where it does.
+
+    Args:
+        wanted: the places there, and where what comes goes; a server names each by its number.
+        tell: called with a sentence for each refusal and for its end, from any thread.
+    """
+
+    def __init__(self, wanted: Iterable[Forward], tell: Callable[[str], None]) -> None:
+        self._wanted = tuple(wanted)
+        self._tell = tell
+        self._lock = threading.Lock()  # guards all below
+        self._connection: Connection | None = None
+        # By number. The server listens for as long as the stream lives.
+        self._granted: dict[int, tuple[Stream, Place]] = {}
+        self._thread: threading.Thread | None = None
+
+    @property
+    def forwards(self) -> list[Forward]:
+        """Where the server listens at the moment, and where what comes there goes."""
+        with self._lock:
+            granted = sorted((number, place) for number, (_, place) in self._granted.items())
+        return [Forward(place, self._wanted[number].to) for number, place in granted]
+
+    def begin(self, connection: Connection) -> None:
+        """Ask for everything on a connection that is new.
+
+        Blocks for ``HEAD_TIMEOUT`` seconds in all at most. What is refused on a later connection
+        than the first is asked for again in a thread.
+
+        Raises:
+            TunnelError: something is refused on the first connection.
+            WsmuxError: the connection is of no use.
+        """
+        deadline = Deadline(HEAD_TIMEOUT)
+        granted: dict[int, tuple[Stream, Place]] = {}
+        refused: dict[int, str] = {}
+        for number in range(len(self._wanted)):
+            try:
+                granted[number] = self._ask(connection, number, deadline)
+            except TunnelError as error:
+                if self._connection is None:
+                    raise
+                refused[number] = str(error)
+        with self._lock:
+            self._connection, self._granted = connection, granted
+        for number, words in refused.items():
+            self._tell_refused(number, words)
+        if refused:
+            self._thread = threading.Thread(
+                target=self._ask_again,
+                args=(connection, refused),
+                name="wsmux-tunnel-listening",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the thread to end, when the connection has been closed."""
+        if self._thread is not None:
+            self._thread.join(HEAD_TIMEOUT)
+
+    def _ask(self, connection: Connection, number: int, deadline: Deadline) -> tuple[Stream, Place]:
+        stream = connection.open_stream(deadline.remaining())
+        try:
+            request = Request("LISTEN", str(self._wanted[number].listen), (str(number),))
+            return stream, _listened(ask(stream, request, deadline))
+        except StreamReset as error:  # its text names the stream, and would differ each time
+            raise TunnelError(502, "the server reset the request") from error
+        except BaseException:
+            stream.reset()
+            raise
+
+    def _ask_again(self, connection: Connection, refused: dict[int, str]) -> None:
+        """Ask for what was refused until it is granted, or the connection has ended."""
+        pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
+        while refused and not connection.wait_closed(pause.next()):
+            for number, before in list(refused.items()):
+                try:
+                    granted = self._ask(connection, number, Deadline(HEAD_TIMEOUT))
+                except TunnelError as error:
+                    refused[number] = str(error)
+                    if refused[number] != before:
+                        self._tell_refused(number, refused[number])
+                except WsmuxError as error:
+                    _log.info("listening is asked for on the next connection: %s", error)
+                    return
+                else:
+                    del refused[number]
+                    self._grant(connection, number, granted)
+
+    def _grant(self, connection: Connection, number: int, granted: tuple[Stream, Place]) -> None:
+        with self._lock:
+            if self._connection is not connection:
+                return
+            self._granted[number] = granted
+        self._tell(f"the server listens at {granted[1]} again")
+
+    def _tell_refused(self, number: int, words: str) -> None:
+        place = self._wanted[number].listen
+        self._tell(f"the server does not listen at {place}: {words}; asking again")
+
+
+def _listened(words: str) -> Place:
+    try:
+        return parse_place(words)
+    except ValueError as error:
+        raise TunnelError(502, f"the server does not say where it listens: {error}") from error
