@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
@@ -27,9 +28,15 @@ MIB = 1024 * KIB
 OPEN = "globalThis.mux = new Wsmux('/mux', {}); await mux.ready;"
 
 
+@functools.cache
+def block(seed: int) -> bytes:
+    """Return what a pattern repeats."""
+    return bytes((i * 7 + (i >> 8) + seed) & 255 for i in range(64 * KIB))
+
+
 def pattern(size: int, seed: int = 0) -> bytes:
     """Return what the page's function of this name does."""
-    return bytes((i * 7 + (i >> 8) + seed) & 255 for i in range(size))
+    return (block(seed) * (size // (64 * KIB) + 1))[:size]
 
 
 class Route:

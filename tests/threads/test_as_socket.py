@@ -283,20 +283,25 @@ def test_a_child_process_takes_it_as_stdin_and_stdout(native: Joined) -> None:
 def test_tls_runs_inside_a_stream_both_ways(
     native: Joined, certificates: Certificates, spawn: Spawn
 ) -> None:
-    def talk(secure: ssl.SSLSocket) -> bytes:
-        with secure:
-            sent = spawn(secure.sendall, DATA)
-            received = bytearray()
-            while len(received) < len(DATA):
-                received += secure.recv(100_000)
-            sent.result(WAIT)
-            return bytes(received)
+    def receive(secure: ssl.SSLSocket) -> bytes:
+        received = bytearray()
+        while len(received) < len(DATA):
+            received += secure.recv(100_000)
+        return bytes(received)
 
-    far = spawn(
-        lambda: talk(certificates.server.wrap_socket(socket_of(native.far), server_side=True))
-    )
-    near = certificates.client.wrap_socket(socket_of(native.near), server_hostname="localhost")
-    assert talk(near) == DATA
+    def answer() -> bytes:
+        with certificates.server.wrap_socket(socket_of(native.far), server_side=True) as secure:
+            data = receive(secure)
+            secure.sendall(data)
+            return data
+
+    # One direction after the other: two threads may not use one SSL object of OpenSSL's at once.
+    far = spawn(answer)
+    with certificates.client.wrap_socket(
+        socket_of(native.near), server_hostname="localhost"
+    ) as near:
+        near.sendall(DATA)
+        assert receive(near) == DATA
     assert far.result(WAIT) == DATA
 
 
