@@ -13,19 +13,15 @@ __all__ = ["bound", "wide"]
 LONG_HANG_BOUND = 600.0
 
 
-def bound(
-    items: Iterable[pytest.Item],
-    folder: Path,
-    seconds: float | None = None,
-    long_seconds: float = LONG_HANG_BOUND,
-) -> None:
-    """Bound what is collected in a folder and has no bound of its own; None leaves the plain."""
+def bound(items: Iterable[pytest.Item], folder: Path, seconds: float = LONG_HANG_BOUND) -> None:
+    """Bound the long tests that are collected in a folder and have no bound of their own."""
     for item in items:
-        if folder not in item.path.parents or item.get_closest_marker("hang_bound") is not None:
-            continue
-        chosen = seconds if item.get_closest_marker("long") is None else long_seconds
-        if chosen is not None:
-            item.add_marker(pytest.mark.hang_bound(chosen))
+        if (
+            folder in item.path.parents
+            and item.get_closest_marker("hang_bound") is None
+            and item.get_closest_marker("long") is not None
+        ):
+            item.add_marker(pytest.mark.hang_bound(seconds))
 
 
 def wide(*values: object) -> list[object]:

@@ -11,10 +11,9 @@ from wsmux.protocols.base import Role
 from wsmux.protocols.events import Event, StreamOpened
 from wsmux.transports.wires import wire
 
-__all__ = ["PurePeer"]
+from .patience import WAIT
 
-# Seconds until a wait is given up.
-WAIT = 8.0
+__all__ = ["PurePeer"]
 
 
 class PurePeer:

@@ -17,7 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 ALONE = [path for path in EXAMPLES if "browser" not in path.stem]
 
 # Seconds for one example, and for one that starts Spark on a busy machine.
-PATIENCE, SPARK_PATIENCE = 30, 240
+PATIENCE, SPARK_PATIENCE = 120, 240
 
 
 def to_run(path: Path) -> Any:

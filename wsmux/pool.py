@@ -144,6 +144,7 @@ class Workers:
                 wake(wakes)
                 self._start(workers)
                 raise
+            del action  # what has run is not kept by a thread that waits for more
 
     def _take(self, waiter: Waiter) -> Callable[[], None] | None:
         """Return what is next, waiting for it; ``None`` when the thread is to end."""

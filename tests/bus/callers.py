@@ -9,6 +9,7 @@ from wsmux.bus.keys import KeyType
 from wsmux.bus.peer import Peer
 from wsmux.bus.relay_link import LinkState
 
+from ..patience import WAIT
 from .people import Person, Table, person, table_of
 from .stagerelay import StageRelay
 
@@ -24,8 +25,6 @@ __all__ = [
     "serving",
     "staged",
 ]
-
-WAIT = 20.0
 
 ALICE, BOB, CAROL = person(1), person(2, KeyType.SR25519), person(3)
 

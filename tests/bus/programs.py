@@ -12,11 +12,10 @@ from typing import Any, Self
 
 from wsmux.bus.redis_client import redis_client
 
+from ..patience import WAIT
 from .redis_server import RedisServer
 
 __all__ = ["Caller", "Service", "database"]
-
-WAIT = 20.0
 
 _returns = itertools.count(1)
 

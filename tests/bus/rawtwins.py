@@ -22,11 +22,10 @@ from wsmux.bus.twins import Twin
 from wsmux.deadlines import Deadline
 from wsmux.exceptions import ConnectionClosed, HandshakeError
 
+from ..patience import WAIT
 from .relays import identity
 
 __all__ = ["RawTwin"]
-
-WAIT = 20.0
 
 # Seconds between two attempts to connect, and for one envelope to find room in a link.
 PAUSE = 0.05

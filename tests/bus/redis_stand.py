@@ -11,11 +11,10 @@ from wsmux.bus.queues import Entry, Mailbox
 from wsmux.bus.redis_queues import RedisQueues
 from wsmux.deadlines import Deadline
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 
 __all__ = ["WAIT", "Taker", "encoded", "left", "nothing", "numbers", "put", "take_all"]
-
-WAIT = 20.0
 
 
 class Taker:

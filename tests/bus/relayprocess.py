@@ -60,7 +60,11 @@ class RelayProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
             )
-        wait_for(self._is_well, WAIT)
+        try:
+            wait_for(self._is_well, WAIT)
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """End it at once, as a crash does."""

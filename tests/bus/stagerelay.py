@@ -24,9 +24,9 @@ from wsmux.protocols.base import Role
 from wsmux.transports.http_request import read_request, refuse
 from wsmux.transports.websocket_server import accept
 
-__all__ = ["StageRelay"]
+from ..patience import WAIT
 
-WAIT = 20.0
+__all__ = ["StageRelay"]
 
 # Returns what is to be delivered instead of an envelope.
 Change = Callable[[Envelope], list[Envelope]]

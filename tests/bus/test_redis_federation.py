@@ -21,12 +21,12 @@ from wsmux.bus.redis_client import redis_client
 from wsmux.bus.redis_federation import GROUP, STREAM, RedisFederationQueue
 from wsmux.bus.twins import Twin
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 from .posts import Posts
 from .redis_server import RedisServer
 from .twinlists import ListedTwins
 
-WAIT = 20.0
 Make = Callable[[], RedisFederationQueue]
 
 

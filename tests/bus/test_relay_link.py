@@ -20,11 +20,10 @@ from wsmux.bus.tokens import make_token
 from wsmux.bus.transport import Transport
 from wsmux.deadlines import Deadline
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 from .people import person
 from .stagerelay import StageRelay
-
-WAIT = 20.0
 
 ALICE = person(1)
 

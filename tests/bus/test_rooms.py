@@ -12,9 +12,9 @@ from wsmux.bus.room import Room
 from wsmux.deadlines import Deadline
 from wsmux.pool import Workers
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 
-WAIT = 20.0
 NOW = 0.0
 
 

@@ -20,10 +20,10 @@ from wsmux.bus.twin_sources import CachedTwins, twins_from
 from wsmux.bus.twins import MAX_RELAYS
 from wsmux.deadlines import Deadline
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 from .captured import PEOPLE, TWINS, identity
 
-WAIT = 30.0
 URL = "wss://chain.test"
 
 

@@ -17,10 +17,10 @@ from wsmux.bus.twin_sources import twins_from
 from wsmux.bus.twins import twin_record
 from wsmux.deadlines import Deadline
 
+from ..patience import WAIT
 from .captured import TWINS
 from .directories import Registrar, registrar
 
-WAIT = 30.0
 RECORD = twin_record(TWINS[1])
 
 

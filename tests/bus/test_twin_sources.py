@@ -17,11 +17,11 @@ from wsmux.bus.twin_sources import MAX_FILE, CachedTwins, Failover, FileTwins, t
 from wsmux.bus.twins import Twin, twin_record
 from wsmux.deadlines import Deadline
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 from .captured import TWINS, identity
 from .directories import Listed
 
-WAIT = 30.0
 RECORDS = [twin_record(twin) for twin in TWINS.values()]
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 # A test fails rather than hangs.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def command(*arguments: str) -> list[str]:

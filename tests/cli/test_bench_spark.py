@@ -17,11 +17,10 @@ from wsmux.cli.bench.spark.rows import find_ratios, find_rows
 from wsmux.cli.bench.spark.workers import Workers
 from wsmux.cli.terminal import CommandError
 
+from ..patience import WAIT
 from .commands import run
 
 pytestmark = pytest.mark.tools
-
-WAIT = 20.0
 
 TINY = ("bench", "--spark", "--repetitions", "1", "--seconds", "0.02")
 

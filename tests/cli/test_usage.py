@@ -144,7 +144,7 @@ def test_a_reader_of_stdout_that_goes_away_causes_no_traceback() -> None:
     )
     assert process.stdout is not None
     process.stdout.close()
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert b"Traceback" not in errors
     assert b"Exception ignored" not in errors

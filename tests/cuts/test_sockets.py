@@ -16,11 +16,10 @@ import pytest
 import wsmux
 from wsmux.testing import Counters, FaultProxy, Faults
 
+from ..patience import WAIT
 from ..threads.scripted import pattern
 from ..threads.waiting import wait_for
 from ..wires import NAMES, wire_of
-
-WAIT = 10.0
 
 # Seconds from a cut to the last typed error.
 SOON = 1.0

@@ -29,11 +29,11 @@ from wsmux.transports import wires
 from ..certificates import Certificates
 from ..interop.installs import install_environment, install_modules
 from ..interop.peerprocess import PeerError, PeerProcess
+from ..patience import WAIT
 from .replay import PEERS, RECORDINGS, Entry, Recording
 from .scripts import Step, payload, script
 
 HOST = "127.0.0.1"
-WAIT = 20.0
 QUIET = 0.03  # seconds after which an answer that has not come will not; for this recorder only
 LANES = ("control_to_send", "data_to_send")
 COUNT = 40  # conversations with each peer in each role

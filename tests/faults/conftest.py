@@ -13,7 +13,7 @@ from .rawpeer import Meeting, meet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    bound(items, Path(__file__).parent, seconds=30.0)
+    bound(items, Path(__file__).parent)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import wsmux
 
+from ..patience import WAIT
+
 __all__ = [
     "ACK",
     "BINARY",
@@ -48,9 +50,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-# Seconds within which anything that should happen has to happen on a busy machine.
-WAIT = 8.0
 
 CONTINUATION, TEXT, BINARY, CLOSE_FRAME, PING, PONG = 0, 1, 2, 8, 9, 10
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)

@@ -33,7 +33,7 @@ from ..wires import WIRES
 __all__ = ["run"]
 
 # Seconds that a script may take, and that one call in it may; on an idle machine, one does.
-LIMIT = 40.0
+LIMIT = 120.0
 WAIT = 3.0
 PROMPT = 1.0
 

@@ -52,7 +52,7 @@ def others() -> dict[str, str]:
             [program, "-c", "import json, sys; print(json.dumps(sys.version_info[:3]))"],
             capture_output=True,
             check=False,
-            timeout=30,
+            timeout=120,
         )
         version = json.loads(told.stdout) if told.returncode == 0 else [0, 0, 0]
         name = ".".join(map(str, version[:2]))
@@ -99,7 +99,7 @@ def test_a_subinterpreter_ends_though_its_streams_are_open(
     end: str, python: str, lent: tuple[Path, ...]
 ) -> None:
     probe = [python, "-c", "import _testcapi"]
-    if subprocess.run(probe, capture_output=True, check=False, timeout=30).returncode:
+    if subprocess.run(probe, capture_output=True, check=False, timeout=120).returncode:
         pytest.skip("that Python was built without _testcapi")
     scripts.run("subinterpreter", end, python=python, path=lent, limit=LIMIT)
 

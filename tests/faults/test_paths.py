@@ -22,13 +22,11 @@ from wsmux.testing import FaultProxy, Faults
 from ..load.conftest import Tell
 from ..load.conftest import tell as tell
 from ..load.measuring import MB, per_cent
+from ..patience import WAIT
 from ..wires import NAMES
 from .rawpeer import in_thread, wait_for
 
 IN_WIRES = pytest.mark.parametrize("protocol", NAMES)
-
-# Seconds that a call may take on the slowest of these paths.
-WAIT = 60.0
 
 # Bytes a second of 10 Mbit/s, and of the path that control frames must be quick on. What the path
 # itself holds is kept small, since it delays everything whatever the sender does.

@@ -15,8 +15,6 @@ import pytest
 from ..marking import wide
 from . import scripts
 
-pytestmark = pytest.mark.hang_bound(60.0)
-
 IN_WIRES = pytest.mark.parametrize("protocol", ["wsmux", *wide("yamux", "bymux")])
 
 

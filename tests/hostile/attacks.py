@@ -15,6 +15,7 @@ from typing import NamedTuple
 import wsmux
 
 from ..faults.rawpeer import ACK, CLOSE, DATA, ERROR, uint32, varint, wait_for
+from ..patience import WAIT
 
 __all__ = [
     "FLOODS",
@@ -28,9 +29,6 @@ __all__ = [
     "opening_of",
     "send_all",
 ]
-
-# Seconds within which anything that should happen has to happen on a busy machine.
-WAIT = 8.0
 
 WINDOW = wsmux.Config().receive_window
 SYN, FIN, RST = 1, 4, 8

@@ -204,7 +204,7 @@ def test_who_waits_for_memory_goes_on_when_there_is_room() -> None:
 
 def test_who_waits_for_memory_notices_that_the_peer_has_gone() -> None:
     with paused(wsmux.Config(max_process_buffer=LIMIT)) as waiting:
-        waiting.sock.close()
+        waiting.sock.shutdown(socket.SHUT_RDWR)  # close() would wait for the thread that reads it
         wait_for(lambda: waiting.connection.error)
         assert "ended the connection within a message" in str(waiting.connection.error)
 

@@ -12,6 +12,7 @@ import pytest
 
 import wsmux
 
+from ..patience import WAIT
 from .peerprocess import PeerProcess, generate, sha256
 
 HOST = "127.0.0.1"
@@ -19,7 +20,6 @@ HOST = "127.0.0.1"
 KIB = 1024
 MIB = 1024 * KIB
 
-WAIT = 20.0  # seconds that a step may take; a healthy one takes milliseconds
 BULK_WAIT = 40.0  # the same for steps that move megabytes, or thousands of messages
 
 SMALL = 5

@@ -16,9 +16,9 @@ import pytest
 from wsmux.testing import FaultProxy, Faults
 from wsmux.testing.link import MAX_FLIGHT
 
+from ..patience import WAIT
 from ..threads.waiting import wait_for
 
-WAIT = 10.0
 KIB = 1024
 DATA = random.Random(5).randbytes(300 * KIB)
 

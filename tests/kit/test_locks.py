@@ -16,7 +16,7 @@ import wsmux
 from wsmux.testing import LockOrder, LockOrderError, restless
 from wsmux.testing.scheduling import _Yields
 
-WAIT = 10.0
+from ..patience import WAIT
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 import wsmux
 from wsmux.testing import Faults, faulty_pair
 
+from ..patience import WAIT
 from ..wires import NAMES
-
-WAIT = 10.0
 
 
 def shout(stream: wsmux.Stream) -> None:

@@ -14,7 +14,7 @@ Tell = Callable[[str], None]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    bound(items, Path(__file__).parent, long_seconds=1800.0)
+    bound(items, Path(__file__).parent, seconds=1800.0)
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import wsmux
 
+from ..patience import WAIT
+
 __all__ = ["LIMIT", "MB", "WAIT", "Peak", "Process", "far_end", "per_cent", "report", "run"]
 
 MB = 1_000_000
 
-# Seconds that a call in a script may take, and that a script may, where its test says no more.
-WAIT = 60.0
-LIMIT = 50.0
+LIMIT = 200.0
 
 PAUSE = 0.05
 

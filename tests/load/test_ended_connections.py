@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ..wires import NAMES
+from ..marking import wide
 from .conftest import Tell
 from .ended_connections import ENDS
 from .measuring import run
 
 
 @pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize("protocol", NAMES)
+@pytest.mark.parametrize("protocol", ["wsmux", *wide("js-ws", "yamux", "bymux")])
 def test_nothing_of_an_ended_connection_is_alive(protocol: str, how: str) -> None:
     figures = run("ended_connections", protocol, 25, how)
     assert figures["alive"] == {}

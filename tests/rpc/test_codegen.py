@@ -47,8 +47,9 @@ def loaded(text: str) -> ModuleType:
     return module
 
 
-def ruff(text: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", "ruff", *arguments, "--isolated", "-"]
+def ruff(text: str, *arguments: str, place: Path | None = None) -> str:
+    """Return what is wrong with a text, or with the files of a place."""
+    command = [sys.executable, "-m", "ruff", *arguments, "--isolated", str(place or "-")]
     run = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     return "" if run.returncode == 0 else run.stdout + run.stderr
 
@@ -774,16 +775,25 @@ def test_what_is_written_always_runs(server: Any, style: Style) -> None:
     assert attempt(server, style) == text
 
 
-@settings(QUICK, max_examples=30)
-@given(SERVERS, st.sampled_from(STYLES), st.sampled_from([60, 88, 120]))
-def test_what_is_written_is_always_formatted(server: Any, style: Style, length: int) -> None:
-    text = attempt(server, style, length)
-    assert ruff(text, "format", "--check", "--diff", "--line-length", str(length)) == ""
-    assert ruff(text, "check", "--select", RULES, "--line-length", str(length)) == ""
+# Each run of a checker takes as long as the interpreter that starts it, so it is given several.
+SEVERAL = st.lists(st.tuples(SERVERS, st.sampled_from(STYLES)), min_size=8, max_size=12)
 
 
 @settings(QUICK, max_examples=3, phases=[Phase.generate])
-@given(st.lists(st.tuples(SERVERS, st.sampled_from(STYLES)), min_size=8, max_size=12))
+@given(SEVERAL, st.sampled_from([60, 88, 120]))
+def test_what_is_written_is_always_formatted(
+    tmp_path_factory: pytest.TempPathFactory, servers: Any, length: int
+) -> None:
+    place = tmp_path_factory.mktemp("formatted")
+    for number, (server, style) in enumerate(servers):
+        (place / f"m{number}.py").write_text(attempt(server, style, length))
+    limits = ("--line-length", str(length), "--no-cache")
+    assert ruff("", "format", "--check", "--diff", *limits, place=place) == ""
+    assert ruff("", "check", "--select", RULES, *limits, place=place) == ""
+
+
+@settings(QUICK, max_examples=3, phases=[Phase.generate])
+@given(SEVERAL)
 def test_what_is_written_is_always_typed(
     stubs: Path, tmp_path_factory: pytest.TempPathFactory, servers: Any
 ) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import wsmux
 from wsmux.spark.protocol import encode_line
 
-# A test fails rather than hangs.
-WAIT = 20.0
+from ..patience import WAIT
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -12,6 +12,8 @@ import wsmux
 from wsmux import rpc
 from wsmux.spark import Deduplicator, arrow_batches, batched
 
+from ..patience import WAIT
+
 __all__ = ["ANSWERS", "WAIT", "Seen", "calls_at", "calls_of", "echo", "offered"]
 
 # What ``answer`` says to a name; anything but a string it gives back.
@@ -26,9 +28,6 @@ ANSWERS = {
     "bytes": b"raw",
     "true": True,
 }
-
-# Seconds until a wait is given up.
-WAIT = 20.0
 
 
 class Seen:

@@ -15,7 +15,7 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.locking import FileLock
 
-WAIT = 20.0
+from ..patience import WAIT
 
 # Soon over, for a lock that nobody is going to free.
 SHORT = 0.05

@@ -22,7 +22,7 @@ def test_a_module_without_its_library(tmp_path: Path, value: str, status: int) -
         [sys.executable, "-m", "pytest", "-n", "0", "-m", "spark", "tests/spark/test_files.py"]
         + ["-p", "no:cacheprovider"],
         capture_output=True,
-        timeout=50,
+        timeout=200,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(tmp_path), VARIABLE: value},
     )

@@ -16,10 +16,9 @@ from collections.abc import Callable
 
 import wsmux
 
-__all__ = ["REPEAT", "WAIT", "call", "command", "digest", "echo", "handle", "pattern"]
+from ..patience import WAIT
 
-# Seconds until a wait is given up; healthy ones take milliseconds.
-WAIT = 20.0
+__all__ = ["REPEAT", "WAIT", "call", "command", "digest", "echo", "handle", "pattern"]
 
 # Seconds after which a stalled handler looks whether its connection has ended.
 GLANCE = 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -94,6 +95,20 @@ def test_what_fails_is_logged_and_the_thread_goes_on(
     workers.submit(done.set)
     assert done.wait(WAIT)
     wait_for(lambda: "ZeroDivisionError" in caplog.text)
+
+
+def test_an_idle_thread_keeps_nothing_of_what_it_ran(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE", WAIT)
+
+    def action() -> None:
+        pass
+
+    kept = weakref.ref(action)
+    workers.submit(action)
+    del action
+    wait_for(lambda: kept() is None, WAIT / 2)
 
 
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,7 +335,8 @@ def test_listening_refused_after_a_reconnect_is_told_and_asked_again_while_the_r
         ) as forwarder,
     ):
         assert len(forwarder.remote) == 2
-        monkeypatch.setattr(remote_listening, "HEAD_TIMEOUT", 0.1)
+        if kind == "not answered":
+            monkeypatch.setattr(remote_listening, "HEAD_TIMEOUT", 0.1)
         moody.refusal = refusal
         served_by(server).abort()
         wait_for(lambda: "connected again" in told)

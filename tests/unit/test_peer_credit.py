@@ -50,6 +50,19 @@ def test_it_is_what_the_peer_may_send(wire: str, role: Role) -> None:
     assert reader.peer_credit(stream_id) == WINDOW
 
 
+@BOTH_ROLES
+@pytest.mark.parametrize("wire", ["wsmux", "yamux", "bymux"])
+def test_each_stream_earns_both_sides_what_a_peer_may_send_beside_data(
+    wire: str, role: Role
+) -> None:
+    pair = joined(wire)
+    before = [pair[each].floods.streams for each in Role]
+    for _ in range(3):
+        pair[role].open_stream()
+    pair.pump()
+    assert [pair[each].floods.streams - 3 for each in Role] == before
+
+
 @pytest.mark.parametrize("wire", ["wsmux", "yamux", "bymux"])
 def test_of_a_stream_that_is_not_there_it_is_not_known(wire: str) -> None:
     assert joined(wire)[Role.CLIENT].peer_credit(12345) is None
