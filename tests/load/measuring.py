@@ -27,6 +27,7 @@ __all__ = ["LIMIT", "MB", "WAIT", "Peak", "Process", "far_end", "per_cent", "rep
 
 MB = 1_000_000
 
+# Seconds that a script may take, where its test says no more.
 LIMIT = 200.0
 
 PAUSE = 0.05

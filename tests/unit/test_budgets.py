@@ -23,6 +23,10 @@ def spend(budget: Budget, now: float, earned: int = 0) -> int:
 
 
 class TestBudget:
+    def test_it_is_full_whenever_it_begins(self) -> None:
+        budget = Budget(5, rate=1.0)
+        assert [spend(budget, now) for now in (0.5, 1.5)] == [5, 1]
+
     def test_its_size_passes_at_once(self) -> None:
         assert spend(Budget(5), 0.0) == 5
 
@@ -87,6 +91,10 @@ class TestFloods:
 
     def test_128_pings_are_borne(self) -> None:
         assert flooded("ping", Floods(Config()), 0.0, 0) == 128
+
+    def test_time_earns_pings(self) -> None:
+        floods = Floods(Config(max_pings=60))
+        assert [flooded("ping", floods, now, 0) for now in (0.0, 1.0, 3.0)] == [60, 12, 24]
 
     def test_data_and_streams_earn_pings(self) -> None:
         floods = Floods(Config())

@@ -394,6 +394,31 @@ def test_end_within_a_message_cuts_it_off(make: Callable[[], Framing], size: int
     assert not framing.between_messages()
 
 
+@FRAMINGS
+def test_a_message_that_is_not_whole_is_known_by_where_it_began(
+    make: Callable[[], Framing],
+) -> None:
+    framing = make()
+    whole = wire_of(make(), 100)
+    feed(framing, whole)
+    assert framing.incomplete(len(whole)) is None
+    for size in (1, 3):
+        feed(framing, whole[size // 3 : size])
+        assert framing.incomplete(len(whole) + size) == len(whole)
+    feed(framing, whole[3:])
+    assert framing.incomplete(2 * len(whole)) is None
+    assert framing.controls is False
+
+
+@WIDTHS
+def test_controls_are_told_until_the_next_read(width: int) -> None:
+    framing = ByteFraming(LIMIT, width)
+    feed(framing, framing.encode_control(Kind.PING, b"now?"))
+    assert framing.controls is True
+    feed(framing, wire_of(framing, 10))
+    assert framing.controls is False
+
+
 def wire_of(framing: Framing, size: int) -> bytes:
     """Return a message that is ``size`` bytes on the wire that ``framing`` receives."""
     sender = framing if isinstance(framing, ByteFraming) else WebSocketFraming(Role.SERVER, LIMIT)
@@ -432,6 +457,28 @@ def test_reason_is_cut_between_characters() -> None:
 def test_reason_that_just_fits_is_kept() -> None:
     payload = encode_close(1000, "x" * 121 + "é")
     assert decode_close(payload) == (1000, "x" * 121 + "é")
+
+
+@pytest.mark.parametrize("code", [1000, 1003, 1007, 1014, 3000, 4999])
+def test_codes_that_may_be_sent_are_taken(code: int) -> None:
+    assert decode_close(code.to_bytes(2, "big") + b"why") == (code, "why")
+
+
+@pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65535])
+def test_codes_that_must_not_be_sent_are_refused(code: int) -> None:
+    with pytest.raises(FrameError, match=f"the code {code}, which must not be sent") as caught:
+        decode_close(code.to_bytes(2, "big"))
+    assert caught.value.code == 1002
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "words"),
+    [(b"\x03", 1002, "half a code"), (b"\x03\xe8\xff", 1007, "a reason that is not UTF-8")],
+)
+def test_a_close_that_is_cut_or_no_text_is_refused(payload: bytes, code: int, words: str) -> None:
+    with pytest.raises(FrameError, match=words) as caught:
+        decode_close(payload)
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

@@ -67,6 +67,25 @@ def in_line(*streams: int) -> Sender:
     return sender
 
 
+def test_so_many_frames_are_taken_at_most() -> None:
+    sender = in_line(1)
+    for stream in range(2, 8):
+        assert sender.write(stream, 10)
+    assert [sender.take(TURN, 4), len(sender.out)] == [0, 4]
+    assert [sender.take(TURN, 4), len(sender.out)] == [1, 7]
+
+
+def test_a_turn_goes_ahead_anew_when_as_much_has_moved() -> None:
+    sender = in_line(1, 2)
+    for stream in range(3, 7):
+        assert sender.write(stream, QUICK)
+    assert not sender.write(7, 1)
+    assert sender.take(5 * TURN, 5) == 1  # those that went ahead, and a turn of the line
+    for stream in range(8, 12):
+        assert sender.write(stream, QUICK)
+    assert not sender.write(12, 1)
+
+
 def test_a_quiet_stream_goes_before_bulk() -> None:
     sender = in_line(1, 2, 3)
     assert sender.write(9, 64)
