@@ -29,6 +29,7 @@ YAMUX = [
     (encode_head(Type.WINDOW, Flag.RST, 3, 9), FrameHead("WINDOW", 3, code=9, flags=("RST",))),
     (encode_head(Type.PING, Flag.SYN, 0, 9), FrameHead("PING", value=9, flags=("SYN",))),
     (encode_head(Type.GO_AWAY, 0, 0, 1), FrameHead("GO_AWAY", code=1)),
+    (encode_head(Type.GO_AWAY, Flag.SYN, 0, 2), FrameHead("GO_AWAY", code=2, flags=("SYN",))),
 ]
 BYMUX = [
     (bymux.encode_head(bymux.CREDIT, None, 3), FrameHead("CREDIT", credit=3)),
@@ -46,6 +47,7 @@ CASES = [
 MALFORMED = [
     ("wsmux", b""),
     ("wsmux", b"\x00"),
+    ("wsmux", b"\x00\x05"),
     ("wsmux", b"\x00\x09"),
     ("wsmux", b"\x00\x01\x00"),
     ("wsmux", b"\x00\x02"),

@@ -1692,3 +1692,18 @@ def test_shipped_wire_cannot_say_going_away(role: Role) -> None:
 def test_shipped_codes_are_all_the_applications(role: Role) -> None:
     machine = native(role, JS_WS)
     assert (machine.first_application_code, machine.refused_code) == (1, 0)
+
+
+@BOTH_ROLES
+@EITHER_OPENER
+@pytest.mark.parametrize("direction", [READ, WRITE])
+def test_what_ends_a_half_again_is_charged_and_the_first_end_is_not(
+    role: Role, local: bool, direction: bytes
+) -> None:
+    machine, stream_id = opened(role, local=local, max_empty_frames=1)
+    end = message(stream_id, CLOSE, direction)
+    machine.receive_data(end)
+    for _ in range(1 + 4):  # and four for each stream
+        machine.receive_data(end)
+    with pytest.raises(FrameError, match="frames for what has ended"):
+        machine.receive_data(end)
