@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,14 +180,14 @@ class WsgiServers:
 
     def url(self, name: str) -> str:
         if name not in self._running:
-            self._running[name] = self._start(name)
+            self._start(name)
         return self._running[name][1]
 
     def log(self, name: str) -> str:
         """Return what the server has written to its standard output and error."""
         return (self._directory / name).read_text()
 
-    def _start(self, name: str) -> tuple[subprocess.Popen[bytes], str]:
+    def _start(self, name: str) -> None:
         with (
             socket.create_server(("127.0.0.1", 0), backlog=128) as listener,
             (self._directory / name).open("wb") as log,
@@ -201,7 +202,11 @@ class WsgiServers:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-            return process, f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+            port = listener.getsockname()[1]
+        self._running[name] = process, f"ws://127.0.0.1:{port}/"
+        with closing(HTTPConnection("127.0.0.1", port, timeout=WAIT)) as plain:
+            plain.request("GET", "/no-such-route")  # the answer comes when all is imported
+            assert plain.getresponse().status == 404
 
     def stop(self) -> None:
         for process, _ in self._running.values():
