@@ -52,7 +52,7 @@ class Stand:
         self.told: list[str] = []
         self._serial = 0
         self._client = rpc.connect(
-            server.url, codec=codec, client_id="bystander", metadata=metadata
+            server.url, codec=codec, client_id="bystander", metadata=metadata, options=CALM
         )
         self._stream: rpc.StreamCall[Any, Any] = self._client.stream("test", "echo", "bystander")
         self.check_others()
