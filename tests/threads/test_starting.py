@@ -101,7 +101,8 @@ def test_the_end_of_a_subinterpreter_ends_every_thread_there(
     client, other = wsmux.pair()
     sock = client.open_stream().as_socket()
     wsmux.StallWatch([client, other])
-    connection.open_stream().write(b"x")
+    stream = connection.open_stream()  # which ends when nobody holds it, perhaps before it is taken
+    stream.write(b"x")
     wait_for(lambda: any("-worker-" in thread.name for thread in ours()))
     with wsmux.LiveSocket(server), sock:
         leaving()
