@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-__all__ = ["UNIX", "Address", "Proxies", "address_of", "counted_as"]
+__all__ = ["UNIX", "Address", "Proxies", "address_of", "counted_as", "unmapped"]
 
 Address = IPv4Address | IPv6Address
 
@@ -27,9 +27,13 @@ _OWN = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::1")})
 def address_of(text: str) -> Address | None:
     """Return the address that a text is, ``None`` for another, such as that of a Unix socket."""
     try:
-        address = ip_address(text.partition("%")[0])  # the zone is of this machine
+        return unmapped(ip_address(text.partition("%")[0]))  # the zone is of this machine
     except ValueError:
         return None
+
+
+def unmapped(address: Address) -> Address:
+    """Return the IPv4 address that is written as an IPv6 one, another address as it is."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 

@@ -12,6 +12,7 @@ from wsmux.doctor import Plan, Report, Status, Step, examine
 
 from ..certificates import Certificates
 from ..faults.proxies import http_proxy, playing
+from ..patience import WAIT
 from ..wires import NAMES
 from .setups import (
     answering,
@@ -24,8 +25,8 @@ from .setups import (
     upgrading,
 )
 
-# Seconds for an answer that does not come, and for one that does on a busy machine.
-SHORT, WAIT = 1.0, 60.0
+# Seconds for an answer that does not come.
+SHORT = 1.0
 
 
 @pytest.fixture(autouse=True)

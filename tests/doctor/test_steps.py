@@ -18,6 +18,7 @@ from wsmux.doctor.report import Failed
 
 from ..faults.proxies import http_proxy, playing, socks5_proxy
 from ..faults.rawpeer import CLOSE_FRAME, RawPeer, close_payload
+from ..patience import WAIT
 from .setups import (
     answering,
     black_hole,
@@ -27,7 +28,7 @@ from .setups import (
     idle_swallowing,
     upgrading,
 )
-from .test_setups import SHORT, WAIT, bad, examined, local, no_proxies
+from .test_setups import SHORT, bad, examined, local, no_proxies
 
 __all__ = ["no_proxies"]
 

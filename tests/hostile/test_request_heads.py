@@ -14,6 +14,7 @@ from wsmux.flask import Mux
 
 from ..faults.rawpeer import ACK, RawPeer, read_head, request, uint32
 from ..heads import NOT_ASCII, REFUSED, TAKEN
+from ..patience import WAIT
 from ..threads.carriers import SERVERS, WsgiServers
 from ..werkzeug_server import serving
 from .places import KINDS
@@ -26,13 +27,10 @@ CHECKED = (
     *("connection-of-other-words", "connection-of-no-list", "protocol-of-no-token"),
 )
 
-# Seconds for a server in a process of its own to start.
-START = 60.0
-
 
 def status_of(port: int, data: bytes, *, ends: bool = False) -> int:
     """Return the status that answers; see that the connection ends, where it has to."""
-    with socket.create_connection(("127.0.0.1", port), START) as sock:
+    with socket.create_connection(("127.0.0.1", port), WAIT) as sock:
         sock.sendall(data)
         status = int(read_head(sock)[0].split()[1])
         while ends and sock.recv(4096):
@@ -82,14 +80,14 @@ def test_bytes_that_a_wsgi_server_has_read_behind_a_head_are_refused_and_not_dro
 ) -> None:
     port = urlsplit(wsgi_servers.url(server)).port
     assert port is not None
-    with socket.create_connection(("127.0.0.1", port), START) as sock:
+    with socket.create_connection(("127.0.0.1", port), WAIT) as sock:
         peer = RawPeer(sock, masks=True)
-        sock.settimeout(START)
+        sock.settimeout(WAIT)
         head = request(f"127.0.0.1:{port}", {"Connection": connection})
         peer.send(head + peer.packed(0, ACK, uint32(1000)))
         assert read_head(sock)[0].split()[1] == "400"
         assert b"bytes came behind the request" in peer.recv_to_end()
-    with socket.create_connection(("127.0.0.1", port), START) as sock:
+    with socket.create_connection(("127.0.0.1", port), WAIT) as sock:
         peer = RawPeer(sock, masks=True)
         peer.send(head)
         assert read_head(sock)[0].split()[1] == "101"

@@ -37,15 +37,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
+from ..addresses import Address, unmapped
 from ..arguments import strings
 from .places import MAX_PORT, Place, Tcp, Unix, parse_place
 
 __all__ = ["AllowList"]
 
-Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _PORTS = re.compile(r"(?P<all>\*)|(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?")
@@ -300,17 +300,12 @@ def _readings(text: str) -> list[Address]:
         written = ip_address(text)
     except ValueError:
         return []
-    return [written, _unmapped(written), *_embedded(written)]
+    return [written, unmapped(written), *_embedded(written)]
 
 
 def _address(text: str) -> Address | None:
     """Return the address that a text is, ``None`` for a name."""
     try:
-        return _unmapped(ip_address(text))
+        return unmapped(ip_address(text))
     except ValueError:
         return None
-
-
-def _unmapped(address: Address) -> Address:
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
