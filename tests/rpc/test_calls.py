@@ -17,6 +17,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.server_calls import ServerCall
 
+from ..patience import CONNECTS
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
 
@@ -260,7 +261,7 @@ def test_a_handler_cancels_once(simple: rpc.Client) -> None:
 
 
 def test_a_server_that_closes_ends_calls(gate: Gate) -> None:
-    options = rpc.Options(session_disconnect_grace=0.2)
+    options = rpc.Options(session_disconnect_grace=CONNECTS)
     with rpc.serve([offered(gate)]) as server:
         client = rpc.connect(server.url, options=options)
         subscription = client.subscribe("test", "watch", None, WAIT)

@@ -19,6 +19,7 @@ from wsmux.rpc.client_loop import _retire
 from wsmux.rpc.msgpack_codec import MsgpackCodec
 from wsmux.rpc.notices import Notices
 
+from ..patience import CONNECTS
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
 from .rawriver import CANCEL, RawRiver, RawServer, cancel, ok
@@ -42,7 +43,7 @@ class TestClient:
 
     def test_a_call_that_cannot_be_sent_leaves_none_behind_to_fail(self) -> None:
         """The session that was made for it lives and dies like any other."""
-        options = rpc.Options(session_disconnect_grace=0.05)
+        options = rpc.Options(session_disconnect_grace=CONNECTS)
         statuses: list[str] = []
         with (
             rpc.serve([offered(Gate())]) as server,

@@ -12,6 +12,7 @@ import pytest
 
 from wsmux import rpc
 
+from ..patience import CONNECTS
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered
 from .relay import Relay
@@ -285,7 +286,7 @@ class TestClientThatLostItsState:
 class TestGrace:
     def test_it_elapses_while_no_server_can_be_reached(self, world: World) -> None:
         witness = world.serve(session_disconnect_grace=0.5)
-        client = world.connect(session_disconnect_grace=0.5)
+        client = world.connect(session_disconnect_grace=CONNECTS)
         pending = Pending(client, witness, world.pool)
         server, world.server = world.server, None
         world.relay.cut_all()
@@ -298,7 +299,7 @@ class TestGrace:
 
     def test_it_elapses_while_the_server_accepts_and_says_nothing(self, world: World) -> None:
         witness = world.serve(session_disconnect_grace=0.5)
-        client = world.connect(session_disconnect_grace=0.5, connection_timeout=0.2)
+        client = world.connect(session_disconnect_grace=CONNECTS, connection_timeout=0.2)
         pending = Pending(client, witness, world.pool)
         world.relay.mute = True
         world.relay.cut_all()
