@@ -23,13 +23,14 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from . import forks
-from .admission import Admission, Guest
+from .admission import Admission, Guest, cut_reading
 from .config import Config
 from .deadlines import Deadline
 from .exceptions import HandshakeError, NoThreadError
 from .logs import logger
+from .memory import REPORT_STEP, Verdict, process_memory
 from .starting import register, start_thread
-from .transports.http_request import read_request, refuse
+from .transports.http_request import read_body, read_request, refuse
 from .transports.websocket_server import accept
 
 __all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
@@ -91,6 +92,43 @@ def _where(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
     return f"{type(error).__name__}: {error} ({place})"
+
+
+class _HeldBody:
+    """Count what has come of the body of a request, among all that peers have sent here.
+
+    Args:
+        sock: where it comes from.
+        limit: ``Config.max_process_buffer``.
+    """
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        self._sock = sock
+        self._limit = limit
+        self._reported = 0
+        self._given_up = False
+
+    def add(self, size: int) -> None:
+        """Note how many bytes have come.
+
+        Raises:
+            HandshakeError: with 503; all peers together have sent too much, and this one most.
+        """
+        if size - self._reported >= REPORT_STEP:
+            self._reported = size
+            if process_memory.report(self, size, self._limit) is Verdict.GIVE_UP:
+                self._given_up = True
+        self.check()
+
+    def wake(self) -> None:
+        """Give up: it is the largest. Called by the thread whose report went above the limit."""
+        self._given_up = True
+        cut_reading(self._sock)
+
+    def check(self) -> None:
+        """Raise the ``HandshakeError`` of a body that was given up."""
+        if self._given_up:
+            raise HandshakeError("this server holds too many unread bytes; try again later", 503)
 
 
 class Acceptor(ABC):
@@ -342,7 +380,10 @@ class Acceptor(ABC):
         deadline: Deadline,
         methods: Collection[str] = ("GET",),
     ) -> dict[str, Any]:
-        """Return the environ of the HTTP request that arrives, and count whose it is."""
+        """Return the environ of the HTTP request that arrives, and count whose it is.
+
+        One that brings a body is unfinished until ``_body`` has it.
+        """
         guest = self._guest()
         held = partial(self._admission.hold, guest)
         with self._awaiting(sock):
@@ -350,8 +391,32 @@ class Acceptor(ABC):
                 sock, deadline, self._config.max_handshake_size, methods, held=held
             )
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
-        self._admission.settle(guest, environ)
+        if environ["REQUEST_METHOD"] != "POST":
+            self._admission.settle(guest, environ)
         return environ
+
+    @contextmanager
+    def _body(
+        self, sock: socket.socket, environ: dict[str, Any], deadline: Deadline, max_size: int
+    ) -> Iterator[bytes]:
+        """Read the body of a request, which counts as received memory until the block ends.
+
+        Raises:
+            HandshakeError: as ``read_body``; or with 503, where others need its place or its
+                memory. OSError: as ``read_body``.
+        """
+        held = _HeldBody(sock, self._config.max_process_buffer)
+        try:
+            with self._awaiting(sock):
+                try:
+                    body = read_body(sock, environ, deadline, max_size, held=held.add)
+                except (HandshakeError, OSError):
+                    held.check()
+                    raise
+            self._admission.settle(self._guest(), environ)
+            yield body
+        finally:
+            process_memory.forget(held)
 
     def _settle(self) -> None:
         """End the handshake of this thread's connection, where there is no HTTP request."""

@@ -24,7 +24,7 @@ from .deadlines import Deadline
 from .exceptions import HandshakeError
 from .logs import logger
 
-__all__ = ["CLIENT_ADDRESS", "Admission", "Guest"]
+__all__ = ["CLIENT_ADDRESS", "Admission", "Guest", "cut_reading"]
 
 # Where an environ says who connects, behind trusted proxies and not.
 CLIENT_ADDRESS = "wsmux.client_address"
@@ -281,6 +281,12 @@ class Admission:
         return self._proxies.client(address, forwarded_for, environ.get("HTTP_FORWARDED"))
 
 
+def cut_reading(sock: socket.socket) -> None:
+    """End what another thread reads from a socket, which can still answer but for TLS."""
+    with suppress(OSError):  # the client was first
+        socket.socket.shutdown(sock, socket.SHUT_RD)
+
+
 def _uncount(counts: Counter[str], key: str) -> None:
     counts[key] -= 1
     if not counts[key]:
@@ -292,8 +298,7 @@ def _shown(client: Address | None, environ: Mapping[str, Any]) -> str:
 
 
 def _wake(guest: Guest) -> None:
-    """End a wait for the client in another thread, which can still answer but for TLS."""
+    """End a wait for the client in another thread."""
     sock = guest.sock
     if sock is not None:
-        with suppress(OSError):  # the client was first
-            socket.socket.shutdown(sock, socket.SHUT_RD)
+        cut_reading(sock)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
 from wsmux.bus.address import Address
 from wsmux.bus.envelope import MAX_ENVELOPE
 from wsmux.bus.link import dial
-from wsmux.bus.relay_server import RelayServer
+from wsmux.bus.relay_server import MAX_POSTS, RelayServer
 from wsmux.bus.tokens import MAX_LIFE, make_token
 from wsmux.bus.twin_sources import CachedTwins
+from wsmux.config import Config
 from wsmux.deadlines import Deadline
 from wsmux.exceptions import HandshakeError
+from wsmux.memory import REPORT_STEP, process_memory
 
 from ..certificates import Certificates
-from ..faults.rawpeer import WAIT, RawPeer, read_head, request, wait_for
+from ..faults.rawpeer import WAIT, RawPeer, in_thread, read_head, request, wait_for
 from .captured import COMPUTED, NOW, TWINS, rows
 from .links import Running
 from .relays import DOMAIN, Node, Table, fetch, get, identity, metric, relay, served
@@ -311,18 +314,83 @@ def test_an_unfinished_body_is_cut_by_a_shutdown() -> None:
     assert not taken
 
 
-def test_bodies_taken_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envelopes_handled_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wsmux.bus.relay_server.MAX_POSTS", 1)
     monkeypatch.setattr("wsmux.bus.relay_server.POST_WAIT", 0.01)
-    _, take = taking()
-    with (
-        served(take_in=take) as server,
-        closing(socket.create_connection(("127.0.0.1", server.port))) as sock,
-    ):
-        sock.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-        wait_for(lambda: not server._posts._value, "a waiting body")
+    entered, leave = threading.Event(), threading.Event()
+
+    def take(data: bytes) -> tuple[int, str]:
+        entered.set()
+        leave.wait(WAIT)
+        return 202, ""
+
+    with served(take_in=take) as server:
+        first = in_thread(lambda: fetch(server.url + "/", b"first")[0])
+        assert entered.wait(WAIT)
         status, body, _ = fetch(server.url + "/", b"second")
+        leave.set()
         assert (status, b"try again" in body) == (503, True)
+        assert first.result(WAIT) == 202
+
+
+# Bodies that do not come whole
+
+
+def half_post(stack: ExitStack, server: RelayServer, size: int, sent: int = 0) -> socket.socket:
+    """Begin to post a body from an address of its own, and send some of it."""
+    sock = socket.create_connection(("127.0.0.1", server.port), WAIT, ("127.0.0.2", 0))
+    stack.enter_context(sock)
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode()
+    sock.sendall(head + bytes(sent))
+    return sock
+
+
+def test_half_bodies_of_one_address_hold_up_nobody() -> None:
+    taken, take = taking()
+    with ExitStack() as stack, served(take_in=take) as server:
+        for _ in range(2 * MAX_POSTS):
+            half_post(stack, server, 1000)
+        wait_for(lambda: len(server._opening) == 2 * MAX_POSTS, "bodies that are waited for")
+        assert fetch(server.url + "/", b"envelope")[0] == 202
+    assert taken == [b"envelope"]
+
+
+def test_half_bodies_count_as_unfinished_requests_of_their_address() -> None:
+    _, take = taking()
+    config = Config(max_handshakes_per_address=3)
+    with ExitStack() as stack, served(take_in=take, config=config) as server:
+        halves = [half_post(stack, server, 1000) for _ in range(3)]
+        wait_for(lambda: len(server._opening) == 3, "bodies that are waited for")
+        assert read_head(half_post(stack, server, 1000))[0].split()[1] == "429"
+        halves[0].sendall(bytes(1000))
+        assert read_head(halves[0])[0].split()[1] == "202"
+        assert read_head(half_post(stack, server, 4, 4))[0].split()[1] == "202"
+
+
+def test_a_half_body_gives_its_place_to_others_in_a_full_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wsmux.admission.PATIENCE", 0.0)
+    _, take = taking()
+    with ExitStack() as stack, served(take_in=take, max_connections=1) as server:
+        held = half_post(stack, server, 1000)
+        wait_for(lambda: len(server._opening) == 1, "a body that is waited for")
+        assert fetch(server.url + "/", b"envelope")[0] == 202
+        assert read_head(held)[0].split()[1] == "503"
+
+
+def test_bytes_of_bodies_count_for_the_process_and_the_largest_goes() -> None:
+    _, take = taking()
+    config = Config(max_process_buffer=1 << 20)
+    with ExitStack() as stack, served(take_in=take, config=config) as server:
+        small = half_post(stack, server, 1 << 19, 1 << 18)
+        wait_for(lambda: process_memory.total > (1 << 18) - REPORT_STEP, "what has come")
+        large = half_post(stack, server, 1 << 20, (1 << 20) - 1)
+        assert read_head(large)[0].split()[1] == "503"
+        wait_for(lambda: process_memory.total <= 1 << 19, "what is let go of")
+        small.sendall(bytes(1 << 18))
+        assert read_head(small)[0].split()[1] == "202"
+    assert process_memory.total == 0
 
 
 # TLS

@@ -21,7 +21,7 @@ from ..config import Config
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 from ..protocols.base import Role
-from ..transports.http_request import read_body, respond
+from ..transports.http_request import respond
 from ..transports.origin import allowed_origins
 from ..transports.websocket_server import check_upgrade, is_upgrade
 from .envelope import MAX_ENVELOPE
@@ -38,8 +38,8 @@ ANY_ORIGIN = frozenset({"*"})
 # Connections at once, those in their handshake included; each has a thread.
 MAX_CONNECTIONS = 4096
 
-# Envelopes of other relays taken at once, which bounds what their bodies hold, and seconds that one
-# waits for its turn: other relays give up after 3.
+# Envelopes of other relays handled at once, and seconds that one waits for its turn: other relays
+# give up after 3. One that has not come whole takes no turn, or who sends slowly would hold up all.
 MAX_POSTS = 16
 POST_WAIT = 1.0
 
@@ -141,14 +141,13 @@ class RelayServer(Acceptor):
     def _taken_in(
         self, take_in: Input, sock: socket.socket, environ: dict[str, Any], deadline: Deadline
     ) -> tuple[int, str]:
-        if not self._posts.acquire(timeout=POST_WAIT):
-            return HTTPStatus.SERVICE_UNAVAILABLE, "too many envelopes arrive; try again"
-        try:
-            with self._cut_by_shutdown(sock):
-                body = read_body(sock, environ, deadline, MAX_ENVELOPE)
-            return take_in(body)
-        finally:
-            self._posts.release()
+        with self._body(sock, environ, deadline, MAX_ENVELOPE) as body:
+            if not self._posts.acquire(timeout=POST_WAIT):
+                return HTTPStatus.SERVICE_UNAVAILABLE, "too many envelopes arrive; try again"
+            try:
+                return take_in(body)
+            finally:
+                self._posts.release()
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -274,11 +274,20 @@ def _receive(sock: socket.socket, deadline: Deadline, size: int, flags: int = 0)
 
 
 def read_body(
-    sock: socket.socket, environ: dict[str, Any], deadline: Deadline, max_size: int
+    sock: socket.socket,
+    environ: dict[str, Any],
+    deadline: Deadline,
+    max_size: int,
+    *,
+    held: Callable[[int], object] | None = None,
 ) -> bytes:
     """Return the body of a request whose head ``read_request`` returned.
 
     Its length must be told. A client that asks whether it may go on is told so.
+
+    Args:
+        held: called with the number of bytes that have come, after each piece; what it raises
+            ends the reading.
 
     Raises:
         HandshakeError: there is no length, or it is above ``max_size`` bytes, or the body ends
@@ -298,6 +307,8 @@ def read_body(
     body = bytearray()
     while len(body) < size:
         body += _receive(sock, deadline, min(_PIECE, size - len(body)))
+        if held is not None:
+            held(len(body))
     if _more_came(sock):
         raise HandshakeError("more came than the Content-Length says", 400)
     return bytes(body)
