@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from .config import Config
 from .exceptions import ConnectionClosed, ConnectionClosedOK, FrameError, WsmuxError
 from .logs import logger
-from .protocols.base import Buffer, Message
+from .protocols.base import Buffer, Message, Role
 from .protocols.carrier import Framing, Kind, Received
 from .protocols.heads import KEPT, Cutter, cutter, read_head
 from .recording import Recording
@@ -36,7 +37,7 @@ from .recordings import Entry, Header, entry_line, header_line
 from .websocket.framing import WebSocketFraming
 
 if TYPE_CHECKING:
-    from .channel import Channel
+    pass
 
 __all__ = ["Recorder"]
 
@@ -178,73 +179,56 @@ def _ring(plan: Recording) -> _Ring:
 class Recorder:
     """Keep the last frames of one connection, as a ``Recording`` says.
 
+    The connection holds it, and not the other way round: neither has to wait for the garbage
+    collector then.
+
     Attributes:
         received: keeps what has come; for the I/O thread.
         sent: keeps what is about to go out; for the holder of the send lock.
     """
 
-    def __init__(self, plan: Recording, channel: Channel, wire: str, framing: Framing) -> None:
+    def __init__(
+        self, plan: Recording, role: Role, name: str, config: Config, wire: str, framing: Framing
+    ) -> None:
         self._plan = plan
-        self._channel = channel
+        self._role = role
+        self._name = name
+        self._config = config
         self._wire = wire
         self._carrier = "websocket" if isinstance(framing, WebSocketFraming) else "bytes"
         self._controls = framing.has_controls
         self._begun = _now()
         self._started = datetime.now(UTC).isoformat(timespec="microseconds")
         self._sent, self._received = _ring(plan), _ring(plan)
-        # Of a frame that alone exceeds the limit, its start is kept.
-        self._most = KEPT if plan.payload is None else max(KEPT, plan.payload)
-        self._joined = cutter(wire, plan.payload is not None)
-        self._cutter = cutter(wire, plan.payload is not None)
+        whole = plan.payload is not None
+        coming, going = cutter(wire, whole), cutter(wire, whole)
 
         # To be called by the I/O thread, and by who may send.
-        plain = self._received.receiver()
-        self.received = plain if self._cutter is None else self._receive_bytes
-        simple = wire != "bymux" and self._controls
-        self.sent = self._sent.sender() if simple else self._send
+        self.received = self._received.receiver()
+        if coming is not None:
+            self.received = partial(_receive_bytes, self._received, coming, _most(plan))
+        self.sent = self._sent.sender()
+        if wire == "bymux" or not self._controls:
+            self.sent = partial(_send_bytes, self._sent, going, _most(plan), self._controls)
 
-    def _receive_bytes(self, frames: list[Received]) -> None:
-        ring, cutter = self._received, self._cutter
-        for kind, data in frames:
-            if kind is _BINARY and cutter is not None:
-                self._cut(ring, cutter, data)
-            else:
-                ring.add(_now(), kind, bytes(data), len(data))
+    def text(self, error: WsmuxError | None) -> str:
+        """Return the recording so far, from any thread.
 
-    def _send(self, frames: list[_Frame]) -> None:
-        ring, most = self._sent, self._most
-        for kind, (head, body), size in frames:
-            if not head and kind is _BINARY and self._joined is not None:
-                self._cut(ring, self._joined, body)  # several frames in one message
-            elif kind < _CLOSE or self._controls:
-                start = head if size > most else head + body
-                ring.add(_now(), kind, start, size or len(start))
-
-    def _cut(self, ring: _Ring, cutter: Cutter, data: Buffer) -> None:
-        now = _now()
-        try:
-            for start, size in cutter.feed(data, self._most):
-                ring.add(now, _BINARY, start, size)
-        except FrameError:  # the machine ends the connection for it
-            start = bytes(data[:KEPT])
-            ring.add(now, _BINARY, start, len(start))
-
-    def text(self) -> str:
-        """Return the recording so far, from any thread."""
+        Args:
+            error: what has ended the connection, if it has ended.
+        """
         (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
-        channel = self._channel
-        error = channel.error
         header = Header(
             version=import_module("wsmux").__version__,
             wire=self._wire,
-            role=channel.role.value,
+            role=self._role.value,
             carrier=self._carrier,
-            name=channel.name,
+            name=self._name,
             started=self._started,
             frames=len(sent) + len(received),
             lost_sent=lost_sent,
             lost_received=lost_received,
-            config=_changed(channel.config),
+            config=_changed(self._config),
             ended=None if error is None else f"{type(error).__name__}: {error}",
             code=error.code if isinstance(error, ConnectionClosed) else None,
         )
@@ -268,11 +252,47 @@ class Recorder:
             return
         try:
             if callable(to):
-                to(self.text())
+                to(self.text(error))
             else:
-                _write(Path(to), self.text(), self._plan.files)
+                _write(Path(to), self.text(error), self._plan.files)
         except Exception:
-            _log.exception("the recording of %s could not be handed over", self._channel.name)
+            _log.exception("the recording of %s could not be handed over", self._name)
+
+
+def _most(plan: Recording) -> int:
+    """Return how many bytes are kept of a frame; of one that alone exceeds them, its start is."""
+    return KEPT if plan.payload is None else max(KEPT, plan.payload)
+
+
+def _receive_bytes(ring: _Ring, cutter: Cutter, most: int, frames: list[Received]) -> None:
+    """Keep what has come on a carrier without messages."""
+    for kind, data in frames:
+        if kind is _BINARY:
+            _cut(ring, cutter, most, data)
+        else:
+            ring.add(_now(), kind, bytes(data), len(data))
+
+
+def _send_bytes(
+    ring: _Ring, cutter: Cutter | None, most: int, controls: bool, frames: list[_Frame]
+) -> None:
+    """Keep what goes out where a message may hold several frames, or is none."""
+    for kind, (head, body), size in frames:
+        if not head and kind is _BINARY and cutter is not None:
+            _cut(ring, cutter, most, body)  # several frames in one message
+        elif kind < _CLOSE or controls:
+            start = head if size > most else head + body
+            ring.add(_now(), kind, start, size or len(start))
+
+
+def _cut(ring: _Ring, cutter: Cutter, most: int, data: Buffer) -> None:
+    now = _now()
+    try:
+        for start, size in cutter.feed(data, most):
+            ring.add(now, _BINARY, start, size)
+    except FrameError:  # the machine ends the connection for it
+        start = bytes(data[:KEPT])
+        ring.add(now, _BINARY, start, len(start))
 
 
 def _changed(config: Config) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Pipe:
         noted: it is in the pump's list, or about to be.
         done: the direction has ended, whatever the cause.
         lost: the cause is the end of a connection.
-        back: the other direction.
+        back: the other direction, until both are over.
     """
 
     __slots__ = ("asked", "back", "done", "lost", "noted", "pending", "signal", "source", "target")
@@ -100,10 +100,19 @@ class Pipe:
     def __init__(self, source: End, target: End) -> None:
         self.source = source
         self.target = target
-        self.back = self
+        self.back: Pipe | None = None
         self.pending = memoryview(b"")
         self.asked = self.noted = self.done = self.lost = False
         self.signal = Waiter()
+
+    def part(self) -> None:
+        """Leave both streams, and let each direction be freed without a garbage collector."""
+        if self.back is None:
+            return
+        for pipe in (self, self.back):
+            pipe.source.let_go()
+            pipe.signal = Waiter()  # the one before knows this pipe
+        self.back.back = self.back = None
 
 
 class Pump:
@@ -126,9 +135,11 @@ class Pump:
 
     def close(self) -> None:
         """Let go of everything; the pump has run for the last time, its connections have ended."""
-        for pipe in (*self._pipes, *self._ready, *self._lost):
-            pipe.source.let_go()
-            pipe.target.let_go()
+        for pipe in {*self._pipes, *self._ready, *self._lost}:
+            pipe.part()
+        self._pipes.clear()
+        self._ready.clear()
+        self._lost.clear()
         give_back(self._bell)
 
     def added_all(self, connection: Connection) -> None:
@@ -204,10 +215,10 @@ class Pump:
                 self._pipes.discard(pipe)
                 if pipe.lost:
                     self._lost.append(pipe)
-                elif pipe.back.done and not pipe.back.lost:
+                elif pipe.back is not None and pipe.back.done and not pipe.back.lost:
                     for end in (pipe.source, pipe.target):
                         end.stream.close()
-                        end.let_go()
+                    pipe.part()
 
     def _step(self, pipe: Pipe) -> bool:
         """Move one frame or one end; tell whether there may be more to do at once."""

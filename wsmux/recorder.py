@@ -22,7 +22,7 @@ def record(channel: Channel, wire: str, framing: Framing) -> None:
     if plan is not None:
         from .flight import Recorder
 
-        recorder = Recorder(plan, channel, wire, framing)
+        recorder = Recorder(plan, channel.role, channel.name, channel.config, wire, framing)
         channel.inbox.recorder = recorder
         channel.queue.tap = recorder.sent
 
@@ -44,4 +44,4 @@ def recording_of(channel: Channel) -> str:
     recorder = channel.inbox.recorder
     if recorder is None:
         raise LocalProtocolError("nothing is recorded here: Config(recording=...) asks for it")
-    return recorder.text()
+    return recorder.text(channel.error)

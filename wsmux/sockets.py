@@ -186,9 +186,12 @@ class _Carrier:
             if up.ident is not None:
                 up.join()
         finally:
-            self._finish()
-        if self._failure is not None:
-            raise self._failure
+            failure = self._finish()
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # which has this frame in its traceback
 
     def _until_over(self, copy: Callable[[], None]) -> None:
         try:
@@ -206,12 +209,18 @@ class _Carrier:
         if not self._stream.closed:
             self._stream.reset()
 
-    def _finish(self) -> None:
-        if self._failure is not None:
+    def _finish(self) -> BaseException | None:
+        """Close both ends; return what failed, which is kept here no longer.
+
+        Its traceback leads back here, so both would wait for the garbage collector.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
             reset_on_close(self._sock)
         self._sock.close()
         self._wake.close()
         self._stream.close()
+        return failure
 
     def _poller(self, events: int) -> select.poll:
         poller = select.poll()

@@ -6,11 +6,11 @@ import pytest
 
 from ..marking import wide
 from .conftest import Tell
-from .ended_connections import ENDS
+from .ended_connections import STANDS
 from .measuring import run
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", STANDS)
 @pytest.mark.parametrize("protocol", ["wsmux", *wide("js-ws", "yamux", "bymux")])
 def test_nothing_of_an_ended_connection_is_alive(protocol: str, how: str) -> None:
     figures = run("ended_connections", protocol, 25, how)

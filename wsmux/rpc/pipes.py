@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from ..bell import Bell
 from ..deadlines import Deadline
 from ..exceptions import ForkedError
 from ..waiter import WaitList, wake
-from .errors import READABLE_BROKEN, RiverError
+from .errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
 from .options import Options
 
 __all__ = ["Err", "Line", "Ok", "Readable", "Result", "Writable"]
@@ -64,6 +65,9 @@ Result = Ok[Value] | Err
 class Line(ABC):
     """Be one call, seen from one end: both its halves, and what ends them.
 
+    It holds its halves, and they do not hold it: else a call, its session and its client would stay
+    until the garbage collector comes by. Whoever may still change a call holds it until it is over.
+
     Attributes:
         mutex: guards everything of the endpoint.
         reader, writer: the halves.
@@ -77,22 +81,13 @@ class Line(ABC):
         self.over = False
         self._pid = os.getpid()
 
-    def let_go(self) -> None:
-        """Part from the halves, of which nobody was given one.
-
-        A call and its halves know one another: they would stay until the collector comes by,
-        whose rounds cost a small call a tenth of its time.
-        """
-        del self.reader._line, self.writer._line
-
     def in_child(self) -> bool:
         """Tell whether this is a forked child's useless copy."""
         return self._pid != os.getpid()
 
     def check_process(self) -> None:
-        """Raise ``ForkedError`` in a forked child: nobody would wake it, nor let go of locks."""
-        if self.in_child():
-            raise ForkedError("this call belongs to the process that forked this one")
+        """Raise ``ForkedError`` in a forked child."""
+        _check_process(self._pid)
 
     def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
         """End both halves, with an error if there is one."""
@@ -119,6 +114,12 @@ class Line(ABC):
         """Tell the peer that nothing more comes, once."""
 
 
+def _check_process(pid: int) -> None:
+    """Raise ``ForkedError`` in a forked child: nobody would wake it, nor let go of locks."""
+    if pid != os.getpid():
+        raise ForkedError("this call belongs to the process that forked this one")
+
+
 class Readable(Generic[Value]):
     """Read the messages of a call, in order; made by the endpoint.
 
@@ -129,7 +130,8 @@ class Readable(Generic[Value]):
     __slots__ = (
         "_ended",
         "_items",
-        "_line",
+        "_mutex",
+        "_pid",
         "_raises",
         "_readers",
         "_stopped",
@@ -138,7 +140,8 @@ class Readable(Generic[Value]):
     )
 
     def __init__(self, line: Line, raises: bool = True) -> None:
-        self._line = line
+        self._mutex = line.mutex
+        self._pid = os.getpid()
         self._raises = raises
         self._items: deque[tuple[Any, int]] | None = None  # made when something comes
         self._readers: WaitList | None = None  # made when somebody waits
@@ -185,9 +188,9 @@ class Readable(Generic[Value]):
             RiverError: an error result, the call's cancellation, the loss of the session, or
                 (once) that this side had stopped reading.
         """
-        self._line.check_process()
+        _check_process(self._pid)
         deadline = Deadline(timeout)
-        with self._line.mutex:
+        with self._mutex:
             while not self._items:
                 if self._stopped:
                     raise EOFError("this side has stopped reading")
@@ -197,7 +200,7 @@ class Readable(Generic[Value]):
                     raise TimeoutError("no message came in time")
                 if self._readers is None:
                     self._readers = WaitList()
-                self._readers.wait(self._line.mutex, deadline)
+                self._readers.wait(self._mutex, deadline)
             item, size = self._items.popleft()
             self.unread_messages -= 1
             self.unread_bytes -= size
@@ -222,10 +225,10 @@ class Readable(Generic[Value]):
 
     def stop(self) -> None:
         """Read no more: drop what is unread and what will come; the peer is not told."""
-        if self._line.in_child():
+        if self._pid != os.getpid():
             return
         wakes: list[Bell] = []
-        with self._line.mutex:
+        with self._mutex:
             if self._stopped or (self._ended and not self._items):
                 return
             self._stopped = True
@@ -248,7 +251,7 @@ class Writable(Generic[Value]):
     __slots__ = ("_closed", "_failure", "_line")
 
     def __init__(self, line: Line) -> None:
-        self._line = line
+        self._line = weakref.ref(line)
         self._closed = False
         self._failure: RiverError | None = None
 
@@ -285,13 +288,20 @@ class Writable(Generic[Value]):
             ValueError: this side has closed its half; or, at a server, the schema forbids the
                 value, or the procedure does not declare the error.
         """
-        self._line.check_process()
-        self._line.send(value, Deadline(timeout))
+        line = self._line()
+        if line is None:  # it is over, and nobody changes it any more
+            self.check_locked()
+            raise RiverError(UNEXPECTED_DISCONNECT, "the call is over")
+        line.check_process()
+        line.send(value, Deadline(timeout))
 
     def close(self) -> None:
         """Tell the peer that nothing more comes; closing twice is fine. Never blocks."""
-        if not self._line.in_child():
-            self._line.close_writing()
+        line = self._line()
+        if line is None:
+            self._closed = True
+        elif not line.in_child():
+            line.close_writing()
 
     @property
     def closed(self) -> bool:

@@ -395,20 +395,24 @@ class ServerEngine(Router):
         """Destroy sessions that nobody has come back for; in a thread of its own."""
         while True:
             wakes: list[Bell] = []
-            over: list[ServerCall] = []
             with self.mutex:
                 if self._closed:
                     return
                 now = time.monotonic()
-                for session in self.sessions.handle_timer(now):
-                    text = "no connection within the grace"
-                    over += self._end_session_locked(session, text, wakes)
+                over = self._end_overdue_locked(now, wakes)
                 due = self.sessions.next_timer()
                 if not over and not wakes:
                     left = None if due is None else max(0.0, due - now)
                     self._watch.wait(self.mutex, Deadline(left))
             wake(wakes)
             self._finish(over)
+
+    def _end_overdue_locked(self, now: float, wakes: list[Bell]) -> list[ServerCall]:
+        """End the sessions whose grace is over, and keep none of them; return their calls."""
+        over: list[ServerCall] = []
+        for session in self.sessions.handle_timer(now):
+            over += self._end_session_locked(session, "no connection within the grace", wakes)
+        return over
 
     def close(self, deadline: Deadline) -> None:
         """End every session and its calls, and give up the services' states.

@@ -259,8 +259,6 @@ class Router(Replies):
                 with self.mutex:
                     live.orphans -= call.orphan
                     call.answered, call.orphan = True, False
-            if call.procedure.kind.exchanges:
-                call.let_go()
 
     def _handle(self, call: ServerCall, init: Any) -> None:
         """Run a handler, and send what comes of it."""

@@ -55,14 +55,9 @@ class Kind(StrEnum):
         """Whether the server sends responses one by one, instead of one."""
         return self is _SUBSCRIPTION or self is _STREAM
 
-    @property
-    def exchanges(self) -> bool:
-        """Whether one message goes each way, and a handler has no half to read or write."""
-        return self is _RPC
-
 
 # Looking a member up in its class costs too much for each call.
-_RPC, _UPLOAD = Kind.RPC, Kind.UPLOAD
+_UPLOAD = Kind.UPLOAD
 _SUBSCRIPTION, _STREAM = Kind.SUBSCRIPTION, Kind.STREAM
 
 
