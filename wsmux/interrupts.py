@@ -22,10 +22,14 @@ OWN = (WsmuxError, TimeoutError, TypeError, ValueError)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether an error came from outside: by its type, or by where it was raised."""
+    """Tell whether an error came from outside: by its type, or by the way that it took.
+
+    A handler of a signal may itself use a stream, and what it raises then was raised here: but
+    there is a frame of the handler's between the interrupted call and that place.
+    """
     trace = error.__traceback__
     if not isinstance(error, OWN) or trace is None:
         return True
-    while trace.tb_next is not None:
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(HERE):
         trace = trace.tb_next
-    return not trace.tb_frame.f_code.co_filename.startswith(HERE)
+    return trace is not None

@@ -738,13 +738,14 @@ def interrupt_serve_forever(presses: str) -> None:
 
 
 class Interrupter:
-    """Raise KeyboardInterrupt in this thread at the ``at``-th point, within the library.
+    """Run a signal handler in this thread at the ``at``-th point, within the library.
 
     CPython handles signals after a call has returned, when a function starts and at a jump back.
     """
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, handler: Callable[[], object]) -> None:
         self.left = at
+        self.handler = handler
         self.where = ""
 
     def __enter__(self) -> Self:
@@ -764,7 +765,7 @@ class Interrupter:
                 sys.settrace(None)
                 code = frame.f_code
                 self.where = f"{code.co_qualname}:{frame.f_lineno}"
-                raise KeyboardInterrupt
+                self.handler()
         return self.trace
 
 
@@ -860,9 +861,22 @@ CALLS: dict[str, Callable[[Bench], Callable[[], object]]] = {
 OF_THE_WIRE = ("open_stream", "ping", "go_away", "stream-close", "reset", "close", "begin_close")
 
 
-def interrupt_everywhere(name: str) -> None:
-    """Interrupt a call at each point; what it leaves behind must work or be dead with a type."""
+def press() -> None:
+    raise KeyboardInterrupt
+
+
+def interrupt_everywhere(name: str, how: str) -> None:
+    """Interrupt a call at each point; what it leaves behind must work or be dead with a type.
+
+    Args:
+        name: the call. how: ``press`` for Ctrl-C; ``use`` for a handler that uses another
+            connection and runs out of time there, so that the library itself raises.
+    """
     at = untouched = 0
+    elsewhere, _ = pair(config=CALM)
+    other = elsewhere.open_stream()
+    other.timeout = 0.0
+    handler = press if how == "press" else lambda: other.read(1)
     while untouched < 5:  # one call may have fewer points than the next
         at += 1
         bench = Bench()
@@ -872,15 +886,15 @@ def interrupt_everywhere(name: str) -> None:
             in_daemon(read_until_error, bench.stream, woken)
             wait_for(lambda bench=bench: bench.ours.stats().waiting_readers)  # type: ignore[misc]
         call = CALLS[name](bench)
-        with Interrupter(at) as interrupter:
+        with Interrupter(at, handler) as interrupter:
             try:
                 call()
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, TimeoutError, wsmux.ConnectionClosed):
                 untouched = -1
         untouched += 1
         problem = left_behind(bench, name, woken)
         if problem:
-            sys.stderr.write(f"Ctrl-C in {name} at {interrupter.where}: {problem}\n")
+            sys.stderr.write(f"{how} in {name} at {interrupter.where}: {problem}\n")
             sys.stderr.flush()
             os._exit(1)
         bench.done()

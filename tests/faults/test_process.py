@@ -123,7 +123,13 @@ def test_log_may_go_over_the_connection(protocol: str) -> None:
     ],
 )
 def test_interrupt_at_any_point_of_a_call_leaves_nothing_stuck(call: str, protocol: str) -> None:
-    scripts.run("interrupt_everywhere", call, protocol=protocol)
+    scripts.run("interrupt_everywhere", call, "press", protocol=protocol)
+
+
+@pytest.mark.parametrize("call", ["write", "reset", *wide("close_write", "stream-close", "close")])
+def test_a_signal_handler_that_uses_the_library_leaves_nothing_stuck(call: str) -> None:
+    """What it raises was raised here, and still interrupts the call that it came upon."""
+    scripts.run("interrupt_everywhere", call, "use")
 
 
 @pytest.mark.long
