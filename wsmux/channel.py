@@ -42,7 +42,7 @@ from .exceptions import (
 )
 from .inbox import Inbox
 from .keepalive import KeepAlive, measure
-from .memory import REPORT_STEP, Verdict, process_memory
+from .memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from .protocols.base import Message, Role
 from .protocols.carrier import Framing, Kind, Received, decode_close, encode_close
 from .sendqueue import SendInterrupted, SendQueue
@@ -108,6 +108,7 @@ class Channel:
         self.farewell = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
         self._reported = 0  # bytes allocated that were last reported to the process's sum
+        self._saves = False  # it reads into the smallest buffer
         self._paused = False  # nothing is read: see _limit_process_memory
         forks.register(self)
         register(self)
@@ -295,6 +296,7 @@ class Channel:
                 if (
                     not -REPORT_STEP < allocated < REPORT_STEP
                     or process_memory.total > self.config.max_process_buffer
+                    or self._saves
                     or self._paused
                 ):
                     self._limit_process_memory()
@@ -384,6 +386,8 @@ class Channel:
         many threads would fill more than the one that holds most, which is one of them, can free.
         """
         framing, limit = self._framing, self.config.max_process_buffer
+        self._saves = process_memory.total > limit * PRESSURE
+        framing.save_memory(self._saves)
         self._reported = framing.allocated()
         waits = framing.held() >= REPORT_STEP
         verdict = process_memory.report(self, self._reported, limit, waits=waits)

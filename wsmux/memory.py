@@ -13,7 +13,11 @@ import threading
 from enum import Enum, auto
 from typing import Protocol
 
-__all__ = ["REPORT_STEP", "Holder", "ProcessMemory", "Verdict", "process_memory"]
+__all__ = ["PRESSURE", "REPORT_STEP", "Holder", "ProcessMemory", "Verdict", "process_memory"]
+
+# The share of the limit above which everybody saves: buffers that only make reading faster stay
+# small, since nobody counts them.
+PRESSURE = 0.5
 
 # Bytes by which a holder may change before it reports: a lock for each message costs.
 REPORT_STEP = 16 * 1024

@@ -1,6 +1,7 @@
 """Send all but the end of one message on each of many connections, and hold them open.
 
-``python -m tests.load.half_messages WIRE COUNT``.
+``python -m tests.load.half_messages WIRE COUNT HOW``, where HOW is ``frame``, or ``fragments``:
+small ones, each whole, of a message without an end.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from urllib.parse import urlsplit
 
 import wsmux
 
-from ..faults.rawpeer import BINARY, RawPeer, raw_client
+from ..faults.rawpeer import BINARY, CONTINUATION, RawPeer, raw_client
 from .many_connections import echo
 from .measuring import MB, Peak, far_end, report, wait_until
 
 MESSAGE = 1024 * 1024
 SHORT = 64  # bytes that are never sent
 AT_ONCE = 64 * 1024
+FRAGMENT = 4000
 
 # Messages that fit the bound of the process.
 MOST = wsmux.Config().max_process_buffer // MESSAGE
 
 
-def main(protocol: str, count: str) -> dict[str, Any]:
+def main(protocol: str, count: str, how: str) -> dict[str, Any]:
     with far_end("echo", protocol) as far:
         port = urlsplit(far.url).port
         assert port is not None
@@ -35,14 +37,18 @@ def main(protocol: str, count: str) -> dict[str, Any]:
                 for _ in range(int(count)):
                     peer = raw_client(port)
                     peers.append(peer)
-                    peer.send(peer.frame(BINARY, b"", declared=MESSAGE))
+                    declared = MESSAGE if how == "frame" else None
+                    peer.send(peer.frame(BINARY, b"", fin=how == "frame", declared=declared))
                 piece = bytes(AT_ONCE)
+                if how == "fragments":
+                    piece = peers[0].frame(CONTINUATION, bytes(FRAGMENT), fin=False)
+                    piece *= AT_ONCE // len(piece)
                 alive = list(peers)
                 for _ in range((MESSAGE - SHORT) // AT_ONCE):
                     for peer in list(alive):
                         try:
                             peer.send(piece)
-                            sent += AT_ONCE
+                            sent += len(piece)
                         except OSError:
                             alive.remove(peer)
                 start = time.monotonic()

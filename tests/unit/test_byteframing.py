@@ -5,6 +5,7 @@ What both framings share, the receive buffer and the close payload, is tested he
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from wsmux.exceptions import FrameError, RemoteProtocolError
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.carrier import (
     LARGEST_BUFFER,
+    SAVING_BUFFER,
     SMALLEST_BUFFER,
     ByteFraming,
     Framing,
@@ -289,12 +291,38 @@ def test_a_released_buffer_is_gone(make: Callable[[], Framing]) -> None:
     assert (framing.held(), framing.allocated(), len(framing._buffer)) == (0, 0, 0)
 
 
+@FRAMINGS
+def test_where_memory_is_short_the_buffer_stays_small(make: Callable[[], Framing]) -> None:
+    framing = make()
+    framing.save_memory(True)
+    feed(framing, wire_of(framing, 4000) * (3 * LARGEST_BUFFER // 4000))
+    assert len(framing._buffer) == SAVING_BUFFER
+    framing.save_memory(False)
+    feed(framing, wire_of(framing, 4000) * (3 * LARGEST_BUFFER // 4000))
+    assert len(framing._buffer) == LARGEST_BUFFER
+    framing.save_memory(True)
+    assert len(framing._buffer) == SMALLEST_BUFFER
+
+
+@FRAMINGS
+def test_a_message_has_the_buffer_that_it_needs_where_memory_is_short(
+    make: Callable[[], Framing],
+) -> None:
+    framing = make()
+    framing.save_memory(True)
+    wire = wire_of(framing, 2 * SAVING_BUFFER)
+    assert len(feed(framing, wire)) == 1
+    assert len(framing._buffer) == SAVING_BUFFER
+
+
 def test_fragments_count_with_what_they_cost() -> None:
     receiver = WebSocketFraming(Role.CLIENT, LIMIT)
     first, rest = b"\x02\x01x", b"\x00\x01x"
     assert feed(receiver, first + 9 * rest) == []
-    assert receiver.held() == receiver.allocated() >= 10 * 40
-    assert feed(receiver, b"\x80\x00") == [(Kind.BINARY, 10 * b"x")]
+    assert receiver.held() == receiver.allocated() >= 10
+    assert feed(receiver, 990 * rest) == []
+    assert receiver.held() == receiver.allocated() >= sys.getsizeof(receiver._message) - 64
+    assert feed(receiver, b"\x80\x00") == [(Kind.BINARY, 1000 * b"x")]
     assert receiver.held() == 0
     feed(receiver, first + rest)
     receiver.fail(FrameError("too much", 1008))

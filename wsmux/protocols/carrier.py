@@ -37,9 +37,7 @@ KIB = 1024
 # An idle connection costs this much; a read that fills the buffer doubles it, up to the largest.
 SMALLEST_BUFFER = 16 * KIB
 LARGEST_BUFFER = 256 * KIB
-
-# What an object of bytes costs beside them, with its place in a list.
-OBJECT = 48
+SAVING_BUFFER = 64 * KIB  # where memory is short; one frame of ours fits
 
 # RFC 6455 section 5.5: the payload of a control frame, less the two bytes of a close code.
 MAX_CONTROL = 125
@@ -71,11 +69,13 @@ class Framing(ABC):
         filled: the last read left no room, so more is likely to be waiting.
         controls: there were others than messages in what ``received`` returned last.
         has_controls: the carrier can ping, and say that it ends; else its end of file says that.
-        pending: bytes of the fragments received of an incomplete message, with what they cost.
+        pending: bytes of memory that the fragments of an incomplete message take.
+        largest: bytes that the receive buffer may grow to where no message needs more.
     """
 
     has_controls = True
     pending = 0
+    largest = LARGEST_BUFFER
 
     def __init__(self, max_message_size: int) -> None:
         self.max_message_size = max_message_size
@@ -121,8 +121,8 @@ class Framing(ABC):
             self.failure = error.with_traceback(None)
         if self.failure is not None:
             self._drop()
-        if size > LARGEST_BUFFER and self._start == self._end:
-            self._move(LARGEST_BUFFER)  # a long message is not to be paid for by short ones
+        if size > self.largest and self._start == self._end:
+            self._move(self.largest)  # a long message is not to be paid for by short ones
         return frames
 
     def fail(self, failure: RemoteProtocolError) -> None:
@@ -158,7 +158,13 @@ class Framing(ABC):
         size = len(self._buffer)
         if self._wanted > size and 4 * (self._end - self._start) >= 3 * size:
             return min(2 * size, self._wanted)
-        return min(2 * size, LARGEST_BUFFER) if self.filled and size < LARGEST_BUFFER else size
+        return min(2 * size, self.largest) if self.filled and size < self.largest else size
+
+    def save_memory(self, saves: bool) -> None:
+        """Read into a small buffer where no message needs a larger one; or again into any."""
+        self.largest = SAVING_BUFFER if saves else LARGEST_BUFFER
+        if saves and len(self._buffer) > SAVING_BUFFER:
+            self.shrink()
 
     def shrink(self) -> None:
         """Give what a buffer has grown by, and does not need, back to the system."""

@@ -15,7 +15,7 @@ import struct
 
 from ..exceptions import FrameError
 from ..protocols.base import Buffer, Message, Role
-from ..protocols.carrier import OBJECT, Framing, Kind, Received, check_control
+from ..protocols.carrier import Framing, Kind, Received, check_control
 from .masking import mask, rotate
 
 __all__ = ["WebSocketFraming"]
@@ -69,14 +69,16 @@ class WebSocketFraming(Framing):
         self._masks = role is Role.CLIENT
         self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
         self._kind: Kind | None = None  # of the message whose fragments are coming
-        self._fragments: list[bytes] = []
-        self._fragments_size = 0
+        # What came of it. In one piece: a peer's small pieces, freed among those of others, would
+        # leave holes of as much again.
+        self._message = bytearray()
+        self._fragments = 0
         self._fragmented = 0  # messages that came in fragments
 
     def _drop(self) -> None:
         super()._drop()
-        self._fragments = []
-        self._fragments_size = self.pending = 0
+        self._message = bytearray()
+        self._fragments = self.pending = 0
 
     def incomplete(self, received: int) -> int | None:
         if self._kind is not None and self._keeps_boundaries:
@@ -113,7 +115,7 @@ class WebSocketFraming(Framing):
         masked = payload
         if self._wanted_mask:
             payload += 4
-        if size + self._fragments_size > self.max_message_size and first & _OPCODE < _CLOSE:
+        if size + len(self._message) > self.max_message_size and first & _OPCODE < _CLOSE:
             return self._too_big(first, size, masked, payload)
         stop = payload + size
         if stop > end:
@@ -133,7 +135,7 @@ class WebSocketFraming(Framing):
         elif first & _FIN and opcode:
             frames.append(_whole(Kind(opcode), data))
         else:
-            self._fragment(opcode, bool(first & _FIN), bytes(data), frames)
+            self._fragment(opcode, bool(first & _FIN), data, frames)
         return True
 
     def _check_head(self, first: int, second: int) -> None:
@@ -166,7 +168,7 @@ class WebSocketFraming(Framing):
         opcode = first & _OPCODE
         if self._keeps_boundaries or (self._kind or opcode) != _BINARY:
             raise FrameError(
-                f"message of at least {size + self._fragments_size} bytes is above the limit of "
+                f"message of at least {size + len(self._message)} bytes is above the limit of "
                 f"{self.max_message_size}",
                 1009,
             )
@@ -188,7 +190,7 @@ class WebSocketFraming(Framing):
             self._rest_key = rotate(self._rest_key, size)
         frames.append((_BINARY, data))
 
-    def _fragment(self, opcode: int, last: bool, data: bytes, frames: list[Received]) -> None:
+    def _fragment(self, opcode: int, last: bool, data: Buffer, frames: list[Received]) -> None:
         if opcode:
             self._kind = Kind(opcode)
             self._fragmented += 1
@@ -197,16 +199,16 @@ class WebSocketFraming(Framing):
             if last:
                 self._kind = None
             return
-        self._fragments.append(data)
-        self._fragments_size += len(data)
-        self.pending += len(data) + OBJECT
-        if len(self._fragments) > self.max_fragments:
+        self._message += data
+        self._fragments += 1
+        self.pending = len(self._message) * 9 // 8  # as large as CPython may have made it
+        if self._fragments > self.max_fragments:
             raise FrameError(f"message of more than {self.max_fragments} fragments", 1008)
         if last and self._kind is not None:
-            frames.append(_whole(self._kind, b"".join(self._fragments)))
+            frames.append(_whole(self._kind, self._message))
             self._kind = None
-            self._fragments = []
-            self._fragments_size = self.pending = 0
+            self._message = bytearray()
+            self._fragments = self.pending = 0
 
     def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
         head, body = message
