@@ -31,6 +31,13 @@ def test_many_are_one_message_where_boundaries_do_not_matter(
     assert control(together) == []
 
 
+def test_few_are_sent_as_they_are() -> None:
+    machine = yamux(Role.CLIENT)
+    for _ in range(FEW):
+        machine.open_stream()
+    assert len(control(machine)) == FEW
+
+
 def test_messages_of_the_native_wire_stay_apart() -> None:
     machine = native(Role.CLIENT)
     for _ in range(FEW + 1):

@@ -118,6 +118,16 @@ def test_a_window_that_took_just_so_long_does_not_grow(later: float, grows: bool
     assert bool(growth.grow(window, 1.0 + later, 0.5)) is grows
 
 
+@BOTH_ROLES
+def test_nothing_grows_before_anything_was_read(role: Role) -> None:
+    machine, _ = reading(role)
+    assert (machine.grow(1.0, RTT), outbox(machine)) == (0, [])
+
+
+def test_windows_of_the_native_wire_grow() -> None:
+    assert native(Role.CLIENT).grows
+
+
 def test_windows_of_js_ws_do_not_grow() -> None:
     assert not native(Role.CLIENT, JS_WS).grows
 

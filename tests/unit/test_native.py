@@ -155,6 +155,12 @@ def test_application_codes_of_the_native_wire_start_at_64() -> None:
     assert (machine.first_application_code, machine.refused_code) == (64, 3)
 
 
+@BOTH_ROLES
+@BOTH_DIALECTS
+def test_a_machine_knows_its_role(role: Role, dialect: Dialect) -> None:
+    assert native(role, dialect).role is role
+
+
 # Opening
 
 
@@ -332,11 +338,22 @@ def test_write_is_cut_to_the_frame_size(role: Role, local: bool) -> None:
 
 
 @BOTH_ROLES
-def test_whole_write_is_not_copied(role: Role) -> None:
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_whole_write_is_not_copied(role: Role, kind: type) -> None:
     machine, stream_id = opened(role, local=True)
-    body = b"x" * 500
+    body = kind(b"x" * 500)
     machine.send_data(stream_id, body)
     assert machine.data_to_send()[0][1] is body
+
+
+@BOTH_ROLES
+def test_each_frame_of_data_counts_once_and_what_is_not_sent_does_not(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, credit=5)
+    counts = []
+    for body in (b"abc", b"", b"defg", b"h"):
+        machine.send_data(stream_id, body)
+        counts.append(machine.data_frames)
+    assert counts == [1, 1, 2, 2]
 
 
 @BOTH_ROLES
@@ -401,6 +418,24 @@ def test_ack_of_zero_is_not_reported(role: Role) -> None:
     machine, stream_id = opened(role, local=False, credit=0)
     machine.receive_data(message(stream_id, ACK, uint32(0)))
     assert machine.events() == []
+
+
+@BOTH_ROLES
+@EITHER_OPENER
+def test_ack_of_zero_is_charged_as_a_message_that_changes_nothing(role: Role, local: bool) -> None:
+    machine, stream_id = opened(role, local=local, max_empty_frames=1)
+    wire = message(stream_id, ACK, uint32(0))
+    machine.receive_data(wire)
+    assert machine.empty_messages == 1
+    with pytest.raises(FrameError, match="frames that change nothing"):
+        machine.receive_data(wire)
+
+
+@BOTH_ROLES
+def test_ack_of_zero_that_answers_a_stream_is_no_empty_message(role: Role) -> None:
+    machine = native(role)
+    machine.receive_data(message(machine.open_stream(), ACK, uint32(0)))
+    assert machine.empty_messages == 0
 
 
 @BOTH_ROLES
@@ -1024,6 +1059,37 @@ def test_refusal_reaches_the_opener(role: Role) -> None:
 
 
 @BOTH_ROLES
+@pytest.mark.parametrize("direction", [READ, WRITE], ids=["read", "write"])
+def test_code_3_for_either_half_rejects_the_stream(role: Role, direction: bytes) -> None:
+    machine = native(role)
+    stream_id = machine.open_stream()
+    machine.receive_data(message(stream_id, ERROR, direction + b"\x03"))
+    assert machine.events() == [StreamRejected(stream_id, 3, "nobody took it there")]
+
+
+@BOTH_ROLES
+@BOTH_DIALECTS
+def test_the_stream_behind_too_many_refused_ones_is_a_flood(role: Role, dialect: Dialect) -> None:
+    machine = native(role, dialect, max_resets=1)
+    for index in range(2):
+        stream_id = id_of(other(role), index)
+        machine.receive_data(message(stream_id, ACK, uint32(9), dialect))
+        machine.refuse(stream_id, machine.refused_code)
+    with pytest.raises(FrameError, match="streams that had to be refused"):
+        machine.receive_data(message(id_of(other(role), 2), ACK, uint32(9), dialect))
+
+
+@BOTH_ROLES
+def test_a_stream_is_refused_once(role: Role) -> None:
+    machine = native(role, max_resets=1)
+    machine.receive_data(message(id_of(other(role)), ACK, uint32(9)))
+    for _ in range(3):
+        machine.refuse(id_of(other(role)), 3)
+    machine.receive_data(message(id_of(other(role), 1), ACK, uint32(9)))
+    assert machine.open_streams() == 1
+
+
+@BOTH_ROLES
 def test_refusal_of_the_shipped_dialect_looks_like_code_0(role: Role) -> None:
     events, _ = refused(role, JS_WS)
     stream_id = id_of(role)
@@ -1295,6 +1361,33 @@ def test_stopping_to_read_is_no_reset_in_js_ws(role: Role) -> None:
 
 
 @BOTH_ROLES
+@BOTH_DIALECTS
+def test_a_stream_that_is_reset_in_both_directions_is_charged_once(
+    role: Role, dialect: Dialect
+) -> None:
+    machine = native(role, dialect, max_resets=1)
+    first, second = (id_of(other(role), index) for index in range(2))
+    for stream_id in (first, second):
+        machine.receive_data(message(stream_id, ACK, uint32(9), dialect))
+    for direction in (READ, WRITE):
+        machine.receive_data(message(first, ERROR, direction + b"\x05", dialect))
+    assert machine.open_streams() == 1
+    with pytest.raises(FrameError, match="too many resets: Config.max_resets is 1"):
+        machine.receive_data(message(second, ERROR, READ + b"\x05", dialect))
+
+
+@BOTH_ROLES
+@BOTH_DIALECTS
+def test_resets_of_streams_opened_here_are_not_charged(role: Role, dialect: Dialect) -> None:
+    machine = native(role, dialect, max_resets=1)
+    for _ in range(5):
+        stream_id = machine.open_stream()
+        for direction in (READ, WRITE):
+            machine.receive_data(message(stream_id, ERROR, direction + b"\x05", dialect))
+    assert machine.open_streams() == 0
+
+
+@BOTH_ROLES
 @pytest.mark.parametrize("end", [READ + b"\x00", WRITE + b"\x01"])
 def test_other_errors_are_resets_in_js_ws(role: Role, end: bytes) -> None:
     machine = native(role, JS_WS, max_resets=1)
@@ -1435,6 +1528,26 @@ def test_what_was_taken_to_be_sent_is_taken_once(role: Role) -> None:
     machine.open_stream()
     assert len(outbox(machine)) == 1
     assert outbox(machine) == []
+
+
+@BOTH_ROLES
+def test_a_machine_has_output_until_all_of_it_was_taken(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    assert machine.has_output() is False
+    machine.send_data(stream_id, b"data")
+    assert machine.has_output() is True
+    data(machine)
+    assert machine.has_output() is False
+    machine.reset_read(stream_id, 5)
+    assert machine.has_output() is True
+    control(machine)
+    assert machine.has_output() is False
+
+
+@BOTH_ROLES
+def test_nothing_is_ever_incomplete_where_the_carrier_keeps_boundaries(role: Role) -> None:
+    machine, _ = opened(role, local=True)
+    assert (machine.incomplete(), machine.held()) == (None, 0)
 
 
 # The dialect of the shipped package
