@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import Kind, decode_close
+from wsmux.protocols.carrier import OBJECT, Kind, decode_close
 from wsmux.websocket import framing as framing_module
 from wsmux.websocket.framing import WebSocketFraming
 
@@ -385,6 +385,28 @@ def test_fragments_above_the_limit_are_refused_by_the_last_head(role: Role) -> N
 
 
 @BOTH_ROLES
+@pytest.mark.parametrize(("last", "taken"), [(200, True), (201, False)])
+def test_all_fragments_of_a_message_count_towards_its_limit(
+    role: Role, last: int, taken: bool
+) -> None:
+    receiver = framing(role, 1000)
+    wire = frame(role, Kind.BINARY, b"x" * 400, fin=False)
+    wire += frame(role, CONTINUATION, b"y" * 400, fin=False)
+    assert len(feed(receiver, wire + frame(role, CONTINUATION, b"z" * last))) == taken
+    assert (receiver.failure is None) is taken
+
+
+@BOTH_ROLES
+def test_a_message_in_fragments_is_held_with_what_each_of_them_costs(role: Role) -> None:
+    receiver = framing(role)
+    held = []
+    for opcode, fin in ((Kind.BINARY, False), (CONTINUATION, False), (CONTINUATION, True)):
+        feed(receiver, frame(role, opcode, b"abc", fin=fin))
+        held.append(receiver.held())
+    assert held == [3 + OBJECT, 2 * (3 + OBJECT), 0]
+
+
+@BOTH_ROLES
 @CONTROL_OPCODES
 def test_control_frame_does_not_count_towards_the_message(role: Role, opcode: Kind) -> None:
     receiver = framing(role, 100)
@@ -425,6 +447,51 @@ def test_fragments_of_a_message_are_not_counted_with_the_next(role: Role) -> Non
     receiver = framing(role, max_fragments=2)
     once = frame(role, Kind.BINARY, b"a", fin=False) + frame(role, CONTINUATION, b"b")
     assert feed(receiver, once * 4) == [(Kind.BINARY, b"ab")] * 4
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize(("fragments", "taken"), [(1024, True), (1025, False)])
+def test_a_message_has_1024_fragments_at_most_where_nothing_else_is_said(
+    role: Role, fragments: int, taken: bool
+) -> None:
+    receiver = WebSocketFraming(role, LIMIT)
+    wire = frame(role, Kind.BINARY, b"x", fin=False)
+    wire += frame(role, CONTINUATION, b"x", fin=False) * (fragments - 2)
+    frames = feed(receiver, wire + frame(role, CONTINUATION, b"x"))
+    assert (frames == [(Kind.BINARY, b"x" * fragments)]) is taken
+    assert (receiver.failure is None) is taken
+
+
+@BOTH_ROLES
+def test_nothing_of_a_message_is_held_once_a_rule_was_broken(role: Role) -> None:
+    receiver = framing(role)
+    feed(receiver, frame(role, Kind.BINARY, b"one", fin=False))
+    assert receiver.held() > 0
+    feed(receiver, frame(role, Kind.BINARY, b"two"))
+    assert receiver.failure is not None
+    assert receiver.held() == receiver.allocated() == 0
+
+
+@BOTH_ROLES
+def test_room_is_made_for_just_the_frame_that_is_coming(role: Role) -> None:
+    """Where it stands behind another in a buffer that is full."""
+    receiver = framing(role)
+    wire = frame(role, Kind.BINARY, b"x" * 100) + frame(role, Kind.BINARY, b"y" * 20_000)
+    full = len(receiver.get_buffer())
+    feed(receiver, wire[:full])
+    assert len(receiver.get_buffer()) == len(wire) - full
+
+
+@BOTH_ROLES
+@CONTROL_OPCODES
+def test_control_frames_among_what_was_received_last_are_told(role: Role, opcode: Kind) -> None:
+    receiver = framing(role)
+    message = frame(role, Kind.BINARY, b"x")
+    told = []
+    for wire in (message, message + frame(role, opcode) + message, message):
+        feed(receiver, wire)
+        told.append(receiver.controls)
+    assert told == [False, True, False]
 
 
 def work(role: Role, fragments: int, chunk: int | None) -> int:
