@@ -344,10 +344,22 @@ def test_a_batch_ends_with_the_frame_that_fills_it(stand: Stand) -> None:
         assert stand.queue.queued_bytes_locked() == 2
 
 
-def test_a_frame_cut_by_the_socket_goes_on_where_it_was_cut(stand: Stand) -> None:
+def test_a_batch_is_as_large_where_frames_are_small(stand: Stand) -> None:
+    config = wsmux.Config(max_frame_size=1000)
+    stand.queue = SendQueue(stand.valve, Words(), config, stand.mutex, stand.io_thread)
+    stand.add(3, 1000)
+    stand.let_out(0)
+    with stand.mutex:
+        assert stand.queue.queued_bytes_locked() == 0
+
+
+@pytest.mark.parametrize("sizes", [(2, 1, 4, 1, 3, 1), (3, 3, 3, 3), (6, 3, 3), (11, 1)])
+def test_a_frame_cut_by_the_socket_goes_on_where_it_was_cut(
+    stand: Stand, sizes: tuple[int, ...]
+) -> None:
     with stand.mutex:
         stand.queue.add_data_locked([(b"abc", b"def"), (b"ghi", b"jkl")])
-    assert b"".join(stand.let_out(size) for size in (2, 1, 4, 1, 3, 1)) == b"abcdefghijkl"
+    assert b"".join(stand.let_out(size) for size in sizes) == b"abcdefghijkl"
     assert stand.queue.bytes_sent == 12
     assert not stand.queue.has_output()
 
@@ -373,6 +385,24 @@ def test_each_kind_of_frame_is_encoded_as_such(stand: Stand) -> None:
             stand.queue.add_data_locked([(text, b"")], kind)
     assert stand.let_out(100) == b"aTEXT bCLOSE c;d"
     assert [(kind, message[0]) for kind, message, _ in shown] == frames
+
+
+def test_a_pong_is_shown_as_it_goes_out(stand: Stand) -> None:
+    shown: list[Frame] = []
+    stand.queue.tap = shown.extend
+    stand.pong([b"x"])
+    assert stand.let_out(100) == b"PONG x;"
+    assert shown == [(Kind.PONG, (b"x", b""), 0)]
+
+
+def test_what_the_carrier_has_no_word_for_leaves_nothing_to_do(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Words, "encode_control", lambda *_: b"")
+    stand.pong([b"x"])
+    assert stand.queue.flush(0, None, None) is True
+    assert stand.queue.wants_io is False
+    assert not stand.queue.has_output()
 
 
 # After the end
@@ -496,6 +526,19 @@ def test_a_sender_waits_until_the_socket_takes_more(
         stand.queue.flush(2, Deadline(60), None)
 
 
+def test_an_interrupt_behind_a_wait_is_one_of_the_send(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> None:
+        stand.valve.failure = KeyboardInterrupt()
+
+    monkeypatch.setattr("wsmux.sendqueue.wait_writable", wait)
+    stand.add(1)
+    with pytest.raises(SendInterrupted):
+        stand.queue.flush(1, Deadline(60), None)
+    assert not stand.queue.has_output()
+
+
 def test_an_interrupted_wait_leaves_the_frames_to_the_io_thread(stand: Stand) -> None:
     def interrupted() -> bool:
         raise KeyboardInterrupt
@@ -522,6 +565,23 @@ def test_a_slow_socket_is_given_small_turns(stand: Stand, monkeypatch: pytest.Mo
     with stand.mutex:
         assert stand.queue.queued_bytes_locked() == LEAST_TURN // 2
         assert stand.queue.turn_locked(Share(), FRAME, False) == LEAST_TURN
+
+
+def test_a_socket_with_nothing_to_take_is_not_slow(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passes between the end of one message and the next is nobody's fault."""
+    clock = SimpleNamespace(monotonic=lambda: 0.0)
+    monkeypatch.setattr("wsmux.sendqueue.time", clock)
+    for now in (0.0, 100.0):
+        clock.monotonic = lambda now=now: now
+        stand.add(1)
+        stand.let_out(0)
+        clock.monotonic = lambda now=now: now + 0.001
+        assert len(stand.let_out(FRAME)) == FRAME
+    assert stand.valve.limits == []
+    with stand.mutex:
+        assert stand.queue.turn_locked(Share(), FRAME, False) == FRAME
 
 
 def test_a_failed_send_voids_what_was_with_the_socket(stand: Stand) -> None:
