@@ -128,3 +128,16 @@ def test_a_second_reader_is_refused(streams: Joined, spawn: Spawn) -> None:
 
 def test_nothing_is_wanted_of_an_empty_buffer(streams: Joined) -> None:
     assert streams.far.fill(bytearray()) == 0
+
+
+def test_a_second_reader_does_not_get_what_the_first_one_waits_with(
+    streams: Joined, spawn: Spawn
+) -> None:
+    reading = spawn(filled, streams.far, 10)
+    wait_for_reader(streams.far.connection)
+    streams.near.write(b"01234")
+    wait_for(lambda: streams.far._entry.buffer.size == 5)
+    with pytest.raises(wsmux.ConcurrencyError):
+        streams.far.read(1)
+    streams.near.write(b"56789")
+    assert reading.result(WAIT) == b"0123456789"

@@ -141,6 +141,20 @@ def test_an_end_frees_the_writer_that_waits_for_a_full_socket(
         writing.result(AT_ONCE)
 
 
+def test_a_second_writer_is_refused_while_the_first_waits_for_a_full_socket(
+    meeting: Meeting, spawn: Spawn
+) -> None:
+    """Between two of its frames, too, nobody else's bytes may come."""
+    (stream,) = meeting.open(1)
+    writing = spawn(stream.write, bytes(BULK))
+    wait_for(meeting.holder_waits)
+    with pytest.raises(wsmux.ConcurrencyError):
+        stream.write(b"x")
+    stream.reset(64)
+    with pytest.raises(wsmux.StreamReset):
+        writing.result(AT_ONCE)
+
+
 # A writer whose frame another thread sends
 
 

@@ -6,12 +6,15 @@ Every test runs in the four wires over every carrier with both ends here.
 from __future__ import annotations
 
 import gc
+import socket
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import wsmux
 
+from ..unit.bymux_tools import CLOSE, CREDIT, STOP_READ, WRITE, overall, packet
 from ..wires import NAMES, wire_of
 from .carriers import Ends
 from .conftest import Join, Spawn
@@ -99,6 +102,31 @@ def test_halves_close_one_by_one(streams: Joined) -> None:
     with pytest.raises(ValueError, match="writing half"):
         streams.near.write(b"x")
     streams.near.close_read()
+    with pytest.raises(ValueError, match="reading half"):
+        streams.near.read(1)
+
+
+def test_streams_that_use_an_id_one_after_the_other_both_have_it() -> None:
+    """As a peer of Bymux may."""
+    ours, theirs = socket.socketpair()
+    with theirs, wsmux.from_socket(ours, role="server", protocol="bymux") as connection:
+        theirs.sendall(overall(CREDIT, 9))
+        for _ in range(2):
+            theirs.sendall(overall(WRITE, 6) + packet(CLOSE, 6) + packet(STOP_READ, 6))
+            with connection.accept_stream(WAIT) as stream:
+                assert stream.id == 6
+                assert stream.read() == b""
+            wait_for(lambda: connection.stats().streams == 0)
+        connection.abort()
+
+
+def test_halves_closed_here_say_so_when_the_connection_has_ended_too(streams: Joined) -> None:
+    streams.near.close_write()
+    streams.near.close_read()
+    streams.near.connection.abort()
+    assert streams.near.connection.wait_closed(WAIT)
+    with pytest.raises(ValueError, match="writing half"):
+        streams.near.write(b"x")
     with pytest.raises(ValueError, match="reading half"):
         streams.near.read(1)
 
@@ -217,6 +245,14 @@ def test_own_close_wins_over_a_reset_by_the_peer(streams: Joined) -> None:
         streams.near.read()
 
 
+def test_own_close_wins_over_a_writing_half_that_failed(streams: Joined) -> None:
+    streams.far.reset()
+    check_write_of_reset(streams.near)
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed"):
+        streams.near.write(b"x")
+
+
 def test_resetting_twice_keeps_the_stream_reset(streams: Joined) -> None:
     streams.near.reset(64)
     streams.near.reset(65)
@@ -309,6 +345,27 @@ def test_a_read_out_of_time_is_a_timeout(streams: Joined) -> None:
     streams.far.write(b"x")
     streams.near.timeout = WAIT
     assert streams.near.read(1) == b"x"
+
+
+def test_the_timeout_of_a_read_to_the_end_is_for_all_of_it(
+    streams: Joined, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second piece comes soon enough behind the first, but not behind the call."""
+    now = 0.0
+    streams.near.timeout = 10
+    connection, entry = streams.near.connection, streams.near._entry
+    with monkeypatch.context() as patch:
+        patch.setattr("wsmux.deadlines.time", SimpleNamespace(monotonic=lambda: now))
+        reading = spawn(streams.near.read)
+        wait_for_reader(connection)
+        now = 8.0
+        streams.far.write(b"x")
+        wait_for(lambda: entry.received == 1 and not entry.buffer.size)
+        wait_for_reader(connection)
+        now = 11.0
+        streams.far.write(b"y")
+        with pytest.raises(TimeoutError, match="^read of stream"):
+            reading.result(WAIT)
 
 
 def test_a_timeout_of_zero_takes_what_is_there(streams: Joined) -> None:
