@@ -90,6 +90,16 @@ def test_reading_after_close_is_a_value_error(streams: Joined, call: str) -> Non
         getattr(streams.near, call)()
 
 
+def test_reading_after_close_is_a_value_error_behind_the_end_of_the_peer_too(
+    streams: Joined,
+) -> None:
+    streams.far.close_write()
+    assert streams.near.read() == b""
+    streams.near.close()
+    with pytest.raises(ValueError, match="closed"):
+        streams.near.read()
+
+
 @pytest.mark.parametrize("data", [b"x", b""])
 def test_writing_after_close_is_a_value_error(streams: Joined, data: bytes) -> None:
     streams.near.close()
@@ -258,6 +268,29 @@ def test_resetting_twice_keeps_the_stream_reset(streams: Joined) -> None:
     streams.near.reset(65)
     assert streams.near.closed
     check_read_of_reset(streams.far, code=64)
+
+
+def test_a_close_behind_a_reset_leaves_the_stream_reset(streams: Joined) -> None:
+    streams.near.reset(64)
+    streams.near.close()
+    for call in (lambda: streams.near.read(1), lambda: streams.near.write(b"x")):
+        with pytest.raises(wsmux.StreamReset) as error:
+            call()
+        assert (error.value.code, error.value.side) == (64, "local")
+
+
+def test_an_exception_behind_a_close_leaves_the_stream_closed(streams: Joined) -> None:
+    def close_and_fail() -> None:
+        with streams.near:
+            streams.near.write(b"a whole file")
+            streams.near.close()
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        close_and_fail()
+    with pytest.raises(ValueError, match="closed"):
+        streams.near.write(b"x")
+    assert streams.far.read() == b"a whole file"
 
 
 def test_a_with_block_left_by_an_exception_resets(streams: Joined) -> None:
