@@ -10,12 +10,13 @@ import pytest
 import wsmux
 from wsmux.bell import Bell, borrow
 from wsmux.channel import Channel
+from wsmux.config import SMALLEST_WINDOW
 from wsmux.entry import Entry, write_closed
 from wsmux.pings import Pings
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.events import OpenPermitted
 from wsmux.reasons import Reasons
-from wsmux.streamtable import StreamTable
+from wsmux.streamtable import PRESSURE, StreamTable
 from wsmux.transports.wires import wire
 from wsmux.waiter import Waiter
 
@@ -287,6 +288,95 @@ def test_a_peer_that_reads_no_further_wakes_the_writer_alone(name: str) -> None:
     assert isinstance(error, wsmux.StreamWriteClosed)
     assert error.stream_id == stream_id
     assert entry.read_failure is None
+
+
+# What is unread
+
+
+def written(ends: Ends, stream_id: int, data: bytes) -> list[Bell]:
+    """Send bytes from the client; return whom the server wakes."""
+    assert ends.client.machine.send_data(stream_id, data) == len(data)
+    return told(ends)
+
+
+def test_bytes_are_unread_until_they_are_read_or_dropped(name: str) -> None:
+    ends = Ends(name)
+    entry, _, stream_id = watched(ends)
+    ends.client.take(ends.server)
+    written(ends, stream_id, b"12345")
+    counts = [ends.server.table.unread]
+    ends.server.table.consumed(entry, len(entry.buffer.take(2)))
+    counts.append(ends.server.table.unread)
+    ends.server.table.drop_unread(entry)
+    counts.append(ends.server.table.unread)
+    assert counts == [5, 3, 0]
+
+
+def test_a_reader_is_woken_for_as_much_as_it_waits_for(name: str) -> None:
+    ends = Ends(name)
+    entry, (reader, _), stream_id = watched(ends)
+    ends.client.take(ends.server)
+    assert written(ends, stream_id, b"1") == []  # nobody reads
+    entry.reading, entry.enough = True, 3
+    assert written(ends, stream_id, b"2") == []
+    assert written(ends, stream_id, b"3") == [reader]
+
+
+def test_a_stream_that_ended_counts_until_it_is_read(name: str) -> None:
+    ends = Ends(name)
+    table = ends.server.table
+    small, _, first = watched(ends)
+    large, _, second = watched(ends)
+    ends.client.take(ends.server)
+    written(ends, first, b"123")
+    written(ends, second, b"12345")
+    for machine in (ends.client.machine, ends.server.machine):
+        machine.close_write(second, START)
+    for _ in range(3):
+        ends.client.take(ends.server, START + 60)
+        ends.server.take(ends.client, START + 60)
+        ends.server.apply()
+    assert table.largest() is large
+    table.consumed(large, len(large.buffer.take(1)))
+    assert table.largest() is large
+    table.consumed(large, len(large.buffer.take(4)))
+    assert table.largest() is small
+
+
+@pytest.mark.parametrize(
+    ("short", "receive_window", "window"),
+    [
+        (1, 2**18, 2**18),
+        (0, 2**18, SMALLEST_WINDOW),
+        (0, SMALLEST_WINDOW - 1, SMALLEST_WINDOW - 1),
+    ],
+)
+def test_a_new_stream_gets_the_smallest_window_from_so_much_unread_on(
+    short: int, receive_window: int, window: int
+) -> None:
+    side = Side("wsmux", Role.CLIENT, receive_window=receive_window)
+    side.table.unread = int(wsmux.Config().max_connection_buffer * PRESSURE) - short
+    assert side.table.open(START).window == window
+
+
+def test_a_stream_that_holds_too_much_ends_with_code_2_and_the_reason(name: str) -> None:
+    ends = Ends(name)
+    entry, bells, _ = watched(ends)
+    wakes: list[Bell] = []
+    ends.server.table.shed(entry, "too much", wakes)
+    assert wakes == bells
+    for failure in (entry.read_failure, entry.write_failure):
+        assert failure is not None
+        error = failure()
+        assert isinstance(error, wsmux.StreamReset)
+        assert error.code == 2
+        assert "too much" in str(error)
+
+
+def test_streams_opened_here_are_counted(name: str) -> None:
+    ends = Ends(name)
+    ends.open(3)
+    assert (ends.client.table.opened, ends.server.table.opened) == (3, 0)
 
 
 # What was dropped
