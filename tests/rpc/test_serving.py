@@ -123,8 +123,9 @@ def test_a_shutdown_ends_connections_that_have_not_greeted(gate: Gate) -> None:
 # Unix sockets
 
 
-def test_a_unix_socket_is_served(gate: Gate, tmp_path: Path) -> None:
-    path = tmp_path / "with space"
+@pytest.mark.parametrize("name", ["river", "with space", "100%25", "a#b", "a?b"])
+def test_a_unix_socket_is_served(gate: Gate, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
     with rpc.serve([offered(gate)], path=str(path)) as server:
         assert (server.host, server.port) == (str(path), 0)
         with rpc.connect(server.url) as client:
@@ -157,6 +158,16 @@ def test_a_file_is_no_unix_socket_to_replace(gate: Gate, tmp_path: Path) -> None
 def test_a_unix_socket_may_be_gone_at_the_end(gate: Gate, tmp_path: Path) -> None:
     with rpc.serve([offered(gate)], path=str(tmp_path / "river")):
         os.unlink(tmp_path / "river")
+
+
+def test_what_came_to_its_place_after_the_end_is_no_unix_socket_to_remove(
+    gate: Gate, tmp_path: Path
+) -> None:
+    path = tmp_path / "river"
+    with rpc.serve([offered(gate)], path=str(path)) as server:
+        server.shutdown()
+        path.write_text("precious")
+    assert path.read_text() == "precious"
 
 
 # Shutting down

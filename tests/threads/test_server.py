@@ -16,7 +16,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.acceptor import Acceptor
+from wsmux.acceptor import DRAIN, Acceptor
 
 from ..certificates import Certificates
 from ..wires import NAMES, WIRES
@@ -151,6 +151,31 @@ def test_more_connections_than_allowed_get_503() -> None:
         wait_for(lambda: not server.connections)
         wait_for(lambda: not server._threads)
         wsmux.connect(server.url).close()
+
+
+def test_a_full_server_says_nothing_to_a_client_before_tls(certificates: Certificates) -> None:
+    with wsmux.serve(idle, ssl_context=certificates.server, max_connections=1) as server:
+        place = server.host, server.port
+        with socket.create_connection(place, timeout=WAIT):
+            wait_for(lambda: len(server._threads) == 1)
+            with socket.create_connection(place, timeout=WAIT) as late:
+                assert late.recv(100) == b""
+
+
+def test_a_connection_that_is_served_is_no_longer_in_its_opening(
+    certificates: Certificates,
+) -> None:
+    with (
+        wsmux.serve(idle, ssl_context=certificates.server) as server,
+        wsmux.connect(server.url, ssl_context=certificates.client),
+    ):
+        wait_for(lambda: len(server.connections) == 1)
+        assert not server._opening
+
+
+def test_a_port_where_somebody_listens_is_not_shared_unasked() -> None:
+    with wsmux.serve(idle) as server, pytest.raises(OSError, match="in use"):
+        wsmux.serve(idle, port=server.port)
 
 
 def test_a_client_without_a_common_subprotocol_gets_400() -> None:
@@ -311,6 +336,41 @@ def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) 
         opened[0].accept_stream(WAIT)
     check_end(error.value, service, 1001, "server shutdown")
     opened[0].close()
+
+
+def test_a_with_block_gives_time_to_what_runs_unless_an_exception_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float | None] = []
+    shutdown = wsmux.Server.shutdown
+
+    def noted(server: wsmux.Server, timeout: float | None) -> None:
+        given.append(timeout)
+        shutdown(server, timeout)
+
+    monkeypatch.setattr(wsmux.Server, "shutdown", noted)
+    with wsmux.serve(idle):
+        pass
+    with pytest.raises(ArithmeticError), wsmux.serve(idle):
+        raise ArithmeticError
+    assert given == [DRAIN, 0.0]
+
+
+def test_a_shutdown_that_fails_has_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError
+
+    server = wsmux.serve(idle)
+    with monkeypatch.context() as patch:
+        patch.setattr(wsmux.Server, "_end", fail)
+        with pytest.raises(ArithmeticError):
+            server.shutdown()
+    try:
+        spawn(server.serve_forever).result(WAIT)
+    finally:
+        server.shutdown()
 
 
 def test_it_serves_ipv6_too() -> None:
