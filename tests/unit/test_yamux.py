@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wsmux.config import Config
-from wsmux.exceptions import LocalProtocolError
+from wsmux.exceptions import LocalProtocolError, StreamsExhausted
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import (
     CreditGranted,
@@ -131,8 +131,9 @@ def test_no_id_is_left_after_the_last() -> None:
     machine = yamux(Role.CLIENT)
     machine._next_id = 2**32 - 1
     machine.open_stream()
-    with pytest.raises(LocalProtocolError, match="used up"):
+    with pytest.raises(StreamsExhausted, match="used up") as caught:
         machine.open_stream()
+    assert caught.value.bits == 31
 
 
 # Accepting
@@ -252,6 +253,16 @@ def test_streams_beyond_the_limit_are_reset() -> None:
     assert outbox(machine) == [window(3, 0, RST)]
 
 
+def test_accepted_streams_count_against_the_limit() -> None:
+    machine = yamux(Role.SERVER, max_streams=2)
+    for stream_id in (1, 3):
+        machine.receive_data(window(stream_id, 0, SYN))
+        machine.accept(stream_id, INITIAL)
+    outbox(machine)
+    machine.receive_data(window(5, 0, SYN))
+    assert outbox(machine) == [window(5, 0, RST)]
+
+
 def test_streams_of_this_side_do_not_count_against_the_limit() -> None:
     machine = yamux(Role.SERVER, max_streams=1)
     machine.open_stream()
@@ -359,6 +370,28 @@ def test_nothing_is_sent_without_credit() -> None:
     assert not machine.has_output()
 
 
+def test_no_more_bytes_are_sent_than_there_is_credit_for() -> None:
+    machine, stream_id = exhausted()
+    machine.receive_data(window(stream_id, 5))
+    machine.send_data(stream_id, b"too much")
+    assert outbox(machine) == [data_frame(stream_id, b"too m")]
+
+
+@pytest.mark.parametrize("most", [100, 64 * KIB])
+def test_no_more_bytes_are_sent_than_a_frame_carries(most: int) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True, max_frame_size=most)
+    machine.send_data(stream_id, b"a" * most + b"b")
+    assert outbox(machine) == [data_frame(stream_id, b"a" * most)]
+
+
+def test_each_data_frame_sent_is_counted() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    assert machine.data_frames == 0
+    machine.send_data(stream_id, b"one")
+    machine.send_data(stream_id, b"two")
+    assert machine.data_frames == 2
+
+
 def test_credit_that_comes_to_none_is_reported() -> None:
     machine, stream_id = exhausted()
     machine.receive_data(window(stream_id, 5))
@@ -407,6 +440,12 @@ def test_frames_that_change_nothing_are_counted() -> None:
     machine, stream_id = opened(Role.CLIENT, local=True)
     machine.receive_data(data_frame(stream_id) + window(stream_id) + data_frame(99) + window(99))
     assert (machine.empty_messages, machine.events(), outbox(machine)) == (4, [], [])
+
+
+def test_credit_for_no_stream_is_not_counted_as_empty() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.receive_data(window(9, 1))
+    assert machine.empty_messages == 0
 
 
 @pytest.mark.parametrize("step", [1, 5, 11, 12, 13])
@@ -578,6 +617,12 @@ def test_a_code_beyond_32_bits_is_refused(code: int) -> None:
     assert (machine.open_streams(), outbox(machine)) == (1, [])
 
 
+def test_the_largest_code_of_a_reset_has_32_bits() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.reset_write(stream_id, 2**32 - 1)
+    assert outbox(machine) == [window(stream_id, 2**32 - 1, RST)]
+
+
 @both
 def test_rst_aborts_reading_and_stops_writing(role: Role, local: bool) -> None:
     machine, stream_id = opened(role, local=local)
@@ -679,6 +724,19 @@ def test_the_peers_end_is_not_reported_to_who_reads_no_further() -> None:
     assert machine.events() == [StreamFinished(stream_id)]
 
 
+def test_reading_no_further_behind_the_end_returns_no_credit() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(data_frame(stream_id, bytes(INITIAL), FIN))
+    machine.close_read(stream_id)
+    assert not machine.has_output()
+
+
+def test_reading_no_further_from_a_forgotten_stream_does_nothing() -> None:
+    machine = yamux(Role.CLIENT)
+    machine.close_read(1)
+    assert not machine.has_output()
+
+
 @pytest.mark.parametrize("read_first", [True, False])
 def test_a_stream_closed_here_is_reset_when_its_peer_takes_too_long(read_first: bool) -> None:
     machine, stream_id = opened(Role.CLIENT, local=True, close_timeout=10.0)
@@ -707,6 +765,30 @@ def test_a_stream_whose_peer_ends_in_time_is_not_reset() -> None:
     assert machine.next_timer() is None
     machine.handle_timer(1000.0)
     assert not machine.has_output()
+
+
+def test_a_stream_whose_peer_ends_while_the_clock_runs_is_not_reset() -> None:
+    machine, stream_id = opened(Role.SERVER, local=False, close_timeout=10.0)
+    machine.close_read(stream_id)
+    machine.close_write(stream_id, 0.0)
+    machine.handle_timer(0.0)
+    machine.receive_data(window(stream_id, 0, FIN))
+    machine.receive_data(window(stream_id, 0, SYN))  # the id is used again
+    machine.events()
+    machine.handle_timer(1000.0)
+    assert (machine.events(), machine.open_streams()) == ([], 1)
+
+
+@pytest.mark.parametrize("half", ["reading", "writing"])
+def test_a_stream_with_one_half_closed_is_not_reset(half: str) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True, close_timeout=10.0)
+    if half == "reading":
+        machine.close_read(stream_id)
+    else:
+        machine.close_write(stream_id, 0.0)
+    machine.handle_timer(0.0)
+    machine.handle_timer(1000.0)
+    assert (machine.events(), machine.open_streams()) == ([], 1)
 
 
 # Pings

@@ -167,6 +167,11 @@ STARTS: dict[str, Callable[[Role], YamuxProtocol]] = {
         lambda m: m.go_away(0),
         lambda m: m.receive_data(data_frame(THEIRS[role], bytes(100), SYN)),
     ),
+    "one refused with credit": lambda role: after(
+        new(role),
+        lambda m: m.go_away(0),
+        lambda m: m.receive_data(window(THEIRS[role], 100, SYN)),
+    ),
     "one byte left": lambda role: local(role, data_frame(OWN[role], bytes(INITIAL - 1))),
     "no byte left": lambda role: local(role, data_frame(OWN[role], bytes(INITIAL))),
     "one byte to drop": lambda role: new(role, data_frame(7, bytes(INITIAL - 1))),
@@ -537,6 +542,7 @@ def no_stream() -> Iterator[Case]:
         ("reset here", under_way),
         ("reset there", under_way),
         ("one refused", under_way),
+        ("one refused with credit", 2 * INITIAL),
     ]
     for start, most in rows:
         for stream_id in (1, 2, 7, LARGEST):
