@@ -442,9 +442,10 @@ def test_frames_that_change_nothing_are_counted() -> None:
     assert (machine.empty_messages, machine.events(), outbox(machine)) == (4, [], [])
 
 
-def test_credit_for_no_stream_is_not_counted_as_empty() -> None:
-    machine = yamux(Role.CLIENT)
-    machine.receive_data(window(9, 1))
+@pytest.mark.parametrize("stream_id", [1, 9], ids=["its stream", "no stream"])
+def test_credit_is_not_counted_as_empty(stream_id: int) -> None:
+    machine, _ = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(stream_id, 1))
     assert machine.empty_messages == 0
 
 

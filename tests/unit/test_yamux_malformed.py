@@ -769,6 +769,75 @@ def test_a_flood_of_what_changes_nothing_ends_the_connection(name: str) -> None:
     assert outbox(machine) == [BROKEN]
 
 
+# How many of each a machine bears at once, and what it says of the next.
+BORNE: dict[str, tuple[str, Callable[[int], bytes], int, str]] = {
+    "pings": (
+        "new", lambda n: head(PING, SYN, 0, n),
+        128, "pings beyond what its data earns: Config.max_pings is 128",
+    ),
+    "credit": (
+        "own", lambda n: window(1, 1),
+        7, "grants of credit for the data sent: Config.max_updates_per_frame is 10",
+    ),
+    "credit for no stream": (
+        "own", lambda n: window(9, 1),
+        7, "grants of credit for the data sent: Config.max_updates_per_frame is 10",
+    ),
+    "ends of no stream": (
+        "own", lambda n: window(9, 0, FIN),
+        132, "frames for what has ended: Config.max_empty_frames is 128",
+    ),
+    "resets of its own streams": (
+        "new", lambda n: window(2 * n + 2, 0, SYN) + window(2 * n + 2, 0, RST),
+        1000, "resets: Config.max_resets is 1000",
+    ),
+    "openings that are refused": (
+        "going away", lambda n: window(2 * n + 2, 0, SYN),
+        1001, "streams that had to be refused: Config.max_resets is 1000",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BORNE)
+def test_a_flood_ends_the_connection_at_its_limit(name: str) -> None:
+    start, frame, borne, sentence = BORNE[name]
+    machine = STARTS[start](CLIENT)
+    for n in range(borne):
+        machine.receive_data(frame(n))
+        for event in machine.events():
+            if isinstance(event, StreamOpened):
+                machine.accept(event.stream_id, INITIAL)
+    with pytest.raises(FrameError) as caught:
+        machine.receive_data(frame(borne))
+    assert (str(caught.value), caught.value.code) == (f"too many {sentence}", 1008)
+
+
+def test_streams_that_the_owner_refuses_are_limited() -> None:
+    machine = new(SERVER, max_resets=2)
+    for stream_id in (1, 3, 5):
+        machine.receive_data(window(stream_id, 0, SYN))
+        machine.refuse(stream_id, 0)
+    with pytest.raises(
+        FrameError, match=r"streams that had to be refused: Config\.max_resets is 2"
+    ):
+        machine.receive_data(window(7, 0, SYN))
+
+
+def test_a_peer_may_reset_every_stream_of_this_side() -> None:
+    machine = new(CLIENT, max_resets=2)
+    for _ in range(5):
+        machine.receive_data(window(machine.open_stream(), 0, RST))
+    assert machine.open_streams() == 0
+
+
+def test_data_that_was_sent_earns_the_peer_updates() -> None:
+    machine = local(CLIENT, *([window(1, 1)] * 7))
+    machine.send_data(1, b"x")
+    machine.receive_data(window(1, 1) * 20)
+    with pytest.raises(FrameError, match="too many grants of credit"):
+        machine.receive_data(window(1, 1))
+
+
 def test_what_changes_nothing_is_forgiven_in_time() -> None:
     machine = STARTS["own"](CLIENT)
     for second in range(5, 50, 5):
