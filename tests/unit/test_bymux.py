@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wsmux.config import Config
-from wsmux.exceptions import FlowControlError, LocalProtocolError
+from wsmux.exceptions import FlowControlError, LocalProtocolError, StreamsExhausted
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import MAX_BODY, BymuxProtocol
 from wsmux.protocols.bymux_packets import PacketReader, encode_head
@@ -121,6 +121,16 @@ def test_credit_permits_opening(role: Role) -> None:
 
 
 @BOTH_ROLES
+@pytest.mark.parametrize(("count", "empty"), [(0, 1), (1, 0)])
+def test_only_global_credit_of_nothing_is_counted_as_empty(
+    role: Role, count: int, empty: int
+) -> None:
+    machine = fresh(role)
+    machine.receive_data(overall(CREDIT, count))
+    assert machine.empty_messages == empty
+
+
+@BOTH_ROLES
 def test_further_global_credit_is_no_news(role: Role) -> None:
     machine = quiet(role, opens=1)
     machine.receive_data(overall(CREDIT, 1))
@@ -202,8 +212,9 @@ def test_all_ids_can_be_used_up(role: Role) -> None:
     machine = quiet(role)
     machine._next = 2**64 - 2 + (role is Role.SERVER)
     machine.open_stream()
-    with pytest.raises(LocalProtocolError, match="used up"):
+    with pytest.raises(StreamsExhausted, match="used up") as caught:
         machine.open_stream()
+    assert caught.value.bits == 63
 
 
 @BOTH_ROLES
@@ -385,6 +396,22 @@ def test_a_turn_is_cut(role: Role) -> None:
 
 
 @BOTH_ROLES
+def test_no_more_bytes_are_sent_than_a_turn_carries(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, max_frame_size=10)
+    machine.send_data(stream_id, b"tenletters!")
+    assert outbox(machine) == [write(stream_id, b"tenletters")]
+
+
+@BOTH_ROLES
+def test_each_turn_of_data_is_counted(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    assert machine.data_frames == 0
+    machine.send_data(stream_id, b"one")
+    machine.send_data(stream_id, b"two")
+    assert machine.data_frames == 2
+
+
+@BOTH_ROLES
 def test_a_turn_is_sent_in_packets_of_16_kib(role: Role) -> None:
     machine, stream_id = opened(role, local=True)
     machine.receive_data(packet(CREDIT, stream_id, 0))
@@ -423,6 +450,60 @@ def test_a_piece_has_at_most_64_kib(role: Role) -> None:
     wire = encode_head(WRITE, stream_id, 40_000) + bytes(40_000)
     machine.receive_data(wire + wire)
     assert machine.events() == [DataReceived(stream_id, bytes(40_000))] * 2
+
+
+@BOTH_ROLES
+def test_a_piece_may_have_64_kib(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=100_000)
+    wire = encode_head(WRITE, stream_id, 32_768) + bytes(32_768)
+    machine.receive_data(wire + wire + write(stream_id, b"x"))
+    assert machine.events() == [
+        DataReceived(stream_id, bytes(65_536)),
+        DataReceived(stream_id, b"x"),
+    ]
+
+
+@BOTH_ROLES
+def test_a_piece_may_use_up_the_credit(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=9)
+    machine.receive_data(3 * write(stream_id, b"one"))
+    assert machine.events() == [DataReceived(stream_id, b"oneoneone")]
+    with pytest.raises(FlowControlError, match="with 0 of credit"):
+        machine.receive_data(write(stream_id, b"x"))
+
+
+@BOTH_ROLES
+def test_credit_returns_for_every_write_of_a_piece(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=9)
+    machine.receive_data(3 * write(stream_id, b"one"))
+    machine.consumed(stream_id, 9)
+    assert outbox(machine) == [packet(CREDIT, stream_id, 9)]
+
+
+@BOTH_ROLES
+def test_what_is_kept_of_an_incomplete_packet_is_told(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    told = []
+    for byte in write(stream_id, b"hello"):
+        machine.receive_data(bytes((byte,)))
+        told.append(machine.held())
+    assert told == [1, 2, 3, 4, 5, 6, 7, 0]
+
+
+@BOTH_ROLES
+def test_each_incomplete_packet_has_a_mark_of_its_own(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    wire = write(stream_id, b"hello")
+    marks = []
+    for _ in range(3):
+        assert machine.incomplete() is None
+        machine.receive_data(wire[:2])
+        marks.append(machine.incomplete())
+        machine.receive_data(wire[2:6])
+        assert machine.incomplete() == marks[-1]
+        machine.receive_data(wire[6:])
+    assert None not in marks
+    assert len(set(marks)) == 3
 
 
 @BOTH_ROLES
@@ -1069,6 +1150,44 @@ def test_credit_for_streams_of_the_start_is_topped_up(role: Role) -> None:
 
 
 @BOTH_ROLES
+def test_every_stream_of_the_peer_takes_a_place_from_the_start(role: Role) -> None:
+    own = StreamState(stream_id=id_of(role))
+    theirs = tuple(StreamState(stream_id=id_of(other(role), n)) for n in range(3))
+    state = BymuxState(streams=(own, *theirs), accepting=HalfState(credit=2))
+    assert outbox(fresh(role, state, max_streams=9))[0] == overall(CREDIT, 4)
+
+
+@BOTH_ROLES
+def test_the_highest_id_of_the_start_tells_what_is_used_again(role: Role) -> None:
+    low, middle, high = (id_of(other(role), n) for n in range(3))
+    state = BymuxState(streams=(StreamState(stream_id=high), StreamState(stream_id=low)))
+    machine = quiet(role, state)
+    machine.receive_data(overall(WRITE, middle) + overall(WRITE, high + 2))
+    assert all_events(machine) == [StreamOpened(middle + 2**64), StreamOpened(high + 2)]
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    ("outgoing", "incoming", "told"),
+    [
+        (HalfState(), HalfState(), (False, False, False, False)),
+        (HalfState(closed=True), HalfState(), (True, False, False, False)),
+        (HalfState(stopped=True), HalfState(), (False, True, False, False)),
+        (HalfState(), HalfState(stopped=True), (False, False, True, False)),
+        (HalfState(), HalfState(closed=True), (False, False, False, True)),
+    ],
+)
+def test_streams_of_the_start_are_told_as_they_stood(
+    role: Role, own: bool, outgoing: HalfState, incoming: HalfState, told: tuple[bool, ...]
+) -> None:
+    stream_id = id_of(role if own else other(role), 4)
+    state = StreamState(stream_id=stream_id, outgoing=outgoing, incoming=incoming)
+    machine = fresh(role, BymuxState(streams=(state,)))
+    assert [tuple(stream) for stream in machine.initial] == [(stream_id, not own, *told)]
+
+
+@BOTH_ROLES
 def test_ids_of_the_start_are_not_opened(role: Role) -> None:
     own = StreamState(stream_id=id_of(role))
     machine = quiet(role, BymuxState(streams=(own,)))
@@ -1136,6 +1255,25 @@ def test_mirrored_twice_is_the_same_state() -> None:
     assert state.mirrored() != state
 
 
+def test_the_mirrored_state_has_the_two_sides_changed() -> None:
+    one, two = HalfState(credit=1), HalfState(credit=2, closed=True)
+    three, four = HalfState(credit=3), HalfState(credit=4, stopped=True)
+    state = BymuxState(
+        streams=(StreamState(stream_id=5, outgoing=one, incoming=two),),
+        opening=three,
+        accepting=four,
+        starting_credit=6,
+        peer_starting_credit=7,
+    )
+    assert state.mirrored() == BymuxState(
+        streams=(StreamState(stream_id=5, outgoing=two, incoming=one),),
+        opening=four,
+        accepting=three,
+        starting_credit=7,
+        peer_starting_credit=6,
+    )
+
+
 def test_initial_state_is_vanilla() -> None:
     machine = BymuxProtocol(Role.CLIENT, Config(max_streams=1))
     assert (machine.open_streams(), machine.may_open(), outbox(machine)) == (0, False, [of("1001")])
@@ -1181,6 +1319,19 @@ def test_granted_limit_is_not_exceeded() -> None:
     half = ReceiveHalf(HalfState(credit=3), of_stream=True)
     half.receive(2)
     assert (half.top_up(5), half.top_up(5), half.credit) == (2, 0, 3)
+
+
+def test_what_was_given_back_is_part_of_the_granted_limit() -> None:
+    half = ReceiveHalf(HalfState(credit=10), of_stream=True)
+    half.receive(4)
+    half.consume(3)
+    assert (half.credit, half.unread, half.returned) == (6, 1, 3)
+    assert (half.top_up(12), half.credit) == (2, 8)
+
+
+@pytest.mark.parametrize("credit", [0, 2**64 - 1])
+def test_credit_of_the_start_may_be_any_64_bits(credit: int) -> None:
+    assert HalfState(credit=credit).credit == credit
 
 
 @BOTH_ROLES

@@ -723,6 +723,66 @@ def test_empty_writes_end_the_connection_at_their_limit() -> None:
     assert machine.empty_messages == machine.config.max_empty_frames == 128
 
 
+# How many of each a machine bears at once, and what it says of the next.
+BORNE: dict[str, tuple[str, Callable[[int], bytes], int, str]] = {
+    "global pings": (
+        "quiet", lambda n: overall(PING),
+        128, "pings beyond what its data earns: Config.max_pings is 128",
+    ),
+    "pings of a stream": (
+        "own", lambda n: packet(PING, 1),
+        129, "pings beyond what its data earns: Config.max_pings is 128",
+    ),
+    "credit": (
+        "own", lambda n: packet(CREDIT, 1, 1),
+        5, "grants of credit for the data sent: Config.max_updates_per_frame is 10",
+    ),
+    "global credit": (
+        "fresh", lambda n: overall(CREDIT, 1),
+        5, "grants of credit for the data sent: Config.max_updates_per_frame is 10",
+    ),
+    "global credit of 0": (
+        "quiet", lambda n: overall(CREDIT, 0),
+        128, "frames that change nothing: Config.max_empty_frames is 128",
+    ),
+    "global pongs": (
+        "quiet", lambda n: overall(PONG),
+        128, "frames that change nothing: Config.max_empty_frames is 128",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BORNE)
+def test_a_flood_ends_the_connection_at_its_limit(name: str) -> None:
+    start, wire, borne, sentence = BORNE[name]
+    machine = STARTS[start](SERVER)
+    for n in range(borne):
+        machine.receive_data(wire(n))
+    with pytest.raises(FrameError) as caught:
+        machine.receive_data(wire(borne))
+    assert (str(caught.value), caught.value.code) == (f"too many {sentence}", 1008)
+
+
+def test_every_stream_opened_here_earns_a_ping() -> None:
+    machine = quiet(SERVER, max_pings=1)
+    for _ in range(3):
+        machine.open_stream()
+    machine.receive_data(overall(PING) * 4)
+    with pytest.raises(FrameError, match="too many pings"):
+        machine.receive_data(overall(PING))
+
+
+def test_streams_that_the_owner_refuses_are_limited() -> None:
+    machine = quiet(SERVER, max_resets=2)
+    for stream_id in (0, 2, 4):
+        machine.receive_data(overall(WRITE, stream_id))
+        machine.refuse(stream_id, 0)
+    with pytest.raises(
+        FrameError, match=r"streams that had to be refused: Config\.max_resets is 2"
+    ):
+        machine.receive_data(overall(WRITE, 6))
+
+
 def test_streams_without_number_end_at_the_credit_to_open() -> None:
     machine = quiet(SERVER, max_streams=20)
     machine.receive_data(b"".join(overall(WRITE, 2 * n) for n in range(20)))

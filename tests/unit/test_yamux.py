@@ -489,6 +489,34 @@ def test_a_body_under_way_does_not_reach_a_stream_opened_meanwhile() -> None:
     assert machine.events() == [DataReceived(3, b"answer")]
 
 
+def test_what_is_kept_of_an_incomplete_frame_is_told() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    wire = data_frame(stream_id, b"hello")
+    told = []
+    for byte in wire:
+        machine.receive_data(bytes((byte,)))
+        told.append(machine.held())
+    assert told == [*range(1, 12), 0, 1, 2, 3, 4, 0]
+
+
+def test_each_incomplete_head_and_body_has_a_mark_of_its_own() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    wire = data_frame(stream_id, b"hello")
+    marks = []
+    for cuts in ([3, 7, 12, 14], [12, 16], [1, 15]):
+        start = 0
+        for cut in cuts:
+            machine.receive_data(wire[start:cut])
+            marks.append(machine.incomplete())
+            start = cut
+        machine.receive_data(wire[start:])
+        assert machine.incomplete() is None
+    first, again, body, body_again, second, second_again, head_of_third, third = marks
+    assert (first, body, second) == (again, body_again, second_again)
+    assert None not in marks
+    assert len({first, body, second, head_of_third, third}) == 5
+
+
 def test_a_dropped_body_may_come_in_pieces() -> None:
     machine = yamux(Role.CLIENT)
     for byte in data_frame(2, b"hello") + window(2, 0, SYN):
