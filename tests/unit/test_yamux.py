@@ -320,6 +320,14 @@ def test_a_repeated_ack_frees_nothing_more() -> None:
     assert machine.empty_messages == 1
 
 
+def test_a_stream_of_the_peer_frees_no_place() -> None:
+    machine = yamux(Role.CLIENT, max_pending_opens=1)
+    machine.open_stream()
+    machine.receive_data(data_frame(2, b"x", SYN) + data_frame(2, b"y"))
+    assert machine.events() == [StreamOpened(2)]
+    assert not machine.may_open()
+
+
 def test_freeing_a_place_that_was_not_the_last_is_not_reported() -> None:
     machine = yamux(Role.CLIENT, max_pending_opens=3)
     machine.open_stream()
@@ -459,6 +467,44 @@ def test_frames_may_come_in_pieces(step: int) -> None:
         DataReceived(stream_id, b"hello, world"),
         DataReceived(stream_id, b"!"),
         StreamEnded(stream_id),
+    ]
+
+
+def test_data_frames_in_one_message_are_reported_one_by_one() -> None:
+    machine, first = opened(Role.CLIENT, local=True)
+    second = machine.open_stream()
+    machine.receive_data(window(second, 0, ACK))
+    wire = data_frame(first, b"hello") + data_frame(second, b"a") + data_frame(first, b"long text")
+    machine.receive_data(wire)
+    assert machine.events() == [
+        DataReceived(first, b"hello"),
+        DataReceived(second, b"a"),
+        DataReceived(first, b"long text"),
+    ]
+
+
+@pytest.mark.parametrize("cut", [12, 13, 28])
+def test_a_body_that_looks_like_frames_is_a_body(cut: int) -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    body = data_frame(stream_id, b"trap") * 3
+    wire = data_frame(stream_id, body)
+    machine.receive_data(wire[:cut])
+    machine.receive_data(wire[cut:])
+    assert machine.events() == [DataReceived(stream_id, body)]
+
+
+def test_the_rest_of_a_head_is_not_taken_for_a_frame() -> None:
+    machine, stream_id = opened(Role.CLIENT, local=True)
+    machine.receive_data(window(256, 0, SYN))
+    machine.accept(256, INITIAL)
+    machine.events()
+    # But for its first byte it reads as the head of 256 bytes on stream 256.
+    wire = data_frame(stream_id, b"\0") + data_frame(stream_id, bytes(300))
+    machine.receive_data(wire[:1])
+    machine.receive_data(wire[1:])
+    assert machine.events() == [
+        DataReceived(stream_id, b"\0"),
+        DataReceived(stream_id, bytes(300)),
     ]
 
 
@@ -701,6 +747,21 @@ def test_rst_before_any_sign_of_acceptance_is_a_rejection(role: Role) -> None:
     ]
 
 
+@pytest.mark.parametrize("half", ["reading", "writing"])
+def test_rejection_is_reported_while_one_half_is_open(half: str) -> None:
+    machine = yamux(Role.CLIENT)
+    machine.open_stream()
+    if half == "reading":
+        machine.close_write(1, 0.0)
+    else:
+        machine.close_read(1)
+    machine.receive_data(window(1, 4, RST))
+    assert machine.events() == [
+        StreamRejected(1, 4, "the peer did not take it"),
+        StreamFinished(1),
+    ]
+
+
 def test_rejection_of_a_stream_closed_here_is_not_reported() -> None:
     machine = yamux(Role.CLIENT)
     machine.open_stream()
@@ -872,6 +933,16 @@ def test_a_pong_nobody_asked_for_is_ignored() -> None:
     assert (machine.events(), machine.empty_messages) == ([], 1)
 
 
+@pytest.mark.parametrize("flags", [0, FIN, RST])
+def test_what_is_no_pong_answers_no_ping(flags: int) -> None:
+    machine = yamux(Role.CLIENT)
+    machine.ping(5)
+    machine.receive_data(head(PING, flags, 0, 5))
+    assert (machine.events(), machine.empty_messages) == ([], 1)
+    machine.receive_data(head(PING, ACK, 0, 5))
+    assert machine.events() == [PongReceived(None, 5)]
+
+
 def test_a_second_pong_is_ignored() -> None:
     machine = yamux(Role.CLIENT)
     machine.ping(5)
@@ -885,6 +956,14 @@ def test_only_32_pongs_are_waited_for() -> None:
         machine.ping(value)
     machine.receive_data(head(PING, ACK, 0, 0) + head(PING, ACK, 0, 1))
     assert machine.events() == [PongReceived(None, 1)]
+
+
+def test_a_ping_asked_for_again_is_waited_for_like_a_new_one() -> None:
+    machine = yamux(Role.CLIENT)
+    for value in (*range(32), 0, 32):
+        machine.ping(value)
+    machine.receive_data(head(PING, ACK, 0, 0) + head(PING, ACK, 0, 1))
+    assert machine.events() == [PongReceived(None, 0)]
 
 
 @pytest.mark.parametrize("value", [-1, 2**32 - 1, 2**32])

@@ -611,6 +611,7 @@ def check_broken(
         feed(machine, case.first + case.wire, step)
     assert type(caught.value) is end.error
     assert (str(caught.value), caught.value.code) == (end.sentence, end.code)
+    assert caught.value.ended_by == ("local" if end.sends else "remote")
     assert len(end.sentence.encode()) <= LONGEST_REASON
     assert machine.events() == twin.events()
     assert outbox(machine) == [*outbox(twin), *end.sends]
