@@ -100,6 +100,31 @@ def test_there_are_no_timers() -> None:
 
 
 @BOTH_ROLES
+def test_output_is_announced_and_taken(role: Role) -> None:
+    machine, stream_id = opened(role, local=True)
+    assert not machine.has_output()
+    machine.send_data(stream_id, b"data alone")
+    assert machine.has_output()
+    data(machine)
+    assert not machine.has_output()
+    machine.ping(1)
+    assert machine.has_output()
+    control(machine)
+    assert not machine.has_output()
+
+
+@BOTH_ROLES
+def test_credit_for_a_stream_that_ended_is_output(role: Role) -> None:
+    machine, stream_id = opened(role, local=False, max_streams=1)
+    machine.refuse(stream_id, 0)
+    outbox(machine)
+    machine.receive_data(packet(CLOSE, stream_id) + packet(STOP_READ, stream_id))
+    assert machine.has_output()
+    assert outbox(machine) == [overall(CREDIT, 1)]
+    assert not machine.has_output()
+
+
+@BOTH_ROLES
 def test_first_bytes_grant_the_peer_its_streams(role: Role) -> None:
     assert outbox(fresh(role, max_streams=16)) == [of("1010")]
 
@@ -433,7 +458,8 @@ def test_the_rest_of_a_turn_is_a_packet_of_its_own(role: Role) -> None:
     machine, stream_id = opened(role, local=True)
     machine.receive_data(packet(CREDIT, stream_id, 0))
     machine.send_data(stream_id, bytes(MAX_BODY) + b"rest")
-    assert b"".join(outbox(machine)).endswith(write(stream_id, b"rest"))
+    whole = encode_head(WRITE, stream_id, MAX_BODY) + bytes(MAX_BODY)
+    assert outbox(machine) == [whole + write(stream_id, b"rest")]
 
 
 @BOTH_ROLES
@@ -461,6 +487,25 @@ def test_a_piece_may_have_64_kib(role: Role) -> None:
         DataReceived(stream_id, bytes(65_536)),
         DataReceived(stream_id, b"x"),
     ]
+
+
+@BOTH_ROLES
+def test_a_piece_of_many_writes_has_at_most_64_kib(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=100_000)
+    wire = encode_head(WRITE, stream_id, 25_000) + bytes(25_000)
+    machine.receive_data(wire * 3)
+    assert machine.events() == [
+        DataReceived(stream_id, bytes(50_000)),
+        DataReceived(stream_id, bytes(25_000)),
+    ]
+
+
+@BOTH_ROLES
+def test_a_single_byte_that_joins_a_piece_uses_credit(role: Role) -> None:
+    machine, stream_id = opened(role, local=True, window=4)
+    machine.receive_data(write(stream_id, b"one") + write(stream_id, b"x"))
+    assert machine.events() == [DataReceived(stream_id, b"onex")]
+    assert machine.peer_credit(stream_id) == 0
 
 
 @BOTH_ROLES
@@ -530,11 +575,12 @@ def test_a_piece_ends_where_a_packet_is_cut(role: Role, cut: int) -> None:
 
 
 @BOTH_ROLES
-def test_what_came_before_an_overrun_is_reported(role: Role) -> None:
-    machine, stream_id = opened(role, local=True, window=5)
-    with pytest.raises(FlowControlError, match="Write of 3 bytes"):
-        machine.receive_data(write(stream_id, b"one") + write(stream_id, b"two"))
-    assert machine.events() == [DataReceived(stream_id, b"one")]
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_came_before_an_overrun_is_reported(role: Role, count: int) -> None:
+    machine, stream_id = opened(role, local=True, window=3 * count + 2)
+    with pytest.raises(FlowControlError, match="Write of 3 bytes on stream . with 2 of credit"):
+        machine.receive_data((count + 1) * write(stream_id, b"one"))
+    assert machine.events() == [DataReceived(stream_id, count * b"one")]
 
 
 @BOTH_ROLES
@@ -650,9 +696,19 @@ def test_consuming_more_than_came_is_an_error_of_this_side(role: Role) -> None:
         machine.consumed(stream_id, 1)
 
 
-def test_spending_more_than_there_is_is_an_error_of_this_side() -> None:
-    with pytest.raises(ValueError, match="spending 2 of 1"):
-        SendHalf(HalfState(credit=1), of_stream=True).spend(2)
+@pytest.mark.parametrize("count", [-1, 2])
+def test_spending_what_is_not_there_is_an_error_of_this_side(count: int) -> None:
+    half = SendHalf(HalfState(credit=1), of_stream=True)
+    with pytest.raises(ValueError, match=f"spending {count} of 1"):
+        half.spend(count)
+    assert half.credit == 1
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_all_that_is_there_may_be_spent_and_nothing_too(count: int) -> None:
+    half = SendHalf(HalfState(credit=1), of_stream=True)
+    half.spend(count)
+    assert half.credit == 1 - count
 
 
 # Ending
@@ -845,7 +901,7 @@ def test_global_ping_on_the_wire_and_its_pong(role: Role) -> None:
     machine.ping(7)
     assert outbox(machine) == [of("50")]
     machine.receive_data(of("70"))
-    assert machine.events() == [PongReceived(None, 7)]
+    assert (machine.events(), outbox(machine)) == ([PongReceived(None, 7)], [])
 
 
 @BOTH_ROLES
@@ -1151,10 +1207,10 @@ def test_credit_for_streams_of_the_start_is_topped_up(role: Role) -> None:
 
 @BOTH_ROLES
 def test_every_stream_of_the_peer_takes_a_place_from_the_start(role: Role) -> None:
-    own = StreamState(stream_id=id_of(role))
-    theirs = tuple(StreamState(stream_id=id_of(other(role), n)) for n in range(3))
-    state = BymuxState(streams=(own, *theirs), accepting=HalfState(credit=2))
-    assert outbox(fresh(role, state, max_streams=9))[0] == overall(CREDIT, 4)
+    ids = [id_of(role, n) for n in range(5)] + [id_of(other(role), n) for n in range(4)]
+    streams = tuple(StreamState(stream_id=stream_id) for stream_id in ids)
+    state = BymuxState(streams=streams, accepting=HalfState(credit=2))
+    assert outbox(fresh(role, state, max_streams=9))[0] == overall(CREDIT, 3)
 
 
 @BOTH_ROLES
@@ -1327,6 +1383,17 @@ def test_what_was_given_back_is_part_of_the_granted_limit() -> None:
     half.consume(3)
     assert (half.credit, half.unread, half.returned) == (6, 1, 3)
     assert (half.top_up(12), half.credit) == (2, 8)
+
+
+def test_half_of_what_is_granted_may_return_in_parts() -> None:
+    half = ReceiveHalf(HalfState(credit=9), of_stream=True)
+    half.receive(6)
+    assert (half.consume(3), half.halved()) == (3, False)
+    half.receive(5)
+    assert (half.consume(1), half.halved()) == (1, True)
+    assert (half.consume(3), half.halved()) == (3, False)
+    half.receive(4)
+    assert (half.consume(1), half.halved()) == (1, True)
 
 
 @pytest.mark.parametrize("credit", [0, 2**64 - 1])

@@ -166,6 +166,17 @@ def test_half_the_credit_of_bymux_within_a_round_trip_doubles_it(role: Role) -> 
     assert machine._streams[stream_id].peer_credit == 0
 
 
+def test_bymux_grows_by_half_the_memory_of_the_connection_at_most() -> None:
+    machine, stream_id = bymux_tools.opened(
+        Role.SERVER, local=True, window=BYMUX_WINDOW, max_connection_buffer=101
+    )
+    for _ in range(2):
+        take_packet(machine, stream_id)
+        size = machine.grow(1.0, RTT)
+    assert size == BYMUX_WINDOW + 50
+    assert outbox(machine)[-1] == bymux_tools.packet(CREDIT, stream_id, 50)
+
+
 def test_bymux_grows_only_what_was_granted_anew() -> None:
     machine, stream_id = granted(Role.SERVER)
     assert machine.grow(1.0, RTT) == 0
