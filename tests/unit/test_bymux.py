@@ -11,7 +11,7 @@ from wsmux.config import Config
 from wsmux.exceptions import FlowControlError, LocalProtocolError, StreamsExhausted
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import MAX_BODY, BymuxProtocol
-from wsmux.protocols.bymux_packets import PacketReader, encode_head
+from wsmux.protocols.bymux_packets import Packet, PacketReader, encode_head
 from wsmux.protocols.bymux_state import (
     INFINITE,
     BymuxState,
@@ -1369,6 +1369,27 @@ def test_streams_of_the_start_have_ids_of_their_own() -> None:
 def test_integers_beyond_64_bits_are_not_encoded(value: int) -> None:
     with pytest.raises(ValueError, match="64 bits"):
         encode_head(PING, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "width"),
+    [(0, 1), (2**8 - 1, 1), (2**8, 2), (2**16 - 1, 2), (2**16, 4), (2**32 - 1, 4), (2**32, 8)]
+    + [(2**64 - 1, 8)],
+)
+def test_integers_are_written_in_the_fewest_bytes(value: int, width: int) -> None:
+    code, wire = (1, 2, 4, 8).index(width), value.to_bytes(width, "big")
+    assert encode_head(PING, value) == bytes((PING << 5 | code << 2,)) + wire
+    assert encode_head(CREDIT, value, value) == bytes((CREDIT << 5 | code << 2 | code,)) + 2 * wire
+
+
+@pytest.mark.parametrize("kind", [PING, PONG, CLOSE, STOP_READ])
+@pytest.mark.parametrize(("wire", "wire_id"), [("03", 3), ("", None)], ids=["stream", "global"])
+def test_a_packet_without_a_number_has_the_number_0(
+    kind: int, wire: str, wire_id: int | None
+) -> None:
+    header = kind << 5 | (0x10 if wire_id is None else 0)
+    with memoryview(bytes((header,)) + of(wire)) as view:
+        assert PacketReader().packet(view, 0) == (Packet(kind, wire_id, 0, None), len(view))
 
 
 def test_granted_limit_is_not_exceeded() -> None:

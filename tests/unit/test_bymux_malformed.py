@@ -641,6 +641,13 @@ def test_excess_is_refused_by_its_head_and_nothing_is_held(start: str, wire: byt
     assert held(machine) - before < SMALL
 
 
+def test_of_a_body_that_is_refused_nothing_is_kept() -> None:
+    machine = opened(SERVER, local=True, window=5).machine
+    with pytest.raises(FlowControlError):
+        machine.receive_data(packet(WRITE, 1, 100) + bytes(50))
+    assert machine.held() == len(packet(WRITE, 1, 100))
+
+
 @pytest.mark.parametrize(("start", "stream_id", "size"), [("own", 1, 90), ("long window", 1, MIB)])
 def test_memory_for_a_body_is_not_taken_before_it_comes(
     start: str, stream_id: int, size: int
