@@ -71,6 +71,11 @@ def both_full(ends: Ends, begin: Begin) -> Joined:
     return Joined(near, far)
 
 
+def wait_for_the_peer(connection: wsmux.Connection) -> None:
+    """Wait until a writer has spent all credit, and not only that of before the peer's answer."""
+    wait_for(lambda: "does not read what it was sent" in "".join(map(str, connection.explain())))
+
+
 def end(ends: Ends) -> None:
     for each in ends:
         each.abort()
@@ -114,7 +119,7 @@ def test_a_writer_without_credit_waits_for_the_peers_application(ends: Ends, beg
     near, far = open_pair(*ends)
     near.timeout = None
     writing = begin(near.write, bytes(8 * MIB))
-    wait_for(lambda: "does not read what it was sent" in "".join(map(str, ends.client.explain())))
+    wait_for_the_peer(ends.client)
     found = only(ends.client)
     assert (found.cause, found.stream_id) == (Cause.NO_CREDIT, near.id)
     assert found.thread == "test-blocked"
@@ -132,7 +137,7 @@ def test_a_wait_is_as_long_as_it_has_lasted(ends: Ends, begin: Begin) -> None:
     stream, _far = open_pair(*ends)
     stream.timeout = None
     begin(stream.write, bytes(8 * MIB))
-    wait_for(lambda: causes(ends.client) == [Cause.NO_CREDIT])
+    wait_for_the_peer(ends.client)
     first = only(ends.client).seconds
     wait_for(lambda: only(ends.client).seconds > first)
     end(ends)
