@@ -9,19 +9,25 @@ more than these two in a run, or one that fails alone, is a failure. What is tol
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-KEPT = Path(".pytest_cache/v/cache/lastfailed")
 LIST = Path(__file__).with_name("beside_others.md")
 MOST, TIMES = 2, 3
 
 
 def main(arguments: list[str]) -> int:
     """Return the exit status."""
-    pytest = [sys.executable, "-m", "pytest"]
-    KEPT.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as cache:  # of its own: several may run beside each other
+        return run_tests(Path(cache), arguments)
+
+
+def run_tests(cache: Path, arguments: list[str]) -> int:
+    """Return the exit status; what has failed stands in ``cache``."""
+    pytest = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}"]
+    kept = cache / "v/cache/lastfailed"
     status = subprocess.run([*pytest, *arguments]).returncode
-    failed = sorted(json.loads(KEPT.read_text())) if status == 1 and KEPT.exists() else []
+    failed = sorted(json.loads(kept.read_text())) if status == 1 and kept.exists() else []
     if not 1 <= len(failed) <= MOST:
         return status
     for _ in range(TIMES):
