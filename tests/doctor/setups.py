@@ -30,6 +30,7 @@ from ..faults.rawpeer import (
 from ..faults.rawpeer import response as upgraded
 
 __all__ = [
+    "aged",
     "answering",
     "black_hole",
     "echo",
@@ -127,6 +128,19 @@ def stripping(port: int, *names: str) -> Script:
         line, headers = read_head(client)
         kept = [f"{name}: {value}" for name, value in headers.items() if name not in names]
         server.sendall("\r\n".join([line, *kept, "", ""]).encode())
+        splice(client, server)
+
+    return through(port, relay)
+
+
+def aged(port: int) -> Script:
+    """Return a proxy that speaks HTTP/1.0 to the server, as nginx does where nobody tells it."""
+
+    def relay(client: socket.socket, server: socket.socket) -> None:
+        line, headers = read_head(client)
+        lines = [line.replace("HTTP/1.1", "HTTP/1.0")]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        server.sendall("\r\n".join([*lines, "", ""]).encode())
         splice(client, server)
 
     return through(port, relay)

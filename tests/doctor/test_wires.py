@@ -17,7 +17,7 @@ from ..faults.proxies import playing
 from ..faults.rawpeer import CLOSE_FRAME, TEXT, Frame, RawPeer, close_payload, read_head
 from ..werkzeug_server import serving
 from ..wires import NAMES
-from .setups import answering, black_hole, echo, echoing, plain_websocket, stripping
+from .setups import aged, answering, black_hole, echo, echoing, plain_websocket, stripping
 from .test_setups import SHORT, bad, examined, local, no_proxies
 
 __all__ = ["no_proxies"]
@@ -51,8 +51,24 @@ def test_a_proxy_that_does_not_pass_the_upgrade_on_is_blamed(server: str, lost: 
         with playing(stripping(port, *lost)) as front:
             step = failed(examined(local(front)))
     assert step.name == "upgrade"
-    assert "proxy_set_header Upgrade" in step.fix
+    assert "proxy_http_version 1.1;" in step.fix
+    assert "proxy_set_header Upgrade $http_upgrade;" in step.fix
+    assert 'proxy_set_header Connection "upgrade";' in step.fix
     assert "changed" not in step.fix
+
+
+@pytest.mark.parametrize("server", ["flask", "wsmux"])
+def test_a_proxy_that_speaks_http_1_0_is_blamed(server: str) -> None:
+    app = Flask("app")
+    Mux(app).stream_route("/")(echo)
+    behind = serving(app) if server == "flask" else echoing()
+    with behind as served:
+        port = served if isinstance(served, int) else served.port
+        with playing(aged(port)) as front:
+            step = failed(examined(local(front)))
+    assert step.name == "upgrade"
+    assert step.fact.endswith("(the request arrives as HTTP/1.0)")
+    assert "proxy_http_version 1.1;" in step.fix
 
 
 def test_a_refusal_like_that_of_a_plain_get_is_told_as_one() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,12 @@ from ..doctor.setups import echo, echoing
 from ..werkzeug_server import serving
 from .nginx import PAGE, documented, nginx
 from .rawpeer import WAIT
+
+DIRECTIVES = (
+    "proxy_http_version 1.1;",
+    "proxy_set_header Upgrade $http_upgrade;",
+    'proxy_set_header Connection "upgrade";',
+)
 
 Connect = Callable[..., wsmux.Connection]
 
@@ -167,4 +173,28 @@ def test_the_doctor_finds_that_nginx_does_not_pass_the_upgrade_on(tmp_path: Path
     [step] = [step for step in report.steps if step.fix]
     assert step.name == "upgrade"
     assert "<" not in step.fact
-    assert "proxy_set_header Upgrade $http_upgrade" in step.fix
+    for directive in DIRECTIVES:
+        assert directive in step.fix
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["flask", "serve"])
+def test_the_doctor_finds_that_nginx_speaks_http_1_0(tmp_path: Path, own: bool) -> None:
+    told = documented().replace("proxy_http_version 1.1;", "proxy_http_version 1.0;")
+    with ExitStack() as stack:
+        behind = (
+            stack.enter_context(echoing()).port
+            if own
+            else stack.enter_context(serving(flask_app()))
+        )
+        port = stack.enter_context(nginx(tmp_path, told, behind))
+        report = examine(Plan(url=f"ws://127.0.0.1:{port}/", idle=0.05, timeout=WAIT))
+    [step] = [step for step in report.steps if step.fix]
+    assert step.name == "upgrade"
+    assert "arrives as HTTP/1.0" in step.fact
+    assert "proxy_http_version 1.1;" in step.fix
+    assert "proxy_set_header" not in step.fix  # those are there
+
+
+def test_the_page_and_the_doctor_name_the_same_directives() -> None:
+    lines = [line.strip() for line in documented().splitlines()]
+    assert set(DIRECTIVES) < set(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..connection import Connection
 from ..exceptions import ConnectionClosed, HandshakeError, StreamRefused, WsmuxError
+from ..transports.websocket_server import WANTED_VERSION
 from ..transports.wires import subprotocols
 from .answers import lost_upgrade
 from .plan import Plan
@@ -13,9 +14,17 @@ from .wires import WIRES, Answer, Found, ask, find
 __all__ = ["shake_hands", "speak"]
 
 AUTHORIZE = "send what it wants to see: a token by --token-file, or other headers by --header"
+# As the page on Flask has it.
+NGINX = (
+    "nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
+    'proxy_set_header Connection "upgrade";'
+)
 NO_UPGRADE = (
-    "have what stands in front pass the headers Upgrade and Connection on (nginx: "
-    "proxy_set_header Upgrade $http_upgrade), or check that this path is a WebSocket route"
+    f"have what stands in front pass the headers Upgrade and Connection on ({NGINX}), "
+    "or check that this path is a WebSocket route"
+)
+OLD_VERSION = (
+    "have what stands in front speak HTTP/1.1 to the server (nginx: proxy_http_version 1.1;)"
 )
 
 SWITCHES = "the server switches to WebSocket"
@@ -73,6 +82,8 @@ def _refused(report: Report, plan: Plan, error: HandshakeError) -> Failed:
             report.ok("upgrade", SWITCHES)
             return wrong
         fix = "check that a wsmux server is there; if it calls the wire otherwise: --subprotocol"
+    elif error.status == 400 and f"{WANTED_VERSION}, not HTTP/1.0" in fact:
+        fact, fix = f"{fact} (the request arrives as HTTP/1.0)", OLD_VERSION
     elif error.status == 400 and (how := lost_upgrade(plan)) is not None:
         fact, fix = f"{fact} ({how})", NO_UPGRADE
     if not fix and error.status is not None and 300 <= error.status < 400:

@@ -29,6 +29,7 @@ from .origin import origin_allowed
 from .wires import WIRES, protocol_of, subprotocols
 
 __all__ = [
+    "WANTED_VERSION",
     "Accepted",
     "accept",
     "check_request",
@@ -58,6 +59,9 @@ _VERSION = re.compile(r"HTTP/1\.[1-9]")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PROTOCOL = re.compile(rf"{_TOKEN.pattern}(/{_TOKEN.pattern})?")
 _NO_BODY = re.compile(r"0*")
+
+# What a request of another version is told; the doctor knows it by this.
+WANTED_VERSION = "a WebSocket starts with HTTP/1.1"
 
 # A server stream sent in the segment of the 101 is lost by the js-ws client; 5 ms later is fine.
 JS_WS_FIRST_FRAME = 0.05
@@ -136,7 +140,7 @@ def _check_request_line(environ: Mapping[str, Any]) -> None:
         raise HandshakeError("a WebSocket starts with GET", 405)
     version = environ.get("SERVER_PROTOCOL", "HTTP/1.1")
     if not _VERSION.fullmatch(version):
-        raise HandshakeError(f"a WebSocket starts with HTTP/1.1, not {version}", 400)
+        raise HandshakeError(f"{WANTED_VERSION}, not {version}", 400)
     if not all(environ.get(key, "").isascii() for key in _TARGETS):
         raise HandshakeError("the target of the request is not ASCII", 400)
 
