@@ -172,7 +172,7 @@ class Acceptor(ABC):
             self.host, self.port = listener.getsockname()[:2]
             shown = f"[{self.host}]" if ":" in self.host else self.host
             self.url = f"{scheme}://{shown}:{self.port}"
-        self._admission = Admission(config, self.url)
+        self._admission = Admission(config, self.url, max_connections)
         self._acceptor = threading.Thread(
             target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
         )

@@ -19,7 +19,7 @@ from typing import Any
 
 from . import forks
 from .addresses import Address, Proxies, address_of, counted_as
-from .config import Config
+from .config import Config, Unchosen
 from .deadlines import Deadline
 from .exceptions import HandshakeError
 from .logs import logger
@@ -69,11 +69,14 @@ class Admission:
     Args:
         config: the limits.
         name: who refuses, in the log.
+        taken: how many connections there may be at once, ``None`` if that is for others to bound.
     """
 
-    def __init__(self, config: Config, name: str) -> None:
+    def __init__(self, config: Config, name: str, taken: int | None = None) -> None:
         self.name = name
         self._config = config
+        self._most = _within(config.max_connections_per_address, taken)
+        self._most_opening = _within(config.max_handshakes_per_address, taken)
         self._proxies = Proxies(tuple(config.trusted_proxies))
         self.forked()
         forks.register(self)
@@ -205,7 +208,7 @@ class Admission:
     def _arrive(self, peer: str, *, opening: bool) -> Guest:
         address = address_of(peer)
         key = None if self._proxies.trusts(address) else counted_as(address)
-        most = self._config.max_handshakes_per_address if opening else None
+        most = self._most_opening if opening else None
         with self._lock:
             guest = Guest(address, self._arrived)
             full = key is not None and most is not None and self._handshakes[key] >= most
@@ -231,7 +234,7 @@ class Admission:
 
     def _count_locked(self, guest: Guest, key: str | None) -> bool:
         """Count a connection under a key; false if there is no room for it."""
-        most = self._config.max_connections_per_address
+        most = self._most
         if key is None:
             return True
         if most is not None and self._connections[key] >= most:
@@ -241,7 +244,7 @@ class Admission:
         return True
 
     def _too_many(self, address: Address | None) -> HandshakeError:
-        most = self._config.max_connections_per_address
+        most = self._most
         _log.warning(
             "%s refuses %s: %d of its connections are open (max_connections_per_address); if it is "
             "a proxy, name it in Config.trusted_proxies",
@@ -285,6 +288,13 @@ def cut_reading(sock: socket.socket) -> None:
     """End what another thread reads from a socket, which can still answer but for TLS."""
     with suppress(OSError):  # the client was first
         socket.socket.shutdown(sock, socket.SHUT_RD)
+
+
+def _within(most: int | None, taken: int | None) -> int | None:
+    """Return a limit of the configuration as it is for a server that takes so many connections."""
+    if taken is not None and isinstance(most, Unchosen):
+        return most.within(taken)
+    return most
 
 
 def _uncount(counts: Counter[str], key: str) -> None:

@@ -9,10 +9,18 @@ from .addresses import Proxies
 from .arguments import strings
 from .recording import Recording
 
-__all__ = ["Config"]
+__all__ = ["Config", "Unchosen"]
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+class Unchosen(int):
+    """Be a default that a server lowers where it takes fewer connections than by default."""
+
+    def within(self, taken: int) -> int:
+        """Return it for a server of so many connections: half of them at most, and 1 at least."""
+        return max(1, min(self, taken // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +148,19 @@ class Config:
     """Bytes of all the request heads of a server that have not come whole. Beyond it the one that
     holds most for longest is refused with 503. 64 of the longest fit, or 4,096 of 1 KiB."""
 
-    max_handshakes_per_address: int | None = 128
+    max_handshakes_per_address: int | None = Unchosen(128)
     """Connections of one address to a server whose request head has not come whole; further ones
     get 429. Enough for an office of hundreds whose clients all come back at once, as a head takes
-    a round trip or three; an eighth of what a server takes by default. Not counted are
+    a round trip or three; an eighth of what a server takes by default. The default follows
+    ``max_connections`` as that of ``max_connections_per_address`` does. Not counted are
     ``trusted_proxies``, and what ``max_connections_per_address`` does not count."""
 
-    max_connections_per_address: int | None = 512
+    max_connections_per_address: int | None = Unchosen(512)
     """Connections of one address to a server, those in their handshake included; further ones get
-    429. Half of what a server takes by default. An address is one of IPv4 or a /64 network of IPv6.
+    429. The default is half of what a server takes by default, and where its ``max_connections`` is
+    smaller, half of that, but 1 at least; a number that you give holds as it is. How many a WSGI
+    server takes is not known, so there the default is 512 whatever it takes: give a number that
+    fits. An address is one of IPv4 or a /64 network of IPv6.
     What comes from 127.0.0.1, ::1 or over a Unix socket is not counted: all the clients of a proxy
     on this machine do. A proxy elsewhere counts as one address unless ``trusted_proxies`` names it.
     Under a WSGI server each process counts for itself."""

@@ -195,7 +195,8 @@ def serve(
         transport: ``"tcp"`` serves plain sockets, without a WebSocket, in the one wire named.
         config: the limits of each connection, and of what one address may hold of the server.
         max_connections: served at once, those in their handshake included. A further client takes
-            the place of a handshake that has taken two seconds; without any it gets 503.
+            the place of a handshake that has taken two seconds; without any it gets 503. One
+            address gets at most half of them, unless ``config`` says otherwise.
         origins: the only origins that a browser page may connect from, such as
             ``["https://example.org"]``, compared whole; ``["*"]`` accepts all. By default only
             pages of the same scheme, host and port; ``"loopback"`` in the list accepts those of

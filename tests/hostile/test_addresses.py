@@ -149,6 +149,26 @@ def test_others_are_served_while_one_address_holds_its_half_requests(kind: str) 
         wait_for(lambda: nobody(server), "everybody to be counted down")
 
 
+# Each with at most four connections, and else as it is.
+SMALL: dict[str, Callable[[], AbstractContextManager[Acceptor]]] = {
+    "mux": lambda: wsmux.serve(wsmux.Connection.wait_closed, max_connections=4),
+    "rpc": lambda: rpc.serve([offered(Gate())], max_connections=4),
+    "relay": lambda: served(relay(), max_connections=4),
+    "data": lambda: DataServer(listen("127.0.0.1", 0), max_connections=4),
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_one_address_does_not_fill_a_small_server(kind: str) -> None:
+    with SMALL[kind]() as server, ExitStack() as stack:
+        for _ in range(2):
+            half(stack, server.port, ATTACKER)
+        wait_for(lambda: unfinished(server) == 2)
+        assert answer_of(stack.enter_context(dial(server.port, ATTACKER)))[0] == 429
+        half(stack, server.port, HONEST)
+        wait_for(lambda: unfinished(server) == 3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_address_has_as_many_connections_as_it_may(kind: str) -> None:
     config = wsmux.Config(max_connections_per_address=2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +71,56 @@ def test_one_address_has_as_many_handshakes_as_it_may() -> None:
     counts.arrive("192.0.2.2")
     counts.settle(first, {})
     counts.arrive("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("taken", "handshakes", "connections"),
+    [
+        (1, 1, 1),
+        (3, 1, 1),
+        (64, 32, 32),
+        (1000, 128, 500),
+        (1024, 128, 512),
+        (4096, 128, 512),
+        (None, 128, 512),
+    ],
+)
+def test_no_address_fills_a_server_by_default(
+    taken: int | None, handshakes: int, connections: int
+) -> None:
+    counts = Admission(Config(), "a test", taken)
+    for _ in range(connections - handshakes):
+        counts.settle(counts.arrive("192.0.2.1"))
+    for _ in range(handshakes):
+        counts.arrive("192.0.2.1")
+    refused(429, by=lambda: counts.arrive("192.0.2.1"))
+    counts.arrive("192.0.2.2")
+
+
+@pytest.mark.parametrize("most", [3, 128, 512, 2000, None])
+def test_what_is_given_for_an_address_holds_whatever_the_server_takes(most: int | None) -> None:
+    config = Config(max_connections_per_address=most, max_handshakes_per_address=None)
+    counts = Admission(config, "a test", 4)
+    for _ in range(most or 2000):
+        counts.arrive("192.0.2.1")
+    if most is not None:
+        refused(429, by=lambda: counts.arrive("192.0.2.1"))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda config: replace(config, max_streams=5),
+        lambda config: pickle.loads(pickle.dumps(config)),
+    ],
+    ids=["replaced", "pickled"],
+)
+def test_a_copy_of_a_configuration_keeps_its_defaults_as_such(
+    copied: Callable[[Config], Config],
+) -> None:
+    counts = Admission(copied(Config()), "a test", 2)
+    counts.arrive("192.0.2.1")
+    refused(429, by=lambda: counts.arrive("192.0.2.1"))
 
 
 def test_one_address_has_as_many_connections_as_it_may() -> None:
