@@ -31,6 +31,7 @@ LAYERS |= dict.fromkeys(
         "config",
         "deadlines",
         "buffer",
+        "headers",
         "hints",
         "logs",
         "memory",

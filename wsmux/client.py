@@ -82,9 +82,10 @@ def connect(
 
     Raises:
         HandshakeError: the server, a proxy or TLS refused. TimeoutError: it took too long.
-        OSError: no TCP connection came about. ValueError: it is no such URL.
+        OSError: no TCP connection came about. ValueError: it is no such URL, or a header has what
+        none can have, such as a line break; then nothing was dialled.
     """
-    check_url(url, "ws", "wss", SCHEME)
+    url = check_url(url, "ws", "wss", SCHEME)
     behaviour = Behaviour(
         config=config or Config(),
         accept_streams=accept_streams,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
@@ -10,13 +11,23 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-__all__ = ["check_url", "field_hints", "how_to_install", "not_connected", "wrong_url"]
+__all__ = [
+    "check_characters",
+    "check_url",
+    "field_hints",
+    "how_to_install",
+    "not_connected",
+    "wrong_url",
+]
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 # What somebody meant who gave the address of a page.
 _MEANT = {"http": "ws", "https": "wss"}
+
+# What would end it in the head of a request, and what no encoding can write.
+_NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\ud800-\udfff]")
 
 _CHECKS = {
     errno.ECONNREFUSED: "is the server running, and is that its port?",
@@ -47,22 +58,42 @@ def wrong_url(url: object, *schemes: str) -> str:
     scheme, mark, _ = url.partition("://")
     if not mark:
         return f"{text}, which has no scheme"
-    meant = _MEANT.get(scheme.lower(), scheme.lower())
-    if meant != scheme and meant in schemes:
+    meant = _MEANT.get(scheme.lower())
+    if meant in schemes:
         return f"{text}: write {meant}:// instead of {scheme}://"
-    if scheme in schemes:
+    if scheme.lower() in schemes:
         return f"{text}, which has no host"
     return text
 
 
-def check_url(url: str, *schemes: str) -> None:
-    """Refuse a URL of another scheme than these, without a host, or with an impossible port.
+def check_characters(url: str, shown: str | None = None) -> None:
+    """Refuse a URL with a character that would end it in the head of a request.
+
+    Args:
+        url: what is checked.
+        shown: what the error shows in its place, where it may hold a secret.
 
     Raises:
-        ValueError: it is one.
+        ValueError: it has one.
     """
-    if not isinstance(url, str) or url.partition("://")[0] not in schemes:
+    if _NOT_IN_URLS.search(url):
+        told = url if shown is None else shown
+        raise ValueError(
+            f"{told!r} has a character that no URL has, such as a space or a line break: "
+            "quote it, a space as %20"
+        )
+
+
+def check_url(url: str, *schemes: str) -> str:
+    """Return a URL with its scheme in lower case.
+
+    Raises:
+        ValueError: it has another scheme than these, no host, an impossible port, or a character
+            that no URL has.
+    """
+    if not isinstance(url, str) or url.partition("://")[0].lower() not in schemes:
         raise ValueError(wrong_url(url, *schemes))
+    check_characters(url)
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -70,6 +101,7 @@ def check_url(url: str, *schemes: str) -> None:
         raise ValueError(f"{url!r}: {error}") from None
     if not parts.hostname:
         raise ValueError(wrong_url(url, *schemes))
+    return f"{parts.scheme}{url[len(parts.scheme) :]}"
 
 
 def not_connected(url: str, error: OSError) -> OSError:

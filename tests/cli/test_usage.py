@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import wsmux
+from wsmux.cli.addresses import url
 from wsmux.cli.main import main
 
 from .commands import command, run
@@ -94,6 +95,29 @@ def test_wrong_usage_ends_with_2_and_says_why_on_stderr(
     told = capsys.readouterr()
     assert told.out == ""
     assert "wsmux" in told.err
+
+
+@pytest.mark.parametrize("address", ["ws://h/a b", "ws://h/a\r\nX-Y: z", "wss://h/\0"])
+@pytest.mark.parametrize("name", ["doctor", "cat", "forward", "exec"])
+def test_an_address_that_would_end_a_head_is_wrong_usage(
+    name: str, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, address]) == 2
+    assert "a character that no URL has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("header", ["A: secret\nB: c", "secret", "A secret: b", "A: secret\0"])
+def test_a_header_that_none_can_be_is_wrong_usage_and_not_shown(
+    header: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "ws://h/", "--header", header]) == 2
+    told = capsys.readouterr().err
+    assert "--header: " in told
+    assert "secret" not in told
+
+
+def test_a_scheme_in_capitals_is_taken() -> None:
+    assert (url("WSS://Host/X"), url("TCP://h:1")) == ("wss://Host/X", "tcp://h:1")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,6 @@ def test_every_extra_that_is_named_exists() -> None:
         ("http://h/x", "got 'http://h/x': write ws:// instead of http://"),
         ("https://h", "got 'https://h': write wss:// instead of https://"),
         ("HTTPS://h", "got 'HTTPS://h': write wss:// instead of HTTPS://"),
-        ("WS://h", "got 'WS://h': write ws:// instead of WS://"),
         ("ftp://h", "expected a ws://, wss:// or tcp:// URL, got 'ftp://h'"),
         ("ws://", "got 'ws://', which has no host"),
         ("ws://:80/x", "got 'ws://:80/x', which has no host"),
@@ -65,6 +64,14 @@ def test_every_extra_that_is_named_exists() -> None:
         ("ws://[", "'ws://[': Invalid IPv6 URL"),
         (None, "expected a ws://, wss:// or tcp:// URL, got None"),
         (b"ws://h", "got b'ws://h'"),
+        ("FTP://h", "expected a ws://, wss:// or tcp:// URL, got 'FTP://h'"),
+        ("WS://", "got 'WS://', which has no host"),
+        ("ws://h/a\r\nX-Y: z", "'ws://h/a\\r\\nX-Y: z' has a character that no URL has"),
+        ("ws://h/a b", "quote it, a space as %20"),
+        ("ws://h/\0", "has a character that no URL has"),
+        ("ws://h/\x7f", "has a character that no URL has"),
+        ("ws://h/\ud800", "has a character that no URL has"),
+        ("tcp://h\n:1", "has a character that no URL has"),
     ],
 )
 def test_a_wrong_url_is_told_with_what_was_expected(url: Any, told: str) -> None:
@@ -74,7 +81,13 @@ def test_a_wrong_url_is_told_with_what_was_expected(url: Any, told: str) -> None
 
 @pytest.mark.parametrize("url", ["ws://h", "wss://h:1/x?y", "tcp://[::1]:80", "ws://u@h"])
 def test_a_right_url_passes(url: str) -> None:
-    check_url(url, *SCHEMES)
+    assert check_url(url, *SCHEMES) == url
+
+
+@pytest.mark.parametrize("url", ["WS://H/X", "Wss://H:1/X?Y", "TCP://H:1"])
+def test_a_scheme_has_no_case(url: str) -> None:
+    scheme, rest = url.split(":", 1)
+    assert check_url(url, *SCHEMES) == f"{scheme.lower()}:{rest}"
 
 
 def test_an_address_for_one_scheme_only_is_told_so() -> None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from ..deadlines import Deadline
+from ..hints import check_characters
 from .twins import parse_domain
 
 __all__ = ["CONNECT", "TOTAL", "Answer", "Poster"]
@@ -131,6 +132,7 @@ class Poster:
 
 
 def _split(url: str) -> SplitResult:
+    check_characters(url)
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or not parts.hostname or parts.port == 0 or parts.query:
         raise ValueError(f"a route is of the form http://host:port/ or https://host/, not {url!r}")

@@ -23,7 +23,7 @@ from ..bell import Bell
 from ..config import Config
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError, WsmuxError, closed_error
-from ..hints import wrong_url
+from ..hints import check_characters, wrong_url
 from ..messages import hang_up, message_channel
 from ..protocols.base import Role
 from ..protocols.carrier import Kind
@@ -310,6 +310,7 @@ def dial(
     """
     parts = urlsplit(url)
     shown = parts._replace(query="").geturl()
+    check_characters(url, shown)
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise ValueError(wrong_url(shown, "ws", "wss"))
     if parts.query or parts.fragment:

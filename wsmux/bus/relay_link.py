@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from ..config import Config
 from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, WsmuxError
+from ..hints import check_characters
 from ..logs import logger
 from .errors import one_line
 from .link import GOING_AWAY, Link, dial
@@ -244,6 +245,7 @@ def host_of(url: str) -> str:
     """
     parts = urlsplit(url)
     try:
+        check_characters(url)
         _ = parts.port
         wrong = parts.scheme not in ("ws", "wss") or parts.query or parts.fragment
     except ValueError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..hints import wrong_url
+from ..hints import check_characters, wrong_url
 from .terminal import CommandError
 from .tokens import add_token_file, token
 
@@ -45,7 +45,7 @@ def origin(text: str) -> str:
 
 
 def address(text: str, *schemes: str) -> str:
-    """Parse an argument that must be an address of one of these schemes."""
+    """Parse an argument that must be an address of one of these schemes, in any case."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -57,21 +57,31 @@ def address(text: str, *schemes: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form unix:///PATH")
     if parts.scheme == "tcp" and (port is None or parts.path.strip("/")):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form tcp://HOST:PORT")
-    return text
+    return f"{parts.scheme}{text[len(parts.scheme) :]}"
 
 
 def url(text: str, *further: str) -> str:
     """Parse an argument that must be an address to connect to; ``further`` are more schemes."""
-    if urlsplit(address(text, "ws", "wss", "tcp", *further)).port == 0:
+    whole = address(text, "ws", "wss", "tcp", *further)
+    parts = urlsplit(whole)
+    if parts.port == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: nothing can be connected to port 0")
-    return text
+    if parts.scheme != "unix":  # whose path is no part of a request
+        try:
+            check_characters(whole)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    return whole
 
 
 def header(text: str) -> str:
     """Parse an argument that must be a header."""
-    if ":" not in text or "\n" in text or "\r" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: VALUE'")
-    return text
+    from ..headers import header_lines
+
+    try:
+        return header_lines([text])[0]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,11 @@ from ..client import connect
 from ..config import Config
 from ..connection import Connection
 from ..deadlines import Deadline
-from ..transports.tcp import connect_tcp, is_tcp
+from ..headers import header_lines
+from ..hints import check_url
+from ..transports.tcp import SCHEME, connect_tcp, is_tcp
 from ..transports.websocket_client import shake_hands
-from ..transports.wires import subprotocols
+from ..transports.wires import check_subprotocol, subprotocols
 
 __all__ = ["Plan"]
 
@@ -32,6 +34,9 @@ class Plan:
         timeout: seconds for each step that waits for an answer.
         idle: seconds of silence to try.
         echo: whether the server sends back what a stream carries, so that it may be given load.
+
+    Raises:
+        ValueError, TypeError: it is no such URL, or what cannot stand in a request.
     """
 
     url: str
@@ -43,6 +48,13 @@ class Plan:
     idle: float = 2.0
     echo: bool = False
     config: Config = field(default_factory=lambda: Config(ping_interval=None, close_timeout=0.5))
+
+    def __post_init__(self) -> None:
+        # Before anything is dialled: each step dials for itself.
+        object.__setattr__(self, "url", check_url(self.url, "ws", "wss", SCHEME))
+        header_lines(self.headers)
+        for offer in self.offers:
+            check_subprotocol(offer)
 
     @property
     def plain(self) -> bool:

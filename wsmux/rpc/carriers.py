@@ -19,14 +19,15 @@ from ..config import KIB, Config
 from ..connection import Connection
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError, WsmuxError
-from ..hints import not_connected, wrong_url
+from ..headers import check_options, header_lines
+from ..hints import check_url, not_connected
 from ..logs import logger
 from ..messages import hang_up as end_messages
 from ..messages import message_channel
 from ..protocols.base import Role
 from ..stream import Stream
 from ..transports.tcp import connect_tcp, is_tcp
-from ..transports.websocket_client import header_lines, shake_hands
+from ..transports.websocket_client import shake_hands
 from ..websocket.framing import WebSocketFraming
 from .framing import LengthFraming
 
@@ -80,11 +81,14 @@ def dialler(
     """Return what connects to a target.
 
     Raises:
-        ValueError: it is no address that can be connected to. TypeError: the headers are neither a
-            mapping nor a collection of lines.
+        ValueError: it is no address that can be connected to, or a header has what none can have.
+            TypeError: the headers are neither a mapping nor a collection of lines.
     """
-    if not callable(headers) and not isinstance(headers, Mapping):
-        headers = header_lines(headers)  # once; a mapping is read anew for each attempt
+    if not callable(headers):
+        lines = header_lines(headers)
+        # A mapping is read anew for each attempt, anything else once.
+        headers = headers if isinstance(headers, Mapping) else lines
+    check_options(options)
     if isinstance(target, Connection):
         return lambda deadline: _over_stream(target.open_stream(deadline.remaining()), max_size)
     if isinstance(target, Stream | socket.socket):
@@ -92,23 +96,22 @@ def dialler(
     parts = urlsplit(target)
     if parts.scheme == "unix":
         return lambda deadline: _over_unix(unquote(parts.path), max_size, deadline)
-    if is_tcp(target):
+    url = check_url(target, "ws", "wss", "tcp", "unix")
+    if is_tcp(url):
 
         def tcp(deadline: Deadline) -> Channel:
-            sock = connect_tcp(target, ssl_context, deadline)
+            sock = connect_tcp(url, ssl_context, deadline)
             return channel_over(sock, Role.CLIENT, max_size, websocket=False)
 
         return tcp
-    if parts.scheme not in ("ws", "wss"):
-        raise ValueError(wrong_url(target, "ws", "wss", "tcp", "unix"))
     if ssl_context is not None:
         options = {**options, "sslopt": {**options.get("sslopt", {}), "context": ssl_context}}
 
     def websocket(deadline: Deadline) -> Channel:
         sock, _ = shake_hands(
-            target,
+            url,
             subprotocols=(),
-            headers=_made(headers) if callable(headers) else headers,
+            headers=_made(headers),
             deadline=deadline,
             max_size=Config().max_handshake_size,
             options=options,
@@ -118,12 +121,22 @@ def dialler(
     return websocket
 
 
-def _made(headers: Callable[[], Headers]) -> list[str]:
+def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
+    """Return the lines of an attempt."""
     try:
-        return header_lines(headers())
+        made = headers() if callable(headers) else headers
     except Exception as error:  # its text may hold a secret
         text = f"the headers could not be made: {type(error).__name__}"
         raise HandshakeError(text) from error
+    try:
+        return header_lines(made)
+    except (TypeError, ValueError) as error:
+        said = (
+            "the function given for headers returned what cannot be sent"
+            if callable(headers)
+            else "the headers cannot be sent any more"
+        )
+        raise HandshakeError(f"{said}: {error}") from error
 
 
 class Gone(ConnectionRefusedError):

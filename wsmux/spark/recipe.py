@@ -26,7 +26,8 @@ from uuid import uuid4
 
 from .. import forks
 from ..connection import Connection
-from ..hints import wrong_url
+from ..headers import header_lines
+from ..hints import check_characters, wrong_url
 from ..rpc import Client
 from ..stream import Stream
 from .errors import shown_url
@@ -143,6 +144,7 @@ def connection(
     <Recipe wss://example.org/data>
     """
     parts = urlsplit(url)
+    check_characters(url, shown_url(url))
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise ValueError(wrong_url(shown_url(url), "ws", "wss"))
     if parts.username is not None or parts.password is not None:
@@ -155,6 +157,7 @@ def connection(
     lines = [text for pair in pairs for text in pair] + ([token] if isinstance(token, str) else [])
     if not all(isinstance(text, str) and text.isprintable() for text in lines):
         raise ValueError("headers and token= must be strings without line breaks")
+    header_lines(headers)  # raises for what else no header can be
     for name, value in (("connect_timeout", connect_timeout), ("call_timeout", call_timeout)):
         if not value > 0:
             raise ValueError(f"{name} must be above 0, not {value!r}")

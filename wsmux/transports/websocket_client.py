@@ -27,13 +27,14 @@ from urllib.parse import urljoin, urlsplit
 
 import websocket
 
-from ..arguments import strings
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
-from ..hints import not_connected
+from ..headers import check_options, header_lines
+from ..hints import check_characters, check_url, not_connected
 from ..logs import printable
+from .wires import check_subprotocol
 
-__all__ = ["header_lines", "shake_hands"]
+__all__ = ["shake_hands"]
 
 # What websocket-client takes, beyond what this package sets itself.
 OPTIONS = frozenset(
@@ -141,11 +142,16 @@ def shake_hands(
     Raises:
         HandshakeError: the server, a proxy or TLS refused, or answered what is no upgrade.
         TimeoutError: it took too long. OSError: no connection came about.
-        TypeError: an option that websocket-client does not have.
+        TypeError: an option that websocket-client does not have. ValueError, TypeError: it is no
+        such URL, or what cannot stand in a request; then nothing was dialled.
     """
+    url = check_url(url, "ws", "wss")
     unknown = set(options) - OPTIONS
     if unknown:
         raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
+    check_options(options)
+    for subprotocol in subprotocols:
+        check_subprotocol(subprotocol)
     kept = dict(options)
     lines = header_lines(headers)
     if hosts := [line for line in lines if _name(line) == "host"]:
@@ -168,17 +174,6 @@ def shake_hands(
                 kept.pop(own, None)
         url = target
     raise HandshakeError(f"redirected too often, at last to {url}")
-
-
-def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
-    """Return further headers as lines.
-
-    Raises:
-        TypeError: they are neither a mapping nor a collection of lines.
-    """
-    if isinstance(headers, Mapping):
-        return [f"{name}: {value}" for name, value in headers.items()]
-    return [] if headers is None else list(strings("headers", headers, "X-Name: value"))
 
 
 def _name(line: str) -> str:
@@ -218,6 +213,7 @@ def _connect(
 def _redirect_target(url: str, location: str) -> str:
     text = f"{url} redirects to {location!r}, where a WebSocket cannot follow"
     try:
+        check_characters(location)
         parts = urlsplit(urljoin(url, location))
         _ = parts.port
     except ValueError as error:

@@ -103,8 +103,12 @@ def check_subprotocol(name: str) -> str:
     """Return the name of a subprotocol.
 
     Raises:
-        ValueError: it is none that a handshake can carry, such as a list of several.
+        TypeError: it is no string. ValueError: it is none that a handshake can carry, such as a
+            list of several.
     """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"subprotocol must be a string, such as 'yamux', or None, not {kind}")
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"subprotocol must be a single token of HTTP, not {name!r}")
     return name

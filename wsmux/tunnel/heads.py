@@ -63,9 +63,12 @@ def encode_request(request: Request) -> bytes:
     """Return the bytes of a request.
 
     Raises:
-        TunnelError: it is longer than ``MAX_HEAD``.
+        TunnelError: it is longer than ``MAX_HEAD``, or what it asks for cannot stand in a line.
     """
     lines = [f"{request.method} {request.target} HTTP/1.1"]
+    if not _REQUEST.fullmatch(lines[0]):
+        text = f"{request.target!r} cannot be asked for: visible ASCII characters are wanted"
+        raise TunnelError(400, text)
     lines += [f"Arg: {_quoted(argument)}" for argument in request.arguments]
     return _encode(lines)
 
