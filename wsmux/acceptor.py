@@ -29,7 +29,7 @@ from .deadlines import Deadline
 from .exceptions import HandshakeError, NoThreadError
 from .logs import logger
 from .memory import REPORT_STEP, Verdict, process_memory
-from .starting import register, start_thread
+from .starting import daemon_thread, register, start_thread
 from .transports.http_request import read_body, read_request, refuse
 from .transports.websocket_server import accept
 
@@ -173,10 +173,8 @@ class Acceptor(ABC):
             shown = f"[{self.host}]" if ":" in self.host else self.host
             self.url = f"{scheme}://{shown}:{self.port}"
         self._admission = Admission(config, self.url, max_connections)
-        self._acceptor = threading.Thread(
-            target=self._accept, name=f"wsmux-listener-{self.port}", daemon=True
-        )
         try:
+            self._acceptor = daemon_thread(target=self._accept, name=f"wsmux-listener-{self.port}")
             start_thread(self._acceptor)
         except NoThreadError:
             listener.close()
@@ -284,11 +282,10 @@ class Acceptor(ABC):
             HandshakeError: there is no room for it; nothing is counted then.
         """
         guest = self._admission.arrive(address[0] if address else "")
-        thread = threading.Thread(
+        thread = daemon_thread(
             target=self._run,
             args=(sock, address),
             name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
-            daemon=True,
         )
         # Only this thread brings in more.
         full = len(self._threads) - self._admission.leaving >= self._max_connections

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from .connection import Connection
 from .deadlines import Deadline
 from .exceptions import (
@@ -15,7 +13,7 @@ from .exceptions import (
 )
 from .logs import logger
 from .pump import End, Pump
-from .starting import start_thread
+from .starting import daemon_thread, start_thread
 
 __all__ = ["bridge"]
 
@@ -42,11 +40,8 @@ def bridge(one: Connection, other: Connection) -> None:
     """
     pump = Pump(one, other)
     acceptors = [
-        threading.Thread(
-            target=_accept,
-            args=(incoming, outgoing, pump),
-            name=f"{incoming.name}-bridge",
-            daemon=True,
+        daemon_thread(
+            target=_accept, args=(incoming, outgoing, pump), name=f"{incoming.name}-bridge"
         )
         for incoming, outgoing in ((one, other), (other, one))
     ]

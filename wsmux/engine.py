@@ -45,7 +45,7 @@ from .protocols.carrier import Kind, Received
 from .reasons import Reasons
 from .recorder import finish
 from .sendqueue import SendQueue
-from .starting import start_thread
+from .starting import daemon_thread, start_thread
 from .streamtable import PRESSURE, StreamTable
 from .waiter import WaitList, wake
 
@@ -94,8 +94,8 @@ class Engine:
         self._deaf = False  # the end of the connection was told to everybody
         self.initial: list[Entry] = self._start()
         channel.owner_timer = self.table.next_timer()
-        self.thread = threading.Thread(target=self.run, name=f"{channel.name}-io", daemon=True)
         try:
+            self.thread = daemon_thread(target=self.run, name=f"{channel.name}-io")
             start_thread(self.thread)
         except NoThreadError:
             channel.discard()

@@ -290,7 +290,7 @@ class NoThreadError(WsmuxError, RuntimeError):
     """Report that a thread could not be started, so that what needs one did not come about.
 
     The system has none to give; or the interpreter is exiting, when CPython 3.12 starts none: what
-    ``atexit`` functions need is to be opened before.
+    ``atexit`` functions need is to be opened before. An isolated sub-interpreter never has any.
     """
 
     side: Side | None = "local"

@@ -22,7 +22,7 @@ from .exceptions import NoThreadError
 from .live import STALLED_AFTER, document
 from .logs import logger
 from .sources import Connections, Watched
-from .starting import register, start_thread
+from .starting import daemon_thread, register, start_thread
 from .waiter import Flag
 
 __all__ = ["LiveSocket", "socket_path"]
@@ -80,8 +80,8 @@ class LiveSocket:
             _taken.release()
             raise
         self._stopping, self._stopped = threading.Lock(), Flag()
-        self._thread = threading.Thread(target=self._run, name="wsmux-live", daemon=True)
         try:
+            self._thread = daemon_thread(target=self._run, name="wsmux-live")
             start_thread(self._thread)
         except NoThreadError:
             self._let_go()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from .bell import Bell
 from .deadlines import Deadline
 from .logs import logger
+from .starting import daemon_thread
 from .waiter import Waiter, wake
 
 __all__ = ["Workers"]
@@ -112,11 +113,11 @@ class Workers:
         try:
             for _ in range(workers):
                 name = f"{self._name}-worker-{self._count}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+                daemon_thread(target=self._work, name=name).start()
                 workers -= 1
             for _ in range(watchers):
                 name = f"{self._name}-watcher"
-                threading.Thread(target=self._watch, name=name, daemon=True).start()
+                daemon_thread(target=self._watch, name=name).start()
                 watchers -= 1
         except RuntimeError:
             _log.exception("no thread for %s; calls wait for the running ones", self._name)

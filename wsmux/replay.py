@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from .protocols.nativestream import parse_head
 from .protocols.yamux_frames import Flag, Type
 from .protocols.yamux_frames import encode_head as yamux_head
 from .recordings import BadRecording, Entry, Header
+from .starting import daemon_thread
 from .transports.wires import wire
 from .workers import StreamHandler
 
@@ -351,8 +351,8 @@ def replay(
         player = Player(header, script, theirs, config)
         make = behaviour.over_websocket if header.carrier == "websocket" else behaviour.over_bytes
         connection = make(ours, Role(header.role), header.wire)
-        thread = threading.Thread(
-            target=behaviour.serve, args=(connection, handler), name="wsmux-replay", daemon=True
+        thread = daemon_thread(
+            target=behaviour.serve, args=(connection, handler), name="wsmux-replay"
         )
         thread.start()
         try:

@@ -35,7 +35,7 @@ from .deadlines import Deadline
 from .exceptions import StreamWriteClosed, WsmuxError, fresh_copy
 from .logs import logger
 from .sockio import Wakeup
-from .starting import start_thread
+from .starting import daemon_thread, start_thread
 
 if TYPE_CHECKING:
     from .stream import Stream
@@ -85,7 +85,7 @@ def as_socket(stream: Stream) -> socket.socket:
     try:
         carrier = _Carrier(stream, ours, theirs)
         name = f"{_name(stream)}-down"
-        start_thread(threading.Thread(target=carrier.run_silently, name=name, daemon=True))
+        start_thread(daemon_thread(target=carrier.run_silently, name=name))
     except BaseException:
         if carrier is not None:
             carrier.forked()  # lets go of everything
@@ -174,8 +174,8 @@ class _Carrier:
             _log.info("the socket of %s ended: %s", _name(self._stream), error)
 
     def run(self) -> None:
-        up = threading.Thread(
-            target=self._until_over, args=(self._up,), name=f"{_name(self._stream)}-up", daemon=True
+        up = daemon_thread(
+            target=self._until_over, args=(self._up,), name=f"{_name(self._stream)}-up"
         )
         try:
             start_thread(up)

@@ -17,13 +17,14 @@ import importlib
 import sys
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from .deadlines import Deadline
 from .exceptions import NoThreadError
 from .logs import logger
 
-__all__ = ["Leaving", "register", "start_thread"]
+__all__ = ["Leaving", "daemon_thread", "register", "start_thread"]
 
 # Seconds that all threads of a sub-interpreter have to end. Only what an application does in a
 # handler can take longer.
@@ -37,6 +38,20 @@ class Leaving(Protocol):
 
     def leave(self) -> None:
         """End at once, so that the threads do; must not wait for a peer."""
+
+
+def daemon_thread(
+    target: Callable[..., object], *, name: str, args: Iterable[Any] = ()
+) -> threading.Thread:
+    """Return a daemon thread that is still to be started.
+
+    Raises:
+        NoThreadError: this interpreter has none: an isolated sub-interpreter, from 3.12 on.
+    """
+    try:
+        return threading.Thread(target=target, name=name, args=args, daemon=True)
+    except RuntimeError as error:
+        raise NoThreadError(f"{name} cannot be made: {error}") from error
 
 
 def start_thread(thread: threading.Thread) -> None:

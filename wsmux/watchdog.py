@@ -26,7 +26,7 @@ from .explaining import findings, look, thread_names
 from .logs import PACED, PAUSE, logger
 from .snapshots import Cause, Finding
 from .sources import Connections, Watched
-from .starting import register, start_thread
+from .starting import daemon_thread, register, start_thread
 from .waiter import Waiter, wake
 
 __all__ = ["Stall", "StallWatch"]
@@ -243,7 +243,7 @@ class _Thread:
         wakes: list[Bell] = []
         with self._mutex:
             if not self._running:
-                thread = threading.Thread(target=self._run, name="wsmux-watchdog", daemon=True)
+                thread = daemon_thread(target=self._run, name="wsmux-watchdog")
                 start_thread(thread)  # it waits for the mutex
                 self._running = True
             self._watches.add(watch)

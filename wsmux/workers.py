@@ -14,7 +14,7 @@ from collections.abc import Callable
 from .connection import Connection
 from .exceptions import ConnectionClosed, ForkedError, NoThreadError, WsmuxError
 from .logs import logger
-from .starting import start_thread
+from .starting import daemon_thread, start_thread
 from .stream import Stream
 
 __all__ = ["StreamHandler", "StreamWorkers"]
@@ -57,7 +57,7 @@ class StreamWorkers:
             self._waiting += 1
             name = f"{self._connection.name}-worker-{self._count}"
         try:
-            start_thread(threading.Thread(target=self._work, name=name, daemon=True))
+            start_thread(daemon_thread(target=self._work, name=name))
         except NoThreadError as error:
             _log.warning("streams wait for the threads that run: %s", error)
             with self._lock:

@@ -1129,6 +1129,44 @@ def subinterpreter(end: str) -> None:
     assert _testcapi.run_in_subinterp(IN_SUBINTERPRETER.format(end=endings[end])) == 0
 
 
+# Each has to fail typed, and leave no socket behind.
+IN_ISOLATED = """
+import os
+
+import wsmux
+
+def descriptors():
+    return set(os.listdir("/dev/fd"))
+
+before = len(descriptors())
+for way in (
+    wsmux.pair,
+    lambda: wsmux.serve(print),
+    lambda: wsmux.StallWatch([]),
+):
+    try:
+        way()
+    except wsmux.NoThreadError:
+        pass
+    else:
+        raise AssertionError(way)
+assert len(descriptors()) == before
+"""
+
+
+def isolated() -> None:
+    """Connect and serve in an isolated sub-interpreter, which has no daemon threads."""
+    try:
+        import _interpreters as interpreters
+    except ImportError:  # up to 3.12
+        import _xxsubinterpreters as interpreters
+    made = interpreters.create()
+    failure = interpreters.run_string(made, IN_ISOLATED)
+    assert failure is None, failure
+    sys.stderr.flush()
+    os._exit(0)  # CPython 3.12 and 3.13 may crash as they end one that has imported ssl
+
+
 SCRIPTS: dict[str, Callable[..., None]] = {
     "at_exit": at_exit,
     "child_connects": child_connects,
@@ -1145,6 +1183,7 @@ SCRIPTS: dict[str, Callable[..., None]] = {
     "interrupt_full_queue": interrupt_full_queue,
     "interrupt_full_socket": interrupt_full_socket,
     "interrupt_serve_forever": interrupt_serve_forever,
+    "isolated": isolated,
     "log_goes_over_the_connection": log_goes_over_the_connection,
     "reason_looks_at_connection": reason_looks_at_connection,
     "subinterpreter": subinterpreter,

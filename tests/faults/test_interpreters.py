@@ -104,6 +104,12 @@ def test_a_subinterpreter_ends_though_its_streams_are_open(
     scripts.run("subinterpreter", end, python=python, path=lent, limit=LIMIT)
 
 
+def test_an_isolated_subinterpreter_has_no_threads_and_says_so(
+    python: str, lent: tuple[Path, ...]
+) -> None:
+    scripts.run("isolated", python=python, path=lent, limit=LIMIT)
+
+
 @pytest.mark.parametrize("unread", ["nothing", "unread"])
 def test_every_call_in_a_forked_child_raises(
     unread: str, python: str, lent: tuple[Path, ...]

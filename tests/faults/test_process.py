@@ -61,6 +61,10 @@ def test_what_is_used_at_exit_works_or_fails_typed_and_prints_nothing(kind: str)
     scripts.run("at_exit", kind)
 
 
+def test_an_isolated_subinterpreter_has_no_threads_and_says_so() -> None:
+    scripts.run("isolated")
+
+
 @pytest.mark.skipif(find_spec("_testcapi") is None, reason="this Python was built without it")
 @pytest.mark.parametrize("end", ["open", "closed"])
 def test_a_subinterpreter_ends_though_its_streams_are_open(end: str) -> None:

@@ -24,6 +24,7 @@ from http import HTTPStatus
 from .. import forks
 from ..deadlines import Deadline
 from ..logs import logger
+from ..starting import daemon_thread
 from .address import Address, address_of
 from .envelope import Kind, kind_of, parse, relay_error, time_left
 from .errors import BadMessage, BusError, TwinsUnavailable
@@ -120,7 +121,7 @@ class Federation:
         self._started = 0
         self._closed = False
         self._is_copy = False  # of a forked child
-        self._feeder = threading.Thread(target=self._feed, name="wsmux-federation", daemon=True)
+        self._feeder = daemon_thread(target=self._feed, name="wsmux-federation")
         self._feeder.start()
         forks.register(self)
 
@@ -227,7 +228,7 @@ class Federation:
         elif len(self._workers) < self._limit and not self._closed:
             self._started += 1
             name = f"wsmux-federation-{self._started}"
-            worker = threading.Thread(target=self._work, name=name, daemon=True)
+            worker = daemon_thread(target=self._work, name=name)
             self._workers.add(worker)
             try:
                 worker.start()

@@ -30,6 +30,7 @@ from typing import Self
 from ..deadlines import Deadline
 from ..logs import logger
 from ..pool import Workers
+from ..starting import daemon_thread
 from . import envelope as envelopes
 from .address import Address, address_of
 from .asked import Asked
@@ -129,9 +130,7 @@ class Peer:
             ("reply", lambda: self._take(REPLY, outgoing.response)),
         ]
         self._put_back = threading.Event()
-        self._threads = [
-            threading.Thread(target=run, name=f"{name}-{what}", daemon=True) for what, run in runs
-        ]
+        self._threads = [daemon_thread(target=run, name=f"{name}-{what}") for what, run in runs]
         self._transport.start()
         for thread in self._threads:
             thread.start()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ..deadlines import Deadline
 from ..logs import logger
+from ..starting import daemon_thread
 from .address import Address
 from .errors import CallTimeout
 from .twins import Twin
@@ -149,9 +150,7 @@ class PendingCalls:
     def _watch(self, due: float) -> None:
         with self._clock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._keep_time, name=f"{self._name}-clock", daemon=True
-                )
+                self._thread = daemon_thread(target=self._keep_time, name=f"{self._name}-clock")
                 self._thread.start()
             if due < self._next_look:
                 self._next_look = due

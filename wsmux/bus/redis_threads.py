@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..deadlines import Deadline
 from ..logs import logger
 from ..pause import Pause as AnyPause
+from ..starting import daemon_thread
 from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Writer:
         self._bells: set[str] = set()
         self._closed = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wsmux-redis-writer", daemon=True)
+        self._thread = daemon_thread(target=self._run, name="wsmux-redis-writer")
         self._thread.start()
 
     def delete_locked(self, key: bytes, ids: Collection[bytes]) -> None:
@@ -203,9 +204,7 @@ class Reader:
         self._rung = b"0-0"  # the last ring that was heard
         self._waits = False
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"wsmux-redis-reader-{number}", daemon=True
-        )
+        self._thread = daemon_thread(target=self._run, name=f"wsmux-redis-reader-{number}")
         self._thread.start()
 
     def __len__(self) -> int:

@@ -26,6 +26,7 @@ from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, WsmuxError
 from ..hints import check_characters
 from ..logs import logger
+from ..starting import daemon_thread
 from .errors import one_line
 from .link import GOING_AWAY, Link, dial
 
@@ -96,7 +97,7 @@ class RelayLink:
         self._condition = threading.Condition()
         self._link: Link | None = None
         self._status = RelayStatus(url, LinkState.CONNECTING, "", 0)
-        self._thread = threading.Thread(target=self._run, name=f"wsmux-bus-{host}", daemon=True)
+        self._thread = daemon_thread(target=self._run, name=f"wsmux-bus-{host}")
 
     def __repr__(self) -> str:
         return f"<RelayLink {self.url} {self._status.state}>"

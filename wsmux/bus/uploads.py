@@ -17,6 +17,7 @@ from typing import Any
 
 from ..deadlines import Deadline
 from ..logs import logger
+from ..starting import daemon_thread
 from . import envelope as envelopes
 from .address import Address
 from .backlog import Waiting
@@ -199,7 +200,7 @@ class Uploads:
         self._store.push(command_queue(finished.command), message, Deadline(GRACE))
 
     def _start(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run, name="wsmux-bus-upload", daemon=True)
+        thread = daemon_thread(target=run, name="wsmux-bus-upload")
         with self._lock:
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()

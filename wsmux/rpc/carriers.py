@@ -25,6 +25,7 @@ from ..logs import logger
 from ..messages import hang_up as end_messages
 from ..messages import message_channel
 from ..protocols.base import Role
+from ..starting import daemon_thread, start_thread
 from ..stream import Stream
 from ..transports.tcp import connect_tcp, is_tcp
 from ..transports.websocket_client import shake_hands
@@ -187,7 +188,7 @@ def socket_over(stream: Stream) -> socket.socket:
     joint = _Joint(stream, ours)
     for copy in (joint.upwards, joint.downwards):
         name = f"{stream.connection.name}-{stream.id}-{copy.__name__}"
-        threading.Thread(target=copy, name=name, daemon=True).start()
+        start_thread(daemon_thread(target=copy, name=name))
     return theirs
 
 

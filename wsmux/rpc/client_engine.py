@@ -30,6 +30,7 @@ from ..deadlines import Deadline
 from ..exceptions import ForkedError, LocalProtocolError
 from ..logs import logger
 from ..protocols.base import Message as SendMessage
+from ..starting import daemon_thread, start_thread
 from ..waiter import Waiter, WaitList, wake
 from .calls import Call, Calls, Opened
 from .carriers import Dialler
@@ -385,8 +386,8 @@ class ClientEngine(Calls):
             self.channel.wake()
         if self._thread is None and not self.stopping:
             name = f"wsmux-rpc-{self.connector.own_id}"
-            self._thread = threading.Thread(target=ClientLoop(self).run, name=name, daemon=True)
-            self._thread.start()
+            self._thread = daemon_thread(target=ClientLoop(self).run, name=name)
+            start_thread(self._thread)
 
     def after(self, wakes: list[Bell]) -> None:
         """Wake whom a change concerns, and send what it queued; the mutex is not held."""

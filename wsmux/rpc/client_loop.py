@@ -14,6 +14,7 @@ from ..deadlines import Deadline
 from ..exceptions import WsmuxError
 from ..logs import logger
 from ..protocols.carrier import Kind, Received
+from ..starting import daemon_thread
 from ..waiter import wake
 from .carriers import Gone, hang_up
 from .connector_states import (
@@ -192,7 +193,7 @@ class ClientLoop:
                 return
             self._with_connector(lambda: use(value))
 
-        threading.Thread(target=run, name="wsmux-rpc-metadata", daemon=True).start()
+        daemon_thread(target=run, name="wsmux-rpc-metadata").start()
 
     def _with_connector(self, action: Callable[[], None]) -> None:
         engine, wakes = self._engine, list[Bell]()
@@ -215,6 +216,6 @@ def _retire(channel: Channel, batches: _Batches) -> threading.Thread | None:
         for _ in batches:
             pass
 
-    thread = threading.Thread(target=drain, name=f"{channel.name}-closing", daemon=True)
+    thread = daemon_thread(target=drain, name=f"{channel.name}-closing")
     thread.start()
     return thread

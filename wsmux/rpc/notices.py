@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..logs import logger
+from ..starting import daemon_thread
 
 __all__ = ["Notices"]
 
@@ -40,7 +41,7 @@ class Notices:
         with self._lock:
             if self._thread is None:
                 name = f"{self._name}-notices"
-                self._thread = threading.Thread(target=self._tell, name=name, daemon=True)
+                self._thread = daemon_thread(target=self._tell, name=name)
                 self._thread.start()
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from ..channel import Channel
 from ..deadlines import Deadline
 from ..logs import logger
 from ..protocols.carrier import Kind as FrameKind
+from ..starting import daemon_thread, start_thread
 from ..waiter import Waiter, wake
 from .carriers import hang_up
 from .codec import Codec
@@ -90,9 +91,8 @@ class ServerEngine(Router):
         self._watch = Waiter()
         self._channels: set[Channel] = set()
         self._closed = False
-        threading.Thread(
-            target=self._watch_graces, name=f"wsmux-rpc-{server_id}-graces", daemon=True
-        ).start()
+        name = f"wsmux-rpc-{server_id}-graces"
+        start_thread(daemon_thread(target=self._watch_graces, name=name))
         forks.register(self)
 
     def forked(self) -> None:
@@ -319,7 +319,7 @@ class ServerEngine(Router):
                 self._renewed(live, attachment, channel, checked)
 
         name = f"{channel.name}-metadata"
-        threading.Thread(target=run, name=name, daemon=True).start()
+        daemon_thread(target=run, name=name).start()
 
     def _renewed(self, live: Live, attachment: int, channel: Channel, parsed: Parsed) -> None:
         with self.mutex:

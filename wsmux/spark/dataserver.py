@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
@@ -28,6 +27,7 @@ from ..deadlines import Deadline
 from ..logs import logger
 from ..rpc import RpcHandler, Service, Serving, handler
 from ..server import Server
+from ..starting import daemon_thread
 from .arrow_stream import Limits
 from .directory_store import DirectoryDatasets, DirectoryTopics
 from .memory_store import MemoryDatasets, MemoryTopics
@@ -124,9 +124,7 @@ class DataServer(Server):
         offered += [TopicService(topics)] if topics is not None else []
         calls: Serving = {"workers": CALL_WORKERS, **(rpc or {})}
         self.rpc: RpcHandler = handler(offered, **calls)
-        self._sweeper = threading.Thread(
-            target=self._sweep, args=(sweep,), name="wsmux-data-sweeper", daemon=True
-        )
+        self._sweeper = daemon_thread(target=self._sweep, args=(sweep,), name="wsmux-data-sweeper")
         try:
             super().__init__(
                 None,

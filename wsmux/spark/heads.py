@@ -14,6 +14,7 @@ from ..deadlines import Deadline
 from ..exceptions import WsmuxError
 from ..logs import logger
 from ..rpc import Subscription
+from ..starting import daemon_thread
 from .asking import Target, failure, passes
 from .errors import SparkError
 from .link import NO_CONNECTION, Link
@@ -45,9 +46,7 @@ class HeadsFeed:
 
     def __init__(self, recipe: Recipe, topic: str) -> None:
         self._feed = _Feed(recipe, topic)
-        self._thread = threading.Thread(
-            target=self._feed.run, name=f"wsmux-heads-{topic}", daemon=True
-        )
+        self._thread = daemon_thread(target=self._feed.run, name=f"wsmux-heads-{topic}")
         # No more than this: it may run within any call of any thread.
         dropped = weakref.finalize(self, setattr, self._feed, "stopped", True)
         dropped.atexit = False

@@ -29,6 +29,7 @@ from ..exceptions import StreamWriteClosed, WsmuxError
 from ..logs import logger
 from ..sockets import CHUNK
 from ..sockio import Wakeup
+from ..starting import daemon_thread
 from ..stream import Stream
 from .asking import HEAD_TIMEOUT, answer
 from .errors import TunnelError
@@ -155,7 +156,7 @@ class _Running:
 
     def _start(self, target: Callable[[], None], threads: list[threading.Thread]) -> None:
         name = f"{self._control.connection.name}{target.__name__.replace('_', '-')}"
-        threads.append(threading.Thread(target=target, name=name, daemon=True))
+        threads.append(daemon_thread(target=target, name=name))
         threads[-1].start()
 
     def _started(self, deadline: Deadline) -> Spawned | None:

@@ -17,6 +17,7 @@ from ..deadlines import Deadline
 from ..exceptions import StreamReset, WsmuxError
 from ..logs import logger
 from ..pause import Pause
+from ..starting import daemon_thread
 from ..stream import Stream
 from .asking import HEAD_TIMEOUT, ask
 from .errors import TunnelError
@@ -80,11 +81,8 @@ class RemoteListening:
         for number, words in refused.items():
             self._tell_refused(number, words)
         if refused:
-            self._thread = threading.Thread(
-                target=self._ask_again,
-                args=(connection, refused),
-                name="wsmux-tunnel-listening",
-                daemon=True,
+            self._thread = daemon_thread(
+                target=self._ask_again, args=(connection, refused), name="wsmux-tunnel-listening"
             )
             self._thread.start()
 

@@ -17,6 +17,7 @@ from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, StreamRefused, WsmuxError
 from ..logs import logger
 from ..pause import Pause
+from ..starting import daemon_thread
 from ..stream import Stream
 from .asking import HEAD_TIMEOUT, ask
 from .errors import TunnelError
@@ -61,7 +62,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
         self._connection: Connection | None = self._attempt()
-        self._thread = threading.Thread(target=self._run, name="wsmux-tunnel", daemon=True)
+        self._thread = daemon_thread(target=self._run, name="wsmux-tunnel")
         self._thread.start()
 
     def open(self, request: Request, timeout: float = PATIENCE) -> Stream:
