@@ -44,6 +44,15 @@ class Behaviour:
     bymux_state: BymuxState | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.config, Config):
+            kind = type(self.config).__name__
+            raise TypeError(
+                f"config must be a wsmux.Config, such as Config(max_streams=8), not {kind}"
+            )
+        for name in ("stream_handler", "code_to_reason", "reason_to_code"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} must be a function, not {type(given).__name__}")
         if self.start_on not in ("open", "data"):
             raise ValueError(f"start_on must be 'open' or 'data', not {self.start_on!r}")
         if self.workers < 1:

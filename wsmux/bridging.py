@@ -37,7 +37,16 @@ def bridge(one: Connection, other: Connection) -> None:
     What a wire cannot say is lost on it: on ``bymux`` a reset looks like a clean end, ``yamux``
     resets both halves at once, and application codes below 64 become 0 on ``wsmux``. A refusal is
     seen as such by peers that can tell it from a reset (``wsmux``).
+
+    Raises:
+        TypeError: one of them is no connection.
     """
+    for each in (one, other):
+        if not isinstance(each, Connection):
+            kind = type(each).__name__
+            raise TypeError(
+                f"bridge() joins two connections, as connect() returns them, not {kind}"
+            )
     pump = Pump(one, other)
     acceptors = [
         daemon_thread(

@@ -185,6 +185,9 @@ def from_socket(
 
     Both ends must do so, with opposite roles. TCP, Unix and TLS sockets will do. See ``connect``
     for the arguments.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong; the socket is still the caller's then.
     """
     behaviour = Behaviour(
         config=config or Config(),
@@ -196,6 +199,10 @@ def from_socket(
         reason_to_code=reason_to_code,
         bymux_state=bymux_state,
     )
+    if not hasattr(sock, "recv_into"):
+        raise TypeError(f"from_socket() takes a connected socket, not {type(sock).__name__}")
+    if role not in (Role.CLIENT, Role.SERVER):
+        raise ValueError(f"role must be 'client' or 'server', not {role!r}")
     connection = behaviour.over_bytes(sock, Role(role), protocol)
     behaviour.start_workers(connection)
     return connection

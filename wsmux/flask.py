@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from .acceptor import DRAIN
 from .admission import Admission
-from .arguments import strings
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
@@ -30,7 +29,7 @@ from .protocols.bymux_state import BymuxState
 from .reasons import CodeToReason, ReasonToCode
 from .transports.origin import allowed_origins
 from .transports.websocket_server import accept, check_request, request_of
-from .transports.wires import subprotocols
+from .transports.wires import served_protocols
 from .workers import StreamHandler
 
 __all__ = ["Mux", "debug_blueprint", "script_blueprint"]
@@ -70,8 +69,7 @@ class Mux:
         reason_to_code: ReasonToCode | None = None,
         bymux_state: BymuxState | None = None,
     ) -> None:
-        self._protocols = strings("protocols", protocols, "wsmux")
-        subprotocols(self._protocols)  # raises for an unknown name
+        self._protocols = served_protocols(protocols)
         self._origins = allowed_origins(origins)
         self._options: dict[str, Any] = {
             "config": config or Config(),

@@ -64,7 +64,13 @@ def debug_blueprint(
 
     Raises:
         ValueError: the token is shorter than 16 characters, or ``stalled_after`` is not above 0.
+        TypeError: the token is no string, or ``authorize`` no function.
     """
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token must be a single string, not {type(token).__name__}")
+    if authorize is not None and not callable(authorize):
+        kind = type(authorize).__name__
+        raise TypeError(f"authorize must be a function that tells who may look, not {kind}")
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ValueError(
             f"a token has at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() makes one"

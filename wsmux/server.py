@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .access import Access, TokenCheck
-from .arguments import strings
 from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
 from .connection import Connection, StartOn
@@ -24,7 +23,7 @@ from .reasons import CodeToReason, ReasonToCode
 from .transports.origin import allowed_origins
 from .transports.tcp import SCHEME
 from .transports.websocket_server import check_request, check_upgrade, request_of
-from .transports.wires import subprotocols
+from .transports.wires import served_protocols
 from .workers import StreamHandler
 
 __all__ = ["Server", "serve"]
@@ -58,7 +57,7 @@ class Server(Acceptor):
         self._access = access or Access(None)
         self._handler = handler
         self._behaviour = behaviour
-        self._protocols = strings("protocols", protocols, "wsmux")
+        self._protocols = served_protocols(protocols)
         self._plain = transport == "tcp"
         self._origins = allowed_origins(origins)
         self._connections: set[Connection] = set()
@@ -226,9 +225,11 @@ def serve(
     """
     if handler is None and stream_handler is None:
         raise ValueError("serve() needs a handler or a stream_handler")
-    names = strings("protocols", protocols, "wsmux")
+    if handler is not None and not callable(handler):
+        kind = type(handler).__name__
+        raise TypeError(f"serve() takes a function of a connection as its handler, not {kind}")
+    names = served_protocols(protocols)
     pages = allowed_origins(origins)  # before anything is opened
-    subprotocols(names)  # raises for an unknown name
     if transport not in ("websocket", "tcp"):
         raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
     if transport == "tcp" and len(names) != 1:

@@ -17,7 +17,8 @@ from wsmux.bus.keys import Identity
 from wsmux.bus.peer import Peer
 from wsmux.bus.relay import Relay
 from wsmux.bus.twin_sources import twins_from
-from wsmux.flask import Mux
+from wsmux.flask import Mux, debug_blueprint
+from wsmux.rpc.served import serialize
 from wsmux.testing import LockOrder
 from wsmux.tunnel.allow import AllowList
 from wsmux.tunnel.programs import Programs
@@ -132,3 +133,128 @@ def test_a_wrong_argument_leaves_no_port_behind() -> None:
         with pytest.raises((TypeError, ValueError)):
             wsmux.serve(print, port=port, **arguments)  # type: ignore[arg-type]
     wsmux.serve(print, port=port).shutdown()
+
+
+# Other arguments of a wrong type, or of none
+
+
+def over_two(protocol: Any) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wsmux.from_socket(ours, role="client", protocol=protocol)
+
+
+def with_a_socket(**given: Any) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wsmux.from_socket(ours, **{"role": "client", **given})
+
+
+def bridged(other: Any) -> None:
+    ours, theirs = wsmux.pair()
+    with ours, theirs:
+        wsmux.bridge(ours, other)
+
+
+TOKEN = "secret" * 4
+
+WRONG: dict[str, tuple[str, Callable[[], object]]] = {
+    "a token of bytes": (
+        "token must be a single string, not bytes",
+        lambda: debug_blueprint([], token=TOKEN.encode()),  # type: ignore[arg-type]
+    ),
+    "a list of tokens": (
+        "token must be a single string, not list",
+        lambda: debug_blueprint([], token=[TOKEN]),  # type: ignore[arg-type]
+    ),
+    "a token for a function": (
+        "authorize must be a function that tells who may look, not str",
+        lambda: debug_blueprint([], authorize=TOKEN),  # type: ignore[arg-type]
+    ),
+    "a wire in a list, of pair": (
+        "protocol must be one of wsmux, js-ws, yamux, bymux, a string, not list",
+        lambda: wsmux.pair(protocol=["wsmux"]),  # type: ignore[arg-type]
+    ),
+    "a wire in a list, of from_socket": (
+        "protocol must be one of wsmux, js-ws, yamux, bymux, a string, not list",
+        lambda: over_two(["wsmux"]),
+    ),
+    "no wire, of pair": (
+        "protocol must be one of wsmux, js-ws, yamux, bymux, a string, not NoneType",
+        lambda: wsmux.pair(protocol=None),  # type: ignore[arg-type]
+    ),
+    "a number for a subprotocol": (
+        "subprotocol must be a string, such as 'yamux', or None, not int",
+        lambda: wsmux.connect(URL, subprotocol=5),  # type: ignore[arg-type]
+    ),
+    "subprotocols in a list": (
+        "subprotocol must be a string, such as 'yamux', or None, not list",
+        lambda: wsmux.connect(URL, subprotocol=["yamux"]),  # type: ignore[arg-type]
+    ),
+    "a URL for a socket": (
+        "from_socket() takes a connected socket, not str",
+        lambda: wsmux.from_socket(URL, role="client"),  # type: ignore[arg-type]
+    ),
+    "a dictionary for the limits": (
+        "config must be a wsmux.Config, such as Config(max_streams=8), not dict",
+        lambda: wsmux.pair(config={"max_streams": 8}),  # type: ignore[arg-type]
+    ),
+    "a name for a handler of streams": (
+        "stream_handler must be a function, not str",
+        lambda: wsmux.serve(stream_handler="echo"),  # type: ignore[arg-type]
+    ),
+    "a name for a function of codes": (
+        "code_to_reason must be a function, not str",
+        lambda: Mux(code_to_reason="reason"),  # type: ignore[arg-type]
+    ),
+    "an address for a handler": (
+        "serve() takes a function of a connection as its handler, not str",
+        lambda: wsmux.serve("127.0.0.1"),  # type: ignore[arg-type]
+    ),
+    "a stream for a connection": (
+        "bridge() joins two connections, as connect() returns them, not str",
+        lambda: bridged("a stream"),
+    ),
+    "a name for services": (
+        "services must be a collection of wsmux.rpc.Service, such as [Service('files')], "
+        "not a single str",
+        lambda: rpc.serve("abc"),  # type: ignore[arg-type]
+    ),
+    "a service without a list": (
+        "services must be a collection of wsmux.rpc.Service, such as [Service('files')], "
+        "not a single Service: put it in a list",
+        lambda: rpc.serve(rpc.Service("files")),  # type: ignore[arg-type]
+    ),
+    "a service without a list, for a schema": (
+        "services must be a collection of wsmux.rpc.Service, such as [Service('files')], "
+        "not a single Service: put it in a list",
+        lambda: serialize(rpc.Service("files")),  # type: ignore[arg-type]
+    ),
+    "names of services": (
+        "services must be a collection of wsmux.rpc.Service, such as [Service('files')], "
+        "and one of them is of type str",
+        lambda: rpc.handler(["files"]),  # type: ignore[list-item]
+    ),
+    "a number to connect to": (
+        "expected a URL, a Connection, a Stream or a socket, not int",
+        lambda: rpc.connect(5),  # type: ignore[arg-type]
+    ),
+}
+
+
+@pytest.mark.parametrize(("told", "take"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_type_is_told_with_what_is_wanted(told: str, take: Callable[[], object]) -> None:
+    with pytest.raises(TypeError) as refused:
+        take()
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize("take", [lambda **given: wsmux.serve(print, **given), Mux])
+def test_a_server_of_no_wire_is_refused(take: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match="^protocols is empty, .* name one"):
+        take(protocols=[])
+
+
+def test_a_role_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="^role must be 'client' or 'server', not 'peer'$"):
+        with_a_socket(role="peer")

@@ -94,6 +94,9 @@ def dialler(
         return lambda deadline: _over_stream(target.open_stream(deadline.remaining()), max_size)
     if isinstance(target, Stream | socket.socket):
         return _Once(target, max_size)
+    if not isinstance(target, str):
+        kind = type(target).__name__
+        raise TypeError(f"expected a URL, a Connection, a Stream or a socket, not {kind}")
     parts = urlsplit(target)
     if parts.scheme == "unix":
         return lambda deadline: _over_unix(unquote(parts.path), max_size, deadline)

@@ -264,14 +264,31 @@ class Service:
         return add
 
 
+def service_list(services: Iterable[Service]) -> list[Service]:
+    """Return what a collection of services holds.
+
+    Raises:
+        TypeError: it is none, such as one service alone.
+    """
+    form = "services must be a collection of wsmux.rpc.Service, such as [Service('files')]"
+    if isinstance(services, str | bytes) or not isinstance(services, Iterable):
+        hint = ": put it in a list" if isinstance(services, Service) else ""
+        raise TypeError(f"{form}, not a single {type(services).__name__}{hint}")
+    held = list(services)
+    for each in held:
+        if not isinstance(each, Service):
+            raise TypeError(f"{form}, and one of them is of type {type(each).__name__}")
+    return held
+
+
 def service_table(services: Iterable[Service]) -> dict[str, Service]:
     """Return services by their names.
 
     Raises:
-        ValueError: two have the same name.
+        ValueError: two have the same name. TypeError: it is no collection of services.
     """
     table: dict[str, Service] = {}
-    for service in services:
+    for service in service_list(services):
         if service.name in table:
             raise ValueError(f"two services are named {service.name!r}")
         table[service.name] = service

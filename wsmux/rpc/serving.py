@@ -29,7 +29,7 @@ from .options import Options
 from .schema import JsonSchema, Schema
 from .served import serialize
 from .server_engine import ServerEngine
-from .services import Service
+from .services import Service, service_list
 
 __all__ = ["DEFAULT_WORKERS", "RpcHandler", "Serving", "handler"]
 
@@ -164,9 +164,10 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
         options: see ``Serving``.
 
     Raises:
-        ValueError: an option is wrong, or two services have the same name.
+        ValueError: an option is wrong, or two services have the same name. TypeError: ``services``
+            is no collection of them.
     """
-    offered = list(services)
+    offered = service_list(services)
     server_id = options.get("server_id", SERVER_ID)
     handshake_schema = options.get("handshake_schema")
     notices = Notices(

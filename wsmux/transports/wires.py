@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..arguments import strings
 from ..config import Config
 from ..protocols.base import MuxProtocol, Role
 from ..protocols.bymux import BymuxProtocol
@@ -16,7 +17,15 @@ from ..protocols.native import NativeProtocol
 from ..protocols.yamux import YamuxProtocol
 from ..websocket.framing import WebSocketFraming
 
-__all__ = ["WIRES", "Wire", "check_subprotocol", "protocol_of", "subprotocols", "wire"]
+__all__ = [
+    "WIRES",
+    "Wire",
+    "check_subprotocol",
+    "protocol_of",
+    "served_protocols",
+    "subprotocols",
+    "wire",
+]
 
 # RFC 6455 section 4.1: a subprotocol is a token, as a header's name.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -86,8 +95,11 @@ def wire(name: str) -> Wire:
     """Return the wire of a name.
 
     Raises:
-        ValueError: there is none of that name.
+        TypeError: it is no string. ValueError: there is none of that name.
     """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"protocol must be one of {', '.join(WIRES)}, a string, not {kind}")
     if name not in WIRES:
         raise ValueError(f"protocol must be one of {', '.join(WIRES)}, not {name!r}")
     return WIRES[name]
@@ -97,6 +109,22 @@ def subprotocols(names: tuple[str, ...]) -> list[str]:
     """Return what a handshake offers for these wires; ``js-ws`` has no subprotocol."""
     offers = (wire(name).subprotocol for name in names)
     return [offer for offer in offers if offer is not None]
+
+
+def served_protocols(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the wires that a server is to serve.
+
+    Raises:
+        TypeError: it is no collection of strings. ValueError: it is empty, or there is no wire of
+            such a name.
+    """
+    names = strings("protocols", given, "wsmux")
+    if not names:
+        raise ValueError(
+            "protocols is empty, and a server serves one wire at least: name one, or leave it out"
+        )
+    subprotocols(names)
+    return names
 
 
 def check_subprotocol(name: str) -> str:
