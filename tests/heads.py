@@ -48,7 +48,7 @@ NOT_ASCII = {
     "connection": Head(_head(Connection="Upgrade, \xe0"), 400, "Connection header"),
     "upgrade": Head(_head(Upgrade="websocket, \xe0"), 400, "Upgrade header"),
     "protocol": Head(
-        _head(Sec_WebSocket_Protocol="wsmux.v1, \xe0"), 400, "Sec-Websocket-Protocol header"
+        _head(Sec_WebSocket_Protocol="wsmux.v1, \xe0"), 400, "Sec-WebSocket-Protocol header"
     ),
     "key": Head(_head(Sec_WebSocket_Key=f"{KEY}\xe0"), 400, "key"),
     "version": Head(_head(Sec_WebSocket_Version="13\xe0"), 426, "version 13"),
@@ -118,7 +118,7 @@ REFUSED = {
     "connection-of-other-words": Head(_head(Connection="upgrades, x-upgrade"), 400, "say upgrade"),
     "connection-of-no-list": Head(_head(Connection='Upgrade, "a'), 400, "Connection header"),
     "protocol-of-no-token": Head(
-        _head(Sec_WebSocket_Protocol="wsmux.v1, a b"), 400, "Sec-Websocket-Protocol header"
+        _head(Sec_WebSocket_Protocol="wsmux.v1, a b"), 400, "Sec-WebSocket-Protocol header"
     ),
 }
 

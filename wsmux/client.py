@@ -60,7 +60,9 @@ def connect(
         config: the limits.
         subprotocol: what to offer in the handshake, and to expect in its answer, where a server
             calls the wire by another name; ``None`` offers none, for servers that know no
-            subprotocols. The wire's own by default. Only with a single ``protocol``.
+            subprotocols. The wire's own by default. Only with a single ``protocol``. Where none is
+            named nobody checks that both ends speak the same wire: ends of two wires say nothing,
+            or close. ``wsmux doctor URL`` finds out which one the server speaks.
         headers: further headers, as a mapping or as lines.
         ssl_context: how to do TLS; else websocket-client's defaults, or ``sslopt``. A plain socket
             uses TLS only with one.

@@ -14,7 +14,9 @@ __all__ = ["Both", "ReadBytes", "Text", "TextOptions", "WriteBytes", "make_file"
 Both: TypeAlias = Literal["rwb", "rbw", "wrb", "wbr", "brw", "bwr"]
 ReadBytes: TypeAlias = Literal["rb", "br"]
 WriteBytes: TypeAlias = Literal["wb", "bw"]
-Text: TypeAlias = Literal["r", "w", "rw", "wr"]
+Text: TypeAlias = Literal[
+    "r", "w", "rw", "wr", "rt", "tr", "wt", "tw", "rwt", "rtw", "wrt", "wtr", "trw", "twr"
+]
 
 File: TypeAlias = io.BufferedRWPair | io.BufferedReader | io.BufferedWriter | io.TextIOWrapper
 
@@ -33,10 +35,15 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
     """Return a file as ``Stream.makefile`` tells.
 
     Raises:
-        ValueError: there is no such mode.
+        ValueError: there is no such mode, or no buffer.
     """
-    if set(mode) - set("rwb") or not set(mode) & set("rw"):
-        raise ValueError(f"mode must be made of r, w and b, not {mode!r}")
+    if set(mode) - set("rwbt") or not set(mode) & set("rw") or set(mode) >= set("bt"):
+        raise ValueError(f"mode must be made of r and w, and of b or t, not {mode!r}")
+    if buffering == 0:
+        raise ValueError(
+            "the files of makefile() have a buffer: for bytes without one use the stream itself, "
+            "which is a file, too"
+        )
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
     buffered: Any  # a pair is a buffer that TextIOWrapper takes, but not by its stub
     if "r" in mode and "w" in mode:

@@ -143,11 +143,13 @@ class Mux:
         self, path: str, options: dict[str, Any], streams: bool
     ) -> Callable[[Handler], Handler]:
         def decorate(handler: Handler) -> Handler:
+            name = _name_of(handler, options.get("endpoint"))
+
             def view(**variables: Any) -> Response:
                 serve = partial(handler, **variables)
                 return self._serve(None, serve) if streams else self._serve(serve, None)
 
-            view.__name__ = handler.__name__
+            view.__name__ = name
             if self._app is None:
                 self._routes.append((path, view, options))
             else:
@@ -189,3 +191,18 @@ class Mux:
         with self._served.serving(connection):
             behaviour.serve(connection, handler)
         return Ended(accepted.mode)
+
+
+def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:
+    """Return what Flask is to call the route of a handler."""
+    if not callable(handler):
+        kind = type(handler).__name__
+        raise TypeError(f"a route is served by a function, not by {kind}")
+    name = endpoint or getattr(handler, "__name__", None)
+    if name is None:
+        kind = type(handler).__name__
+        raise TypeError(
+            f"the handler, of type {kind}, has no name for Flask to call the route by: "
+            "give the route one, such as endpoint='echo'"
+        )
+    return str(name)

@@ -52,8 +52,8 @@ def debug_blueprint(
     Without ``token`` and ``authorize`` every request gets 403; with both, either will do.
 
     Args:
-        connections: a ``Mux`` or ``Server``, a connection, a collection, or a function that returns
-            one and is asked each time.
+        connections: a ``Mux`` or ``Server``, a connection, a collection of these, or a function
+            that returns one and is asked each time.
         token: asked for by the browser as a password, with any name; ``Authorization: Bearer``
             takes it too. Send it over HTTPS alone.
         authorize: called in each request, such as ``lambda: current_user.is_admin``; what it

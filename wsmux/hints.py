@@ -17,6 +17,7 @@ __all__ = [
     "field_hints",
     "how_to_install",
     "not_connected",
+    "tls_failed",
     "wrong_url",
 ]
 
@@ -28,6 +29,9 @@ _MEANT = {"http": "ws", "https": "wss"}
 
 # What would end it in the head of a request, and what no encoding can write.
 _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\ud800-\udfff]")
+
+# What OpenSSL says of an answer that is no TLS, such as one in HTTP.
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 
 _CHECKS = {
     errno.ECONNREFUSED: "is the server running, and is that its port?",
@@ -113,6 +117,16 @@ def not_connected(url: str, error: OSError) -> OSError:
         return OSError(text)
     check = _CHECKS.get(error.errno)
     return OSError(error.errno, f"{text}; {check}" if check else text)
+
+
+def tls_failed(url: str, error: Exception) -> str:
+    """Return what is wrong where TLS failed, with what to do if it met what is no TLS."""
+    text = f"TLS with {url} failed: {error}"
+    if getattr(error, "reason", None) not in _NO_TLS:
+        return text
+    if urlsplit(url).scheme == "wss":
+        return f"{text}; does that port speak TLS? If not, write ws:// instead of wss://"
+    return f"{text}; does that port speak TLS? If not, leave out ssl_context="
 
 
 def field_hints(

@@ -55,8 +55,8 @@ class LiveSocket:
     The socket lies in the directory for temporary files, so who looks must see the same one.
 
     Args:
-        connections: a connection, a ``Server`` or ``Mux``, a collection, or a function that returns
-            one and is asked each time.
+        connections: a connection, a ``Server`` or ``Mux``, a collection of these, or a function
+            that returns one and is asked each time.
         stalled_after: seconds of standing still from which something is told as stalled.
 
     Raises:

@@ -74,7 +74,8 @@ class ConnectionCollector(Collector):
         Raises:
             TypeError: it is none.
         """
-        Watched((connection,))
+        if not isinstance(connection, Connection):
+            raise TypeError(f"a connection is wanted, not {connection!r}")
         with self._lock:
             self._known[connection.name] = connection
 
@@ -146,8 +147,8 @@ def collector(
 
     Args:
         connections: those to show, as for ``StallWatch``: a connection, a ``Server`` or ``Mux``
-            (weakly held), a collection, or a function that returns one. A collection, too, is
-            looked at each time. Further connections are given by ``add``.
+            (weakly held), a collection of these, or a function that returns one. A collection,
+            too, is looked at each time. Further connections are given by ``add``.
         registry: where to register; the process's own by default.
 
     A connection that was shown once is remembered until it has ended and that was shown too, so

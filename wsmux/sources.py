@@ -24,9 +24,8 @@ class Serving(Protocol):
         """Whether no further one is served."""
 
 
-Connections: TypeAlias = (
-    Connection | Serving | Callable[[], Iterable[Connection]] | Iterable[Connection]
-)
+Source: TypeAlias = Connection | Serving
+Connections: TypeAlias = Source | Callable[[], Iterable[Source]] | Iterable[Source]
 
 
 class Watched:
@@ -40,19 +39,19 @@ class Watched:
     """
 
     def __init__(self, named: Connections) -> None:
-        self._server: weakref.ref[Serving] | None = None
-        self._ask: Callable[[], Iterable[Connection]] | None = None
+        self._servers: tuple[weakref.ref[Serving], ...] = ()
+        self._ask: Callable[[], Iterable[Source]] | None = None
         self._fixed: tuple[Connection, ...] = ()
-        if isinstance(named, Connection):
-            self._fixed = (named,)
-        elif isinstance(named, type):  # a class has what its instances have, but serves nothing
+        if isinstance(named, type):  # a class has what its instances have, but serves nothing
             raise _unfit(named)
-        elif isinstance(named, Serving):
-            self._server = weakref.ref(named)
-        elif callable(named):
+        if callable(named) and not isinstance(named, Connection | Serving):
             self._ask = named
-        else:
-            self._fixed = tuple(_checked(named))
+            return
+        sources = _checked([named] if isinstance(named, Connection | Serving) else named)
+        self._fixed = tuple(each for each in sources if isinstance(each, Connection))
+        self._servers = tuple(
+            weakref.ref(each) for each in sources if not isinstance(each, Connection)
+        )
 
     def living(self) -> list[Connection] | None:
         """Return those that have not ended; ``None`` when there will never be one again."""
@@ -61,33 +60,39 @@ class Watched:
 
     def all(self) -> list[Connection]:
         """Return those that are named at this moment, whether they have ended or not."""
-        if self._server is not None:
-            server = self._server()
-            return [] if server is None else list(server.connections)
         if self._ask is not None:
-            return _checked(self._ask())
-        return list(self._fixed)
+            return _served(_checked(self._ask()))
+        return _served([*self._fixed, *self._living_servers()])
+
+    def _living_servers(self) -> list[Serving]:
+        servers = [reference() for reference in self._servers]
+        return [server for server in servers if server is not None]
 
     def _ends(self) -> bool:
         """Tell whether no further one will be named."""
-        if self._server is not None:
-            server = self._server()
-            return server is None or server.stopping
-        return self._ask is None
+        return self._ask is None and all(server.stopping for server in self._living_servers())
 
 
-def _checked(found: Iterable[Connection]) -> list[Connection]:
+def _served(sources: Iterable[Source]) -> list[Connection]:
+    """Return the connections of all, each once."""
+    found: dict[Connection, None] = {}
+    for each in sources:
+        found.update(dict.fromkeys([each] if isinstance(each, Connection) else each.connections))
+    return list(found)
+
+
+def _checked(found: Iterable[Source]) -> list[Source]:
     if not isinstance(found, Iterable) or isinstance(found, Connection):  # that yields streams
         raise _unfit(found)
-    connections = list(found)
-    for each in connections:
-        if not isinstance(each, Connection):
-            raise TypeError(f"a connection is wanted, not {each!r}")
-    return connections
+    sources = list(found)
+    for each in sources:
+        if isinstance(each, type) or not isinstance(each, Connection | Serving):
+            raise TypeError(f"a connection, or a Server or Mux, is wanted, not {each!r}")
+    return sources
 
 
 def _unfit(named: object) -> TypeError:
     return TypeError(
-        "expected a connection, a Server or Mux, a collection of connections, or a function that"
+        "expected a connection, a Server or Mux, a collection of these, or a function that"
         f" returns one, not {named!r}"
     )

@@ -455,8 +455,9 @@ class Stream(io.RawIOBase):
         one comes, ``flush()`` the file and call ``close_write()`` of the stream instead.
 
         Args:
-            mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes, else text.
-            buffering: buffer size in bytes, -1 for the default.
+            mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes, else or with ``"t"`` text.
+            buffering: buffer size in bytes, -1 for the default; not 0, as the stream itself is the
+                file without a buffer.
             text: ``encoding``, ``errors``, ``newline``, ``line_buffering``, ``write_through`` of
                 ``io.TextIOWrapper``.
 

@@ -85,8 +85,8 @@ class StallWatch:
     moves.
 
     Args:
-        connections: a connection, a ``Server`` or ``Mux`` (weakly held), a collection, or a
-            function that returns one and is asked at each look.
+        connections: a connection, a ``Server`` or ``Mux`` (weakly held), a collection of these, or
+            a function that returns one and is asked at each look.
         after: seconds of standing still; told a quarter of that later at most.
         tell: called with a ``Stall``, in the watch's own thread, which other watches share: it
             must not block. What it raises is logged. By default a warning is logged for each, of

@@ -148,6 +148,23 @@ def test_what_is_put_into_a_collection_later_is_shown() -> None:
         assert shown(registry)[f"wsmux_connections{CLIENT}"] == 1
 
 
+def test_servers_and_connections_may_be_shown_together() -> None:
+    registry = CollectorRegistry()
+    with (
+        wsmux.serve(wsmux.Connection.wait_closed) as one,
+        wsmux.serve(wsmux.Connection.wait_closed) as other,
+        wsmux.connect(one.url) as first,
+        wsmux.connect(other.url) as second,
+    ):
+        wait_for(lambda: one.connections and other.connections)
+        collector([one, other, first, *one.connections], registry)
+        told = shown(registry)
+        assert told[f"wsmux_connections{CLIENT}"] == 1
+        assert told[f"wsmux_connections{CLIENT.replace('client', 'server')}"] == 2
+        assert not second.closed
+    wait_for(lambda: f"wsmux_connections{CLIENT}" not in shown(registry))
+
+
 @pytest.mark.parametrize("wrong", [None, 5, wsmux.Server, ["ws://127.0.0.1/"], "ws://"], ids=repr)
 def test_what_names_no_connections_is_refused_at_once_and_nothing_is_registered(wrong: Any) -> None:
     registry = CollectorRegistry()

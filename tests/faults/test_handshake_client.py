@@ -471,6 +471,30 @@ def test_tls_to_a_plain_server_fails_typed(certificates: Certificates) -> None:
     assert "TLS" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("transport", "told"),
+    [("websocket", "write ws:// instead of wss://"), ("tcp", "leave out ssl_context=")],
+)
+def test_tls_to_a_plain_port_is_told_how_to_connect(
+    transport: str, told: str, certificates: Certificates
+) -> None:
+    scheme = {"websocket": "wss", "tcp": "tcp"}[transport]
+
+    def script(sock: socket.socket) -> None:
+        sock.recv(4096)
+        sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with playing(script) as port:
+        url = f"{scheme}://127.0.0.1:{port}"
+        with pytest.raises(wsmux.HandshakeError) as raised:
+            wsmux.connect(url, ssl_context=certificates.client, timeout=WAIT)
+    assert str(raised.value).endswith(f"does that port speak TLS? If not, {told}")
+
+
+def test_a_scheme_in_capitals_connects(server: wsmux.Server) -> None:
+    wsmux.connect(server.url.replace("ws", "WS", 1), timeout=WAIT).close()
+
+
 def test_unknown_authority_fails_typed(certificates: Certificates) -> None:
     server = wsmux.serve(wsmux.Connection.wait_closed, ssl_context=certificates.server)
     with server, pytest.raises(wsmux.HandshakeError) as raised:

@@ -234,10 +234,23 @@ def test_the_buffer_size_can_be_chosen(streams: Joined, buffering: int) -> None:
         assert source.read() == bytes(range(100))
 
 
-@pytest.mark.parametrize("mode", ["", "b", "a", "x", "r+"])
+@pytest.mark.parametrize("mode", ["", "b", "t", "a", "x", "r+", "rbt", "wtb"])
 def test_a_mode_that_makes_no_sense_is_refused(streams: Joined, mode: str) -> None:
     with pytest.raises(ValueError, match="mode"):
         streams.near.makefile(mode)
+
+
+@pytest.mark.parametrize("mode", ["rb", "wb", "rwb", "r", "wt"])
+def test_a_file_without_a_buffer_is_the_stream_itself(streams: Joined, mode: str) -> None:
+    with pytest.raises(ValueError, match="without one use the stream itself"):
+        streams.near.makefile(mode, buffering=0)
+
+
+def test_text_may_be_asked_for_as_open_takes_it(streams: Joined) -> None:
+    with streams.near.makefile("wt", encoding="utf-8") as out:
+        out.write("één\n")
+    with streams.far.makefile("rt", encoding="utf-8") as source:
+        assert source.read() == "één\n"
 
 
 def test_a_file_over_a_reset_stream_ends_as_the_stream_does(streams: Joined) -> None:
@@ -266,6 +279,8 @@ def check(stream: wsmux.Stream, mode: str) -> None:
     assert_type(text.readline(), str)
     with stream.makefile("w", 100, line_buffering=True) as lines:
         lines.write("text")
+    assert_type(stream.makefile("rt").readline(), str)
+    assert_type(stream.makefile("rwt", encoding="utf-8"), io.TextIOWrapper)
     stream.makefile("rw", write_through=True).write("text")
     assert_type(stream.makefile(mode, encoding="utf-8"), Any)
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -53,6 +54,40 @@ def test_a_route_gets_the_connection_and_the_variables(run: Run, protocol: str) 
         connection.open_stream(WAIT) as stream,
     ):
         assert stream.read() == b"blue"
+
+
+class Greeting:
+    """Be an object that can be called, and has no name."""
+
+    def __call__(self, stream: wsmux.Stream, name: str = "you") -> None:
+        stream.write(name.encode())
+
+
+NAMELESS = [Greeting(), partial(Greeting(), name="all")]
+
+
+@pytest.mark.parametrize("handler", NAMELESS, ids=["object", "partial"])
+def test_what_has_no_name_serves_a_route_that_has_one(run: Run, handler: Greeting) -> None:
+    app = Flask("app")
+    mux = Mux(app)
+    mux.stream_route("/", endpoint="greeting")(handler)
+    mux.route("/all", endpoint="all")(partial(wsmux.Connection.wait_closed))
+    assert {"greeting", "all"} <= set(app.view_functions)
+    with wsmux.connect(run(app)) as connection, connection.open_stream(WAIT) as stream:
+        assert stream.read() in (b"you", b"all")
+
+
+@pytest.mark.parametrize("handler", NAMELESS, ids=["object", "partial"])
+def test_what_has_no_name_is_told_to_give_its_route_one(handler: Greeting) -> None:
+    for mux in (Mux(Flask("app")), Mux()):
+        for route in (mux.route, mux.stream_route):
+            with pytest.raises(TypeError, match="has no name .* endpoint='echo'$"):
+                route("/")(handler)
+
+
+def test_what_is_no_function_serves_no_route() -> None:
+    with pytest.raises(TypeError, match="^a route is served by a function, not by str$"):
+        Mux().route("/")("echo")  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("protocol", NAMES)

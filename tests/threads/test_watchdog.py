@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 
@@ -348,6 +348,35 @@ def test_a_server_is_not_kept_alive() -> None:
     assert watched.living() is None
 
 
+def test_servers_in_a_collection_are_asked_each_time_and_not_kept_alive(stuck: Stuck) -> None:
+    class Server:
+        connections: ClassVar[list[wsmux.Connection]] = []
+        stopping = False
+
+    one, other = Server(), Server()
+    watched = Watched([one, stuck.client, other])
+    assert watched.living() == [stuck.client]
+    one.connections = [stuck.server]  # type: ignore[misc]
+    assert watched.living() == [stuck.client, stuck.server]
+    stuck.client.abort()
+    wait_for(lambda: stuck.server.closed)
+    assert watched.living() == []
+    other.stopping = True
+    assert watched.living() == []
+    del one
+    gc.collect()
+    assert watched.living() is None
+
+
+def test_a_function_may_return_servers(stuck: Stuck) -> None:
+    class Server:
+        connections = (stuck.client,)
+        stopping = False
+
+    server = Server()
+    assert Watched(lambda: [server, stuck.client]).living() == [stuck.client]
+
+
 def test_a_function_is_asked_each_time(stuck: Stuck) -> None:
     known: list[wsmux.Connection] = []
     watched = Watched(lambda: known)
@@ -366,5 +395,5 @@ def test_connections_are_known_until_they_end(stuck: Stuck, several: bool) -> No
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(TypeError, match="a connection is wanted, not 'ws://"):
+    with pytest.raises(TypeError, match="a connection, or a Server or Mux, is wanted, not 'ws://"):
         Watched(["ws://127.0.0.1/"])  # type: ignore[list-item]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
-from ..hints import not_connected
+from ..hints import not_connected, tls_failed
 
 __all__ = ["SCHEME", "connect_tcp", "is_tcp"]
 
@@ -48,7 +48,7 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
         raise TimeoutError(f"no answer from {url} in time") from error
     except ssl.SSLError as error:
         sock.close()
-        raise HandshakeError(f"TLS with {url} failed: {error}") from error
+        raise HandshakeError(tls_failed(url, error)) from error
     except BaseException:
         sock.close()
         raise

@@ -30,7 +30,7 @@ import websocket
 from ..deadlines import Deadline
 from ..exceptions import HandshakeError
 from ..headers import check_options, header_lines
-from ..hints import check_characters, check_url, not_connected
+from ..hints import check_characters, check_url, not_connected, tls_failed
 from ..logs import printable
 from .wires import check_subprotocol
 
@@ -299,7 +299,7 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
         why = _what_is_wrong(client, offered) if invalid else str(error)
         raise HandshakeError(f"{url} did not accept the WebSocket: {why}") from error
     except ssl.SSLError as error:
-        raise HandshakeError(f"TLS with {url} failed: {error}") from error
+        raise HandshakeError(tls_failed(url, error)) from error
     except TimeoutError as error:
         raise TimeoutError(f"no answer from {url} in time") from error
     except Exception as error:

@@ -155,7 +155,7 @@ def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKE
     words = [word.strip(" \t") for word in environ.get(key, "").split(",")]
     words = [word for word in words if word]  # RFC 9110 section 5.6.1 wants empty ones ignored
     if not all(map(member.fullmatch, words)):
-        name = key.removeprefix("HTTP_").replace("_", "-").title()
+        name = key.removeprefix("HTTP_").replace("_", "-").title().replace("socket", "Socket")
         raise HandshakeError(f"the {name} header has a character that it cannot have", 400)
     return words
 
