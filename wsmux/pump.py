@@ -107,12 +107,13 @@ class Pipe:
 
     def part(self) -> None:
         """Leave both streams, and let each direction be freed without a garbage collector."""
-        if self.back is None:
+        back = self.back
+        if back is None:
             return
-        for pipe in (self, self.back):
+        for pipe in (self, back):
             pipe.source.let_go()
             pipe.signal = Waiter()  # the one before knows this pipe
-        self.back.back = self.back = None
+            pipe.back = None
 
 
 class Pump:
