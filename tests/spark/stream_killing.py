@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -40,7 +41,11 @@ AHEAD = 2000
 MARK = "WSMUX_TEST_DRIVER"
 
 # Python processes of a driver: the one that asks for offsets, and all the others.
-WORDS = {"planner": "python_streaming_source_runner", "worker": "spark.daemon"}
+# The driver's Java has the module of the daemon in its command, too, as the value of an option.
+WORDS = {
+    "planner": rb"python_streaming_source_runner",
+    "worker": rb"-m\0(pyspark|tests\.spark)\.daemon\0",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +99,8 @@ class Driver:
                 cwd=ROOT,
             )
 
-    def pids(self, word: str = "") -> list[int]:
-        """Return the processes of this driver, those with a word in their command."""
+    def pids(self, words: bytes = b"") -> list[int]:
+        """Return the processes of this driver, those whose command has what a pattern wants."""
         mark, found = f"{MARK}={self.mark}".encode(), []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -104,7 +109,7 @@ class Driver:
                     command = (entry / "cmdline").read_bytes()
                 except OSError:
                     continue  # it has ended
-                if mark in environment and word.encode() in command:
+                if mark in environment and re.search(words, command):
                     found.append(int(entry.name))
         return found
 
@@ -115,9 +120,9 @@ class Driver:
                 _kill(pid)
             self._process.wait(PATIENCE)
 
-    def kill_one(self, word: str, chosen: random.Random) -> bool:
-        """Kill a process with a word in its command; tell whether there was one."""
-        pids = sorted(self.pids(word))
+    def kill_one(self, words: bytes, chosen: random.Random) -> bool:
+        """Kill a process whose command has what a pattern wants; tell whether there was one."""
+        pids = sorted(self.pids(words))
         if pids:
             _kill(chosen.choice(pids))
         return bool(pids)
