@@ -108,7 +108,7 @@ class Channel:
         self.farewell = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
         self._reported = 0  # bytes allocated that were last reported to the process's sum
-        self._saves = False  # it reads into the smallest buffer
+        self._saves = False  # memory is short: it reads into a small buffer
         self._paused = False  # nothing is read: see _limit_process_memory
         forks.register(self)
         register(self)

@@ -76,10 +76,10 @@ class Line(ABC):
 
     def __init__(self, mutex: threading.Lock, raises: bool = True) -> None:
         self.mutex = mutex
+        self._pid = os.getpid()
         self.reader: Readable[Any] = Readable(self, raises)
         self.writer: Writable[Any] = Writable(self)
         self.over = False
-        self._pid = os.getpid()
 
     def in_child(self) -> bool:
         """Tell whether this is a forked child's useless copy."""
@@ -141,7 +141,7 @@ class Readable(Generic[Value]):
 
     def __init__(self, line: Line, raises: bool = True) -> None:
         self._mutex = line.mutex
-        self._pid = os.getpid()
+        self._pid = line._pid
         self._raises = raises
         self._items: deque[tuple[Any, int]] | None = None  # made when something comes
         self._readers: WaitList | None = None  # made when somebody waits
