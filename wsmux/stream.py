@@ -472,7 +472,9 @@ class Stream(io.RawIOBase):
         For what needs a descriptor: ``select``, ``ssl``, ``subprocess``. Two daemon threads copy
         until both directions have ended; how ends and resets map, ``wsmux.sockets`` tells. Close
         the socket, not the stream: closing the stream as well, as leaving its ``with`` block does,
-        resets the socket and drops what the threads have not copied yet.
+        resets the socket and drops what the threads have not copied yet. Set no timeout on a socket
+        that becomes a child's standard input: it would be a non-blocking file there, which most
+        programs take for an end of file when nothing has come yet.
 
         Raises: OSError, NoThreadError: the system gives no sockets, or no threads.
         """

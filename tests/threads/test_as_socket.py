@@ -272,7 +272,7 @@ def test_select_tells_when_there_is_something_to_read(native: Joined) -> None:
 
 def test_a_child_process_takes_it_as_stdin_and_stdout(native: Joined) -> None:
     program = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
-    with socket_of(native.near) as sock:
+    with native.near.as_socket() as sock:
         child = subprocess.Popen([sys.executable, "-c", program], stdin=sock, stdout=sock)
     native.far.write(b"there and back")
     native.far.close_write()
