@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 try:
-    from wsmux.spark.datasource import DefaultSource
+    from wsmux.spark.source.datasource import DefaultSource
 except Exception as error:  # whatever it is, other people's sources are to be found
     logging.getLogger("wsmux.spark").debug("format('wsmux') is not there: %s", error)
     __all__: list[str] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux import logs
+from wsmux.runtime import logs
 
 from .certificates import Certificates
 from .threads.carriers import WsgiServers

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from wsmux.hints import how_to_install
+from wsmux.runtime.hints import how_to_install
 
 __all__ = ["VARIABLE", "absent", "needs", "package", "required"]
 

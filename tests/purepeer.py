@@ -9,7 +9,7 @@ from typing import Self
 import wsmux
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import Event, StreamOpened
-from wsmux.transports.wires import wire
+from wsmux.protocols.registry import wire
 
 from .patience import WAIT
 

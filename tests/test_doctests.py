@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import wsmux
-from wsmux.hints import how_to_install
+from wsmux.runtime.hints import how_to_install
 
 # Modules whose examples are what a newcomer tries first.
 WITH_EXAMPLES = ["wsmux.client", "wsmux.server"]

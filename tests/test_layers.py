@@ -1,7 +1,8 @@
-"""Imports point down only: the table of layers, enforced on every module.
+"""Imports point down: one folder is one layer, and no module imports itself on a way round.
 
-L0 needs the standard library alone; L1 is pure; the two WebSocket libraries stop at L3. The test
-kit stands apart: nothing imports it, and pytest is imported in its plugin only.
+The order of the folders is written down once, here, and has no default: a module in a folder that
+is not named fails. Protocols stay free of threads, sockets and clocks; the two WebSocket libraries
+are known to the handshakes and to what stands above them.
 """
 
 from __future__ import annotations
@@ -9,112 +10,184 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-PACKAGE = Path(__file__).parent.parent / "wsmux"
+from .pure import PURE, ROOT
+
 MODULES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
 }
 
-# The second name of a module to its layer; any other is L2. ``ALL`` may import everything.
-ALL = 9
-LAYERS = {"": ALL, "__main__": ALL, "cli": ALL}
-LAYERS |= dict.fromkeys(
-    (
-        "access",
-        "addresses",
-        "arguments",
-        "exceptions",
-        "config",
-        "deadlines",
-        "buffer",
-        "headers",
-        "hints",
-        "logs",
-        "memory",
-        "naming",
-        "snapshots",
-        "recording",
-    ),
-    0,
+# From the bottom up. A folder imports from the lines below its own; the folders of one line do not
+# know each other.
+LAYERS = (
+    ("exceptions",),
+    ("runtime",),
+    ("config",),
+    ("protocols",),
+    ("transport", "handshake"),
+    ("recording",),
+    ("mux",),
+    ("endpoints",),
+    ("client", "server"),
+    ("diagnostics",),
+    ("flask",),
+    ("adapters", "bus", "opentelemetry", "prometheus", "rpc", "tunnel", "wsgi"),
+    ("doctor", "spark", "testing"),
+    ("cli",),
+    ("__main__",),
 )
-LAYERS |= dict.fromkeys(("protocols", "websocket"), 1)
-LAYERS |= {"transports": 3} | dict.fromkeys(
-    ("acceptor", "admission", "behaviour", "bridging", "client", "draining", "replay", "server"), 4
-)
-LAYERS |= dict.fromkeys(("live", "livesocket", "watchdog", "workers"), 4)
-LAYERS |= dict.fromkeys(("flask", "flask_debug", "flask_responses", "flask_script"), 4)
-LAYERS |= {"http_exchange": 4}
-LAYERS |= dict.fromkeys(("adapters", "doctor", "opentelemetry", "prometheus", "wsgi"), 5)
-LAYERS |= {"rpc": 5, "bus": 5, "tunnel": 5, "spark": 6, "testing": 7}
-MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}}
-MAY_IMPORT |= {4: {0, 1, 2, 3, 4}, 5: {0, 1, 2, 3, 4, 5}, 6: {0, 2, 4, 5, 6}}
-MAY_IMPORT |= {7: {0, 1, 2, 3, 4, 7}}  # the test kit, which nothing else imports
-IMPURE = {"threading", "_thread", "socket", "time", "logging", "queue"}
+HEIGHT = {folder: height for height, line in enumerate(LAYERS) for folder in line}
+# Imported where the name is used: the public names of the package, and of its parts.
+FACADE = "wsmux"
+
+IMPURE = {"_thread", "logging", "queue", "random", "secrets", "socket", "threading", "time", "uuid"}
 HANDSHAKES = {"websocket", "simple_websocket"}
 TEST_TOOLS = {"pytest", "_pytest", "hypothesis"}
+# The peers of the bench name what calls them; a stream names the connection it belongs to.
+TYPE_CIRCLES = [
+    ["wsmux.cli.bench.blocking", "wsmux.cli.bench.calls", "wsmux.cli.bench.peer"],
+    ["wsmux.mux.connection", "wsmux.mux.stream", "wsmux.mux.stream_socket"],
+]
 
 
-def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+class Import(NamedTuple):
+    """One name that a module imports: at its top, within a function, or for types alone."""
+
+    name: str
+    when: str
 
 
-def layer(module: str) -> int:
-    return LAYERS.get(room(module), 2)
-
-
-def imported(module: str) -> Iterator[str]:
-    """Yield the absolute name of everything that a module imports, wherever it does."""
+def imports_of(module: str) -> Iterator[Import]:
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    when: dict[ast.AST, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            when |= dict.fromkeys(ast.walk(node), "lazy")
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            when |= dict.fromkeys(ast.walk(node), "types")
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            for name in node.names:
+                yield Import(name.name, when.get(node, "top"))
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join(above + ([node.module] if node.module else []))
             for name in node.names:
                 inner = f"{base}.{name.name}"
-                yield inner if inner in MODULES else base
+                yield Import(inner if inner in MODULES else base, when.get(node, "top"))
 
 
-def violations(module: str) -> list[str]:
-    """Return what a module imports against the table."""
-    mine = layer(module)
-    if mine == ALL:
-        return []
+IMPORTS = {module: list(imports_of(module)) for module in MODULES}
+
+
+def folder(module: str) -> str:
+    return module.split(".")[1]
+
+
+def upward(module: str) -> list[str]:
+    """Return what a module imports of wsmux that does not stand below it."""
     found = []
-    for name in imported(module):
+    for name, _ in IMPORTS[module]:
+        if name == FACADE:
+            if folder(module) not in {"cli", "__main__"}:
+                found.append(name)
+        elif name.startswith("wsmux.") and folder(name) != folder(module):
+            above = HEIGHT[folder(name)] >= HEIGHT[folder(module)]
+            # Of the others, Spark knows the public names alone.
+            inner = folder(module) == "spark" and folder(name) == "rpc" and name != "wsmux.rpc"
+            if above or inner:
+                found.append(name)
+    return found
+
+
+def foreign(module: str) -> list[str]:
+    """Return the packages of others that a module imports and may not."""
+    found = []
+    for name, _ in IMPORTS[module]:
         top = name.split(".")[0]
-        if top == "wsmux":
-            allowed = layer(name) in MAY_IMPORT[mine] and (mine, room(name)) != (1, "deadlines")
-            if layer(name) == 5 and room(name) != room(module):
-                # RPC and bus know nothing of each other; Spark knows the public names of RPC.
-                allowed = (mine, name) == (6, "wsmux.rpc")
-        elif top not in sys.stdlib_module_names:
-            masker = (module, name) == ("wsmux.websocket.masking", "websockets.speedups")
-            allowed = masker or (mine > 1 and not (mine == 2 and top in HANDSHAKES))
-            if top in TEST_TOOLS:
-                allowed = module == "wsmux.testing.plugin"
-        else:
-            allowed = mine != 1 or top not in IMPURE
-        if not allowed:
+        if top == "wsmux" or top in sys.stdlib_module_names:
+            continue
+        masker = (module, name) == ("wsmux.protocols.masking", "websockets.speedups")
+        low = HEIGHT[folder(module)] <= HEIGHT["protocols"] and not masker
+        handshake = top in HANDSHAKES and HEIGHT[folder(module)] < HEIGHT["handshake"]
+        tools = top in TEST_TOOLS and module != "wsmux.testing.plugin"
+        if low or handshake or tools:
             found.append(name)
     return found
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_module_imports_only_what_its_layer_may(module: str) -> None:
-    assert violations(module) == []
+def circles(kinds: set[str]) -> list[set[str]]:
+    """Return the sets of modules that reach each other by imports of these kinds (Tarjan, 1972)."""
+    graph = {
+        module: [
+            name
+            for name, when in IMPORTS[module]
+            # What a package offers is imported through it; that a part of it is no circle.
+            if name in MODULES and when in kinds and not module.startswith(f"{name}.")
+        ]
+        for module in MODULES
+    }
+    found, order, lowest, path = [], {}, {}, []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        path.append(module)
+        for name in graph[module]:
+            if name not in order:
+                visit(name)
+                lowest[module] = min(lowest[module], lowest[name])
+            elif name in path:
+                lowest[module] = min(lowest[module], order[name])
+        if lowest[module] == order[module]:
+            start = path.index(module)
+            found.append(set(path[start:]))
+            del path[start:]
+
+    for module in graph:
+        if module not in order:
+            visit(module)
+    return [each for each in found if len(each) > 1]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if layer(name) == ALL])
-def test_what_may_import_everything_does_without_the_test_kit(module: str) -> None:
-    assert not [name for name in imported(module) if room(name) == "testing"]
+@pytest.mark.parametrize("module", [name for name in MODULES if name != FACADE])
+def test_module_imports_only_what_stands_below_it(module: str) -> None:
+    assert upward(module) == []
+    assert foreign(module) == []
 
 
-def test_every_module_of_the_table_exists() -> None:
-    assert set(LAYERS) - {room(module) for module in MODULES} <= {"__main__"}
+def test_no_module_imports_itself_on_a_way_round() -> None:
+    assert circles({"top", "lazy"}) == []
+
+
+def test_type_hints_close_the_two_circles_that_are_named() -> None:
+    assert sorted(map(sorted, circles({"top", "lazy", "types"}))) == TYPE_CIRCLES
+
+
+def reached(module: str) -> set[str]:
+    """Return what a module imports at its top, and what that imports, within wsmux and without."""
+    found: set[str] = set()
+    left = [module]
+    while left:
+        names = {name for name, when in IMPORTS.get(left.pop(), ()) if when == "top"} - found
+        found |= names
+        left += names
+    return found
+
+
+@pytest.mark.parametrize("path", PURE)
+def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
+    module = f"wsmux/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    assert not {name for name, _ in IMPORTS[module]} & IMPURE
+    if folder(module) == "protocols":
+        assert not reached(module) & IMPURE
+
+
+def test_every_folder_has_one_place() -> None:
+    assert set(HEIGHT) == {folder(module) for module in MODULES if module != FACADE}
+    assert len(HEIGHT) == sum(map(len, LAYERS))

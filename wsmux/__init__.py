@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .naming import lazy_names
+from .runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from .bridging import bridge
     from .client import connect, from_socket, pair
-    from .config import Config
-    from .connection import Connection
-    from .deadlines import deadline
+    from .config import Config, Recording
+    from .diagnostics.stall_watch import Stall, StallWatch
+    from .diagnostics.status_socket import LiveSocket
+    from .endpoints.bridge import bridge
     from .exceptions import (
         ConcurrencyError,
         ConnectionClosed,
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
         WriteTimeout,
         WsmuxError,
     )
-    from .livesocket import LiveSocket
+    from .handshake.request import Request
+    from .mux.connection import Connection
+    from .mux.stats import Cause, ConnectionStats, Finding, HalfStatus, StreamStats, Wait
+    from .mux.stream import Stream
     from .protocols.base import Role
     from .protocols.bymux_state import BymuxState, HalfState, StreamState
-    from .recording import Recording
+    from .runtime.deadline import deadline
     from .server import Server, serve
-    from .snapshots import Cause, ConnectionStats, Finding, HalfStatus, Request, StreamStats, Wait
-    from .stream import Stream
-    from .watchdog import Stall, StallWatch
 
 __all__ = [
     "BymuxState",
@@ -108,11 +108,11 @@ __version__ = "0.1.0"
 __getattr__ = lazy_names(
     __name__,
     {
-        "bridging": ("bridge",),
         "client": ("connect", "from_socket", "pair"),
-        "config": ("Config",),
-        "connection": ("Connection",),
-        "deadlines": ("deadline",),
+        "config": ("Config", "Recording"),
+        "diagnostics.stall_watch": ("Stall", "StallWatch"),
+        "diagnostics.status_socket": ("LiveSocket",),
+        "endpoints.bridge": ("bridge",),
         "exceptions": (
             "ConcurrencyError",
             "ConnectionClosed",
@@ -135,21 +135,20 @@ __getattr__ = lazy_names(
             "WriteTimeout",
             "WsmuxError",
         ),
-        "livesocket": ("LiveSocket",),
-        "protocols.base": ("Role",),
-        "protocols.bymux_state": ("BymuxState", "HalfState", "StreamState"),
-        "recording": ("Recording",),
-        "server": ("Server", "serve"),
-        "snapshots": (
+        "handshake.request": ("Request",),
+        "mux.connection": ("Connection",),
+        "mux.stats": (
             "Cause",
             "ConnectionStats",
             "Finding",
             "HalfStatus",
-            "Request",
             "StreamStats",
             "Wait",
         ),
-        "stream": ("Stream",),
-        "watchdog": ("Stall", "StallWatch"),
+        "mux.stream": ("Stream",),
+        "protocols.base": ("Role",),
+        "protocols.bymux_state": ("BymuxState", "HalfState", "StreamState"),
+        "runtime.deadline": ("deadline",),
+        "server": ("Server", "serve"),
     },
 )

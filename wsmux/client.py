@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
-from .arguments import strings
-from .behaviour import DEFAULT_WORKERS, Behaviour
 from .config import Config
-from .connection import Connection, StartOn
-from .deadlines import Deadline
+from .endpoints.connection_options import DEFAULT_WORKERS, Behaviour
+from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
-from .hints import check_url, field_hints
+from .handshake.tcp import SCHEME, connect_tcp, is_tcp
+from .handshake.websocket_client import shake_hands
+from .mux.connection import Connection, StartOn
+from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .reasons import CodeToReason, ReasonToCode
-from .transports.tcp import SCHEME, connect_tcp, is_tcp
-from .transports.websocket_client import shake_hands
-from .transports.wires import check_subprotocol, protocol_of, subprotocols
-from .workers import StreamHandler
+from .protocols.registry import check_subprotocol, protocol_of, subprotocols
+from .runtime.arguments import strings
+from .runtime.deadline import Deadline
+from .runtime.hints import check_url, field_hints
 
 __all__ = ["connect", "from_socket", "pair"]
 

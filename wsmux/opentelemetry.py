@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .hints import how_to_install
+from .runtime.hints import how_to_install
 
 try:
     from opentelemetry import trace
@@ -22,9 +22,9 @@ except ImportError as error:  # pragma: no cover - depends on what is installed
     text = f"wsmux.opentelemetry needs opentelemetry-api: {how_to_install('tracing')}"
     raise ImportError(text) from error
 
-from .connection import Connection
 from .exceptions import WsmuxError
-from .stream import Stream
+from .mux.connection import Connection
+from .mux.stream import Stream
 
 __all__ = ["call", "middleware", "open_stream"]
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeAlias
 
-from .hints import how_to_install
+from .runtime.hints import how_to_install
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -27,9 +27,9 @@ except ImportError as error:  # pragma: no cover - the tests need it
     text = f"wsmux.prometheus needs prometheus-client: {how_to_install('metrics')}"
     raise ImportError(text) from error
 
-from .connection import Connection
-from .snapshots import ConnectionStats
-from .sources import Connections, Serving, Watched
+from .diagnostics.status import Connections, Serving, Watched
+from .mux.connection import Connection
+from .mux.stats import ConnectionStats
 
 __all__ = ["ConnectionCollector", "collector"]
 

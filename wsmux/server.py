@@ -7,24 +7,24 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from .acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
-from .access import Access, TokenCheck
-from .behaviour import DEFAULT_WORKERS, Behaviour, ConnectionHandler
 from .config import Config
-from .connection import Connection, StartOn
-from .deadlines import Deadline
-from .draining import REASON, end_connections
+from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from .endpoints.connection_options import DEFAULT_WORKERS, Behaviour, ConnectionHandler
+from .endpoints.shutdown import REASON, end_connections
+from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
-from .hints import field_hints
-from .logs import logger
+from .handshake.access import Access, TokenCheck
+from .handshake.origin import allowed_origins
+from .handshake.tcp import SCHEME
+from .handshake.websocket_server import check_request, check_upgrade, request_of
+from .mux.connection import Connection, StartOn
+from .mux.error_codes import CodeToReason, ReasonToCode
 from .protocols.base import Role
 from .protocols.bymux_state import BymuxState
-from .reasons import CodeToReason, ReasonToCode
-from .transports.origin import allowed_origins
-from .transports.tcp import SCHEME
-from .transports.websocket_server import check_request, check_upgrade, request_of
-from .transports.wires import served_protocols
-from .workers import StreamHandler
+from .protocols.registry import served_protocols
+from .runtime.deadline import Deadline
+from .runtime.hints import field_hints
+from .runtime.logs import logger
 
 __all__ = ["Server", "serve"]
 

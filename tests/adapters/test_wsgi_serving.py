@@ -10,7 +10,7 @@ import h11
 import pytest
 
 import wsmux
-from wsmux.http_exchange import Exchange
+from wsmux.endpoints.http11 import Exchange
 from wsmux.wsgi import StreamServer, serve, serving
 
 from .apps import WAIT, Gate, app, published, slow

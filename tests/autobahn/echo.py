@@ -6,15 +6,14 @@ import socket
 
 from flask import Flask
 
-from wsmux.channel import Channel
 from wsmux.config import MIB
-from wsmux.deadlines import Deadline
 from wsmux.exceptions import HandshakeError
-from wsmux.flask_responses import Ended, Response, refusal, request
-from wsmux.messages import message_channel
+from wsmux.flask.responses import Ended, Response, refusal, request
+from wsmux.handshake.websocket_server import accept, check_upgrade
 from wsmux.protocols.base import Role
-from wsmux.transports.websocket_server import accept, check_upgrade
-from wsmux.websocket.framing import WebSocketFraming
+from wsmux.protocols.websocket import WebSocketFraming
+from wsmux.runtime.deadline import Deadline
+from wsmux.transport.message_transport import Channel, message_channel
 
 __all__ = ["MESSAGES", "add_echo", "channel_over", "echo"]
 

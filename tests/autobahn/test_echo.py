@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from wsmux import channel
 from wsmux.protocols.base import Role
+from wsmux.transport import message_transport
 
 from ..faults.rawpeer import (
     BINARY,
@@ -89,7 +89,7 @@ def test_a_server_that_refuses_a_frame_is_first_to_end_the_tcp_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The peer's part of the closing is not read any more, so it is not waited for."""
-    monkeypatch.setattr(channel, "LINGER", 1000.0)
+    monkeypatch.setattr(message_transport, "LINGER", 1000.0)
     ours, theirs = socket.socketpair()
     with RawPeer(theirs, masks=True) as peer:
         running = in_thread(echo, ours, Role.SERVER)

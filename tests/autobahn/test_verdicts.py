@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from wsmux.config import Config
-from wsmux.deadlines import Deadline
+from wsmux.handshake.websocket_client import shake_hands
 from wsmux.protocols.base import Role
-from wsmux.transports.websocket_client import shake_hands
+from wsmux.runtime.deadline import Deadline
 
 from ..threads.carriers import SERVERS, WsgiServers
 from .echo import MESSAGES, channel_over, echo

@@ -17,7 +17,7 @@ from ..programs import needs
 __all__ = ["NodePage", "node_page"]
 
 PROGRAM = Path(__file__).with_name("page.mjs")
-MODULE = Path(wsmux.__file__).with_name("wsmux.js")
+MODULE = Path(wsmux.__file__).parent / "flask" / "wsmux.js"
 
 
 class NodePage:

@@ -10,7 +10,7 @@ import simple_websocket
 from flask import Flask, request
 from werkzeug.wrappers import Response
 
-from wsmux.flask_responses import Ended
+from wsmux.flask.responses import Ended
 
 from ..threads.scripted import WAIT
 from .chromium import Page

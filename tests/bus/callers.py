@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wsmux.bus.client import Client
-from wsmux.bus.keys import KeyType
-from wsmux.bus.peer import Peer
-from wsmux.bus.relay_link import LinkState
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.session.relay_connection import LinkState
+from wsmux.bus.wire.keys import KeyType
 
 from ..patience import WAIT
 from .people import Person, Table, person, table_of

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus.keys import Identity
-from wsmux.bus.twins import Twin
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.keys import Identity
 
 __all__ = ["COMPUTED", "NOW", "NPM", "PEOPLE", "TWINS", "identity", "rows"]
 

@@ -10,8 +10,8 @@ from typing import Self
 
 from wsmux.bus.client import Client
 from wsmux.bus.errors import BusError
-from wsmux.bus.relay_link import LinkState
-from wsmux.bus.twins import TwinDirectory
+from wsmux.bus.session.relay_connection import LinkState
+from wsmux.bus.twins.records import TwinDirectory
 
 from .relays import identity
 

@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 import redis as library
 
-from wsmux.bus.address import Address
-from wsmux.bus.redis_queues import RedisQueues
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.redis_queues import RedisQueues
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 from .redis_server import RedisServer, redis_server
 from .redis_stand import WAIT

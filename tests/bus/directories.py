@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from wsmux.bus.errors import TwinsUnavailable
-from wsmux.bus.keys import Identity
-from wsmux.bus.twins import Twin, TwinDirectory
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import Twin, TwinDirectory
+from wsmux.bus.wire.keys import Identity
+from wsmux.runtime.deadline import Deadline
 
 __all__ = ["Listed", "Registrar", "registrar"]
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from queue import Queue
 from typing import Any, Self
 
-from wsmux.bus.link import Link
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link
 from wsmux.protocols.base import Role
+from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import WAIT, RawPeer
 

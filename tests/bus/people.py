@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wsmux.bus.errors import TwinsUnavailable
-from wsmux.bus.keys import Identity, KeyType
-from wsmux.bus.twins import Twin, TwinDirectory
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import Twin, TwinDirectory
+from wsmux.bus.wire.keys import Identity, KeyType
+from wsmux.runtime.deadline import Deadline
 
 __all__ = ["DOMAIN", "Person", "Table", "person", "table_of"]
 

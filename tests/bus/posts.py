@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from wsmux.bus.federation_post import Answer
+from wsmux.bus.federation.http_post import Answer
 
 __all__ = ["DONE", "Posts", "relay_answering"]
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from wsmux.bus.redis_client import redis_client
+from wsmux.bus.relay.redis_client import redis_client
 
 from ..patience import WAIT
 from .redis_server import RedisServer

@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from wsmux.bus.address import Address, address_of
-from wsmux.bus.envelope import Kind, digest, parse, request, response, time_left
 from wsmux.bus.errors import BusError, CallTimeout, Replayed, remote_error
-from wsmux.bus.link import Link, dial
-from wsmux.bus.messages import Envelope
-from wsmux.bus.receipt import Receiver
-from wsmux.bus.tokens import make_token
-from wsmux.bus.twins import Twin
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link, dial
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address, address_of
+from wsmux.bus.wire.envelope import Kind, digest, parse, request, response, time_left
+from wsmux.bus.wire.messages import Envelope
+from wsmux.bus.wire.tokens import make_token
+from wsmux.bus.wire.verification import Receiver
 from wsmux.exceptions import ConnectionClosed, HandshakeError
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from .relays import identity

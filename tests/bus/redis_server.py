@@ -16,7 +16,7 @@ from typing import Self
 import pytest
 import redis as library
 
-from wsmux.bus.redis_client import FAILURES, redis_client
+from wsmux.bus.relay.redis_client import FAILURES, redis_client
 
 from ..programs import needs
 from ..threads.scripted import WAIT

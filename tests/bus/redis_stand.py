@@ -6,10 +6,10 @@ import threading
 
 import redis as library
 
-from wsmux.bus.address import Address
-from wsmux.bus.queues import Entry, Mailbox
-from wsmux.bus.redis_queues import RedisQueues
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.queues import Entry, Mailbox
+from wsmux.bus.relay.redis_queues import RedisQueues
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.error import HTTPError
 
-from wsmux.acceptor import listen
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.envelope import Kind, digest, kind_of, parse, request
-from wsmux.bus.keys import Identity
-from wsmux.bus.link import dial
-from wsmux.bus.messages import Envelope
-from wsmux.bus.relay import Relay
-from wsmux.bus.relay_server import RelayServer
-from wsmux.bus.tokens import make_token
-from wsmux.bus.twins import TwinDirectory
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.relay import Relay
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.session.link import dial
+from wsmux.bus.twins.records import TwinDirectory
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.envelope import Kind, digest, kind_of, parse, request
+from wsmux.bus.wire.keys import Identity
+from wsmux.bus.wire.messages import Envelope
+from wsmux.bus.wire.tokens import make_token
+from wsmux.endpoints.acceptor import listen
+from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import WAIT
 from . import people

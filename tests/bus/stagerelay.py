@@ -13,16 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address, address_of
-from wsmux.bus.link import Link
-from wsmux.bus.messages import Envelope
-from wsmux.bus.tokens import Claims, read_token
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address, address_of
+from wsmux.bus.wire.messages import Envelope
+from wsmux.bus.wire.tokens import Claims, read_token
 from wsmux.exceptions import ConnectionClosed, WsmuxError
+from wsmux.handshake.http_request import read_request, refuse
+from wsmux.handshake.websocket_server import accept
 from wsmux.protocols.base import Role
-from wsmux.transports.http_request import read_request, refuse
-from wsmux.transports.websocket_server import accept
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.address import (
+from wsmux.bus.wire.address import (
     MAX_TWIN,
     Address,
     address_of,
@@ -15,7 +15,7 @@ from wsmux.bus.address import (
     parse_stream_key,
     put_address,
 )
-from wsmux.bus.messages import AddressMessage, Envelope
+from wsmux.bus.wire.messages import AddressMessage, Envelope
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 addresses = st.builds(Address, st.integers(1, MAX_TWIN), st.none() | texts)

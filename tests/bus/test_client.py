@@ -10,20 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client, Reply
-from wsmux.bus.endpoint import clock
-from wsmux.bus.errors import (
-    FROM_RELAY,
-    UNKNOWN_TWIN,
-    BusError,
-    CallTimeout,
-    TwinsUnavailable,
-)
-from wsmux.bus.relay_link import LinkState
+from wsmux.bus.errors import FROM_RELAY, UNKNOWN_TWIN, BusError, CallTimeout, TwinsUnavailable
 from wsmux.bus.services import ServiceRequest
-from wsmux.bus.twins import twin_record
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.session.relay_connection import LinkState
+from wsmux.bus.twins.records import twin_record
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
 from wsmux.exceptions import ForkedError
 
 from ..threads.waiting import wait_for

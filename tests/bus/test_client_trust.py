@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address, put_address
 from wsmux.bus.client import Client
-from wsmux.bus.endpoint import clock
 from wsmux.bus.errors import (
     BAD_SIGNATURE,
     E2E_FAILURE,
@@ -16,7 +13,10 @@ from wsmux.bus.errors import (
     BusError,
     CallTimeout,
 )
-from wsmux.bus.messages import Envelope
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.messages import Envelope
 
 from ..threads.waiting import wait_for
 from .callers import ALICE, BOB, CAROL, WAIT, calling, client, known, serving, staged

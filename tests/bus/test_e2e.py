@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus import e2e
-from wsmux.bus.e2e import Box
 from wsmux.bus.errors import BusError
+from wsmux.bus.wire import e2e
+from wsmux.bus.wire.e2e import Box
 
 ANN, BEN, EVE = Box(b"\1" * 32), Box(b"\2" * 32), Box(b"\3" * 32)
 SEALED = ANN.seal(b"text", BEN.public)

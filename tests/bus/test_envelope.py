@@ -10,11 +10,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address, address_of
-from wsmux.bus.envelope import MAX_ENVELOPE, Kind, digest, is_fail_fast, kind_of, parse, time_left
 from wsmux.bus.errors import BadMessage
-from wsmux.bus.messages import AddressMessage, Envelope, Error, Ping, Pong, Request, Response
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address, address_of
+from wsmux.bus.wire.envelope import (
+    MAX_ENVELOPE,
+    Kind,
+    digest,
+    is_fail_fast,
+    kind_of,
+    parse,
+    time_left,
+)
+from wsmux.bus.wire.messages import AddressMessage, Envelope, Error, Ping, Pong, Request, Response
 
 from .captured import NOW
 

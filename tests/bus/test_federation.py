@@ -10,17 +10,17 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from wsmux.bus import federation as module
-from wsmux.bus import federation_schedule
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import parse, request, response
 from wsmux.bus.errors import BusError
-from wsmux.bus.federation import Federation
-from wsmux.bus.federation_post import Answer, Poster
-from wsmux.bus.federation_queue import FederationQueue, MemoryFederationQueue
-from wsmux.bus.messages import Envelope
-from wsmux.bus.ranker import Ranker
-from wsmux.bus.twins import Twin
+from wsmux.bus.federation import federation as module
+from wsmux.bus.federation import schedule
+from wsmux.bus.federation.federation import Federation
+from wsmux.bus.federation.http_post import Answer, Poster
+from wsmux.bus.federation.queue import FederationQueue, MemoryFederationQueue
+from wsmux.bus.federation.ranker import Ranker
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import parse, request, response
+from wsmux.bus.wire.messages import Envelope
 
 from ..threads.waiting import wait_for
 from .posts import DONE, Posts, relay_answering
@@ -50,8 +50,8 @@ class Told:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federation_schedule, "PAUSES", ((0.0, 0.001), (0.001, 0.002)))
-    monkeypatch.setattr(federation_schedule, "RETRY", 0.01)
+    monkeypatch.setattr(schedule, "PAUSES", ((0.0, 0.001), (0.001, 0.002)))
+    monkeypatch.setattr(schedule, "RETRY", 0.01)
 
 
 @pytest.fixture
@@ -258,15 +258,15 @@ def test_a_response_that_cannot_be_delivered_is_dropped_in_silence(make: Make, t
 def test_a_relay_that_hangs_leaves_workers_to_others(make: Make) -> None:
     posts = Posts()
     posts.gates["slow.test"] = gate = threading.Event()
-    federation = make(posts, workers=federation_schedule.LANE + 1)
-    slow = 3 * federation_schedule.LANE
+    federation = make(posts, workers=schedule.LANE + 1)
+    slow = 3 * schedule.LANE
     for number in range(slow):
         submit(federation, ask(f"slow-{number}"), "slow.test")
-    assert all(posts.entered.acquire(timeout=20.0) for _ in range(federation_schedule.LANE))
+    assert all(posts.entered.acquire(timeout=20.0) for _ in range(schedule.LANE))
     for number in range(20):
         submit(federation, ask(f"fast-{number}"), "a.test")
     wait_for(lambda: posts.domains().count("a.test") == 20)
-    assert posts.domains().count("slow.test") == federation_schedule.LANE
+    assert posts.domains().count("slow.test") == schedule.LANE
     gate.set()
     wait_for(lambda: not federation.held)
     assert posts.domains().count("slow.test") == slow
@@ -374,7 +374,7 @@ def test_workers_end_when_nothing_is_left(make: Make, monkeypatch: pytest.Monkey
 def test_closing_ends_what_waits(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(federation_schedule, "RETRY", 1000.0)
+    monkeypatch.setattr(schedule, "RETRY", 1000.0)
     federation = make(Posts(a_test=[ConnectionError("down")]))
     submit(federation, ask(), "a.test")
     wait_for(lambda: federation.held == 1)

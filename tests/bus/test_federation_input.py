@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import federation_input as module
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.envelope import MAX_ENVELOPE, digest, pong_for, request, response
 from wsmux.bus.errors import BusError
-from wsmux.bus.federation_input import FederationInput
-from wsmux.bus.federation_post import Answer
-from wsmux.bus.keys import Identity
-from wsmux.bus.limiter import FixedWindow
-from wsmux.bus.messages import Envelope
-from wsmux.bus.twins import Twin
+from wsmux.bus.federation import inbound as module
+from wsmux.bus.federation.http_post import Answer
+from wsmux.bus.federation.inbound import FederationInput
+from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.envelope import MAX_ENVELOPE, digest, pong_for, request, response
+from wsmux.bus.wire.keys import Identity
+from wsmux.bus.wire.messages import Envelope
 
 from .twinlists import ListedTwins
 

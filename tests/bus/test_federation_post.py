@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from wsmux.bus.federation_post import MAX_ANSWER, Answer, Poster
+from wsmux.bus.federation.http_post import MAX_ANSWER, Answer, Poster
 
 from ..certificates import Certificates
 from .posts import relay_answering

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from wsmux.bus.federation_schedule import LOOK_UP, PASSES, RETRY, Job, Schedule
+from wsmux.bus.federation.schedule import LOOK_UP, PASSES, RETRY, Job, Schedule
 
 FAR = 1000.0
 

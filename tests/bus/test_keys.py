@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.keys import DEV_WORDS, Identity, KeyType, verify
+from wsmux.bus.wire.keys import DEV_WORDS, Identity, KeyType, verify
 
 from .captured import PEOPLE, TWINS, identity
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.limiter import FixedWindow, NoLimit
+from wsmux.bus.relay.rate_limiter import FixedWindow, NoLimit
 
 
 def test_no_limit_lets_everything_pass() -> None:

@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from wsmux.bus.envelope import MAX_ENVELOPE
-from wsmux.bus.link import EVICTED, NORMAL, Link, dial
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import EVICTED, NORMAL, Link, dial
+from wsmux.bus.wire.envelope import MAX_ENVELOPE
 from wsmux.exceptions import ConnectionClosed, ForkedError, HandshakeError
 from wsmux.protocols.base import Role
+from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import (
     BINARY,

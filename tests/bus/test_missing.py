@@ -9,23 +9,23 @@ import sys
 import pytest
 
 import wsmux.bus
-from wsmux.bus.address import Address
-from wsmux.bus.e2e import Box
-from wsmux.bus.envelope import digest, request
 from wsmux.bus.errors import BusError, TokenRefused
-from wsmux.bus.keys import Identity, verify
-from wsmux.bus.receipt import Receiver
-from wsmux.bus.tokens import check_token, make_token
-from wsmux.bus.twins import Twin
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.e2e import Box
+from wsmux.bus.wire.envelope import digest, request
+from wsmux.bus.wire.keys import Identity, verify
+from wsmux.bus.wire.tokens import check_token, make_token
+from wsmux.bus.wire.verification import Receiver
 
 from .captured import NOW, TWINS, identity
 
 NEEDS = [
-    ("messages", "google.protobuf"),
-    ("ss58", "base58"),
-    ("e2e", "cryptography.exceptions"),
-    ("keys", "mnemonic"),
-    ("twin_http", "requests"),
+    ("wire.messages", "google.protobuf"),
+    ("wire.ss58", "base58"),
+    ("wire.e2e", "cryptography.exceptions"),
+    ("wire.keys", "mnemonic"),
+    ("twins.http", "requests"),
 ]
 SR25519 = r"pip install 'wsmux-streams\[bus-sr25519\]'"
 

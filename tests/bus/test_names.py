@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.names import MAX_NAME, command_queue, reply_queue
+from wsmux.bus.gateway.queue_names import MAX_NAME, command_queue, reply_queue
 
 STRANGE = [
     "",

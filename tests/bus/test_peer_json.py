@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.address import Address
-from wsmux.bus.backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from wsmux.bus.errors import BadMessage
-from wsmux.bus.peer_json import (
+from wsmux.bus.gateway.backlog import Waiting, backlog_key, decode_backlog, encode_backlog
+from wsmux.bus.gateway.json_messages import (
     MAX_DESTINATIONS,
     MAX_JSON,
     MAX_LIFE,
@@ -25,6 +24,7 @@ from wsmux.bus.peer_json import (
     parse_request,
     parse_response,
 )
+from wsmux.bus.wire.address import Address
 
 from .captured import COMPUTED, NOW
 

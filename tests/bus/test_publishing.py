@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.bus.publishing import publish
+from wsmux.bus.session.publish import publish
 
 from .people import DOMAIN, person, table_of
 

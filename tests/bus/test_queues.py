@@ -10,10 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from wsmux.bus.address import Address
-from wsmux.bus.memory_queues import OVERHEAD, SWEEP, MemoryQueues
-from wsmux.bus.queues import Mailbox, QueueUnavailable
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.memory_queues import OVERHEAD, SWEEP, MemoryQueues
+from wsmux.bus.relay.queues import Mailbox, QueueUnavailable
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 ONE, TWO = Address(1), Address(1, "")
 NOW = 1_700_000_000

@@ -6,7 +6,7 @@ from random import random
 
 import pytest
 
-from wsmux.bus.ranker import MAX_DOMAINS, MAX_FAILURES, PERIOD, Ranker
+from wsmux.bus.federation.ranker import MAX_DOMAINS, MAX_FAILURES, PERIOD, Ranker
 
 
 def test_a_relay_that_failed_comes_last() -> None:

@@ -11,12 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.envelope import Kind, digest, error, parse, pong_for, relay_error, request, response
 from wsmux.bus.errors import BusError, Replayed, TwinsUnavailable
-from wsmux.bus.messages import Envelope, Ping
-from wsmux.bus.receipt import Received, Receiver
-from wsmux.bus.twins import Twin
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.envelope import (
+    Kind,
+    digest,
+    error,
+    parse,
+    pong_for,
+    relay_error,
+    request,
+    response,
+)
+from wsmux.bus.wire.messages import Envelope, Ping
+from wsmux.bus.wire.verification import Received, Receiver
 
 from .captured import COMPUTED, NOW, TWINS, identity
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 import redis as library
 
-from wsmux.bus import redis_client as module
-from wsmux.bus.redis_client import FAILURES, cause, explain, is_wrong_type, redis_client
+from wsmux.bus.relay import redis_client as module
+from wsmux.bus.relay.redis_client import FAILURES, cause, explain, is_wrong_type, redis_client
 
 from .redis_server import RedisServer
 
@@ -63,6 +63,6 @@ def test_other_errors_are_no_wrong_type(error: Exception) -> None:
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.delitem(sys.modules, "wsmux.bus.redis_client")
+    monkeypatch.delitem(sys.modules, "wsmux.bus.relay.redis_client")
     with pytest.raises(ImportError, match=r"wsmux-streams\[bus\]"):
-        importlib.import_module("wsmux.bus.redis_client")
+        importlib.import_module("wsmux.bus.relay.redis_client")

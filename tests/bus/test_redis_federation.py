@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import redis as library
 
-from wsmux.bus import redis_federation as module
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import request
-from wsmux.bus.federation import Federation
-from wsmux.bus.federation_queue import Entry
-from wsmux.bus.queues import QueueUnavailable
-from wsmux.bus.ranker import Ranker
-from wsmux.bus.redis_client import redis_client
-from wsmux.bus.redis_federation import GROUP, STREAM, RedisFederationQueue
-from wsmux.bus.twins import Twin
+from wsmux.bus.federation import redis_queue as module
+from wsmux.bus.federation.federation import Federation
+from wsmux.bus.federation.queue import Entry
+from wsmux.bus.federation.ranker import Ranker
+from wsmux.bus.federation.redis_queue import GROUP, STREAM, RedisFederationQueue
+from wsmux.bus.relay.queues import QueueUnavailable
+from wsmux.bus.relay.redis_client import redis_client
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import request
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for

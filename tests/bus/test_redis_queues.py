@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import redis as library
 
-from wsmux.bus.address import Address
-from wsmux.bus.queues import LIFE, MAX_QUEUED, QueueUnavailable
-from wsmux.bus.redis_queues import FULL, RedisQueues
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.queues import LIFE, MAX_QUEUED, QueueUnavailable
+from wsmux.bus.relay.redis_queues import FULL, RedisQueues
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 from ..threads.waiting import wait_for
 from .redis_stand import WAIT, Taker, encoded, left, nothing, numbers, put, take_all

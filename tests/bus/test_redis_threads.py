@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import redis as library
 
-from wsmux.bus import redis_client as redis_client_module
-from wsmux.bus import redis_threads
-from wsmux.bus.address import Address
-from wsmux.bus.queues import QueueUnavailable
-from wsmux.bus.redis_client import redis_client
-from wsmux.bus.redis_queues import EACH, RedisQueues
-from wsmux.bus.redis_threads import FIRST_PAUSE, LONGEST_PAUSE, Pause, parse_id
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay import redis_client as redis_client_module
+from wsmux.bus.relay import redis_io
+from wsmux.bus.relay.queues import QueueUnavailable
+from wsmux.bus.relay.redis_client import redis_client
+from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, Pause, parse_id
+from wsmux.bus.relay.redis_queues import EACH, RedisQueues
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 from ..threads.waiting import wait_for
 from .captured import COMPUTED
@@ -268,7 +268,7 @@ def test_nothing_is_lost_when_redis_is_killed(tmp_path: Path, away: float) -> No
 def test_a_new_session_does_not_wait_for_the_reads_of_others(
     server: RedisServer, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_threads, "BLOCK", 1_000_000)
+    monkeypatch.setattr(redis_io, "BLOCK", 1_000_000)
     monkeypatch.setattr(redis_client_module, "REPLY_TIME", 1_000.0)
     queues = RedisQueues(server.client())
     first = queues.open(address, nothing)

@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from wsmux.bus import router
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.envelope import Kind, digest, error, kind_of, parse, response
-from wsmux.bus.limiter import FixedWindow
-from wsmux.bus.messages import Envelope
-from wsmux.bus.relay import MOST_PENALTY, PENALTY
+from wsmux.bus.relay import router
+from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.relay.relay import MOST_PENALTY, PENALTY
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.envelope import Kind, digest, error, kind_of, parse, response
+from wsmux.bus.wire.messages import Envelope
 
 from ..faults.rawpeer import WAIT, in_thread, wait_for
 from .captured import COMPUTED, NPM
@@ -204,7 +204,7 @@ def test_a_ping_for_somebody_else_is_answered_by_the_relay() -> None:
 
 
 def test_a_pong_that_would_be_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wsmux.bus.relay.MAX_ENVELOPE", 1000)
+    monkeypatch.setattr("wsmux.bus.relay.relay.MAX_ENVELOPE", 1000)
     with served() as server, Node(server, 1) as one:
         ping = Envelope(plain=bytes(980))
         put_address(ping.source, one.address)
@@ -300,7 +300,7 @@ def test_what_ran_out_in_a_queue_is_told_to_the_requester(monkeypatch: pytest.Mo
         one.ask(NOBODY, life=3000)
         one.nothing()
         now = time.time()
-        monkeypatch.setattr("wsmux.bus.relay_sessions.time.time", lambda: now + 61)
+        monkeypatch.setattr("wsmux.bus.relay.sessions.time.time", lambda: now + 61)
         with Node(server, NOBODY.twin, NOBODY.session) as two:
             assert two.take().uid != short.uid
             assert one.refused() == (short.uid, router.EXPIRED)

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import parse
-from wsmux.bus.link import BAD_ENVELOPE, EVICTED, GOING_AWAY, NOT_BINARY, TAKEN_OVER
-from wsmux.bus.memory_queues import MemoryQueues
-from wsmux.bus.queues import QueueUnavailable
-from wsmux.bus.relay_server import RelayServer
-from wsmux.bus.router import OFFLINE
-from wsmux.bus.tokens import make_token
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay.memory_queues import MemoryQueues
+from wsmux.bus.relay.queues import QueueUnavailable
+from wsmux.bus.relay.router import OFFLINE
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.session.link import BAD_ENVELOPE, EVICTED, GOING_AWAY, NOT_BINARY, TAKEN_OVER
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import parse
+from wsmux.bus.wire.tokens import make_token
+from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import (
     BINARY,

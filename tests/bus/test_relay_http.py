@@ -11,16 +11,16 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import MAX_ENVELOPE
-from wsmux.bus.link import dial
-from wsmux.bus.relay_server import MAX_POSTS, RelayServer
-from wsmux.bus.tokens import MAX_LIFE, make_token
-from wsmux.bus.twin_sources import CachedTwins
+from wsmux.bus.relay.server import MAX_POSTS, RelayServer
+from wsmux.bus.session.link import dial
+from wsmux.bus.twins.sources import CachedTwins
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import MAX_ENVELOPE
+from wsmux.bus.wire.tokens import MAX_LIFE, make_token
 from wsmux.config import Config
-from wsmux.deadlines import Deadline
 from wsmux.exceptions import HandshakeError
-from wsmux.memory import REPORT_STEP, process_memory
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.memory import REPORT_STEP, process_memory
 
 from ..certificates import Certificates
 from ..faults.rawpeer import WAIT, RawPeer, in_thread, read_head, request, wait_for
@@ -99,7 +99,7 @@ def test_tokens_get_the_status_of_the_known_relay(
 ) -> None:
     table = Table()
     table.twins = TWINS
-    monkeypatch.setattr("wsmux.bus.relay.time.time", lambda: NOW)
+    monkeypatch.setattr("wsmux.bus.relay.relay.time.time", lambda: NOW)
     departs = row["why"] in (
         "valid for ten years (not limited by the real relay)",
         "expired a second ago",  # within the leeway
@@ -155,7 +155,7 @@ def test_a_link_hears_why_it_was_refused() -> None:
 def test_a_token_is_only_looked_at_when_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     with served() as server, Node(server, 1) as one:
         now = time.time()
-        monkeypatch.setattr("wsmux.bus.relay.time.time", lambda: now + 2 * MAX_LIFE)
+        monkeypatch.setattr("wsmux.bus.relay.relay.time.time", lambda: now + 2 * MAX_LIFE)
         one.nothing()
 
 
@@ -315,8 +315,8 @@ def test_an_unfinished_body_is_cut_by_a_shutdown() -> None:
 
 
 def test_envelopes_handled_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wsmux.bus.relay_server.MAX_POSTS", 1)
-    monkeypatch.setattr("wsmux.bus.relay_server.POST_WAIT", 0.01)
+    monkeypatch.setattr("wsmux.bus.relay.server.MAX_POSTS", 1)
+    monkeypatch.setattr("wsmux.bus.relay.server.POST_WAIT", 0.01)
     entered, leave = threading.Event(), threading.Event()
 
     def take(data: bytes) -> tuple[int, str]:
@@ -370,7 +370,7 @@ def test_half_bodies_count_as_unfinished_requests_of_their_address() -> None:
 def test_a_half_body_gives_its_place_to_others_in_a_full_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wsmux.admission.PATIENCE", 0.0)
+    monkeypatch.setattr("wsmux.handshake.admission.PATIENCE", 0.0)
     _, take = taking()
     with ExitStack() as stack, served(take_in=take, max_connections=1) as server:
         held = half_post(stack, server, 1000)

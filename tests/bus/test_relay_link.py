@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus import relay_link as module
-from wsmux.bus.address import Address
-from wsmux.bus.endpoint import clock
 from wsmux.bus.errors import CallTimeout
-from wsmux.bus.link import TAKEN_OVER
-from wsmux.bus.relay_link import LinkState, RelayLink
-from wsmux.bus.tokens import make_token
-from wsmux.bus.transport import Transport
-from wsmux.deadlines import Deadline
+from wsmux.bus.session import relay_connection as module
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.session.link import TAKEN_OVER
+from wsmux.bus.session.relay_connection import LinkState, RelayLink
+from wsmux.bus.session.relay_pool import Transport
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.tokens import make_token
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for
@@ -252,7 +252,7 @@ def test_who_waits_hears_of_the_close() -> None:
 def test_a_relay_that_takes_nothing_is_passed_over(
     relay: StageRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wsmux.bus.transport.ACCEPT", 0.01)
+    monkeypatch.setattr("wsmux.bus.session.relay_pool.ACCEPT", 0.01)
     with StageRelay() as stuck, transport(stuck.url, relay.url) as made:
         made.wait_connected(Deadline(WAIT))
         wait_for(lambda: stuck.connected() and relay.connected())

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import router
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.envelope import Kind, digest, kind_of, response
-from wsmux.bus.redis_client import redis_client
-from wsmux.bus.relay_server import RelayServer
-from wsmux.bus.relay_setup import serve_relay
+from wsmux.bus.relay import router
+from wsmux.bus.relay.redis_client import redis_client
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.relay.setup import serve_relay
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.envelope import Kind, digest, kind_of, response
 
 from ..faults.rawpeer import WAIT, wait_for
 from .redis_server import RedisServer, redis_server
@@ -178,7 +178,7 @@ def test_what_ran_out_in_redis_is_told_to_the_requester(
         short = one.ask(Address(2, "late"), life=30)
         one.nothing()
         now = time.time()
-        monkeypatch.setattr("wsmux.bus.relay_sessions.time.time", lambda: now + 31)
+        monkeypatch.setattr("wsmux.bus.relay.sessions.time.time", lambda: now + 31)
         with Node(server, 2, "late"):
             assert one.refused() == (short.uid, router.EXPIRED)
 

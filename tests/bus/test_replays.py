@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wsmux.bus.replays import Replays
+from wsmux.bus.wire.replay_cache import Replays
 
 
 def test_what_was_never_added_is_not_known() -> None:

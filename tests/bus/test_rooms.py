@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux.bus.ordered import Ordered
-from wsmux.bus.room import Room
-from wsmux.deadlines import Deadline
-from wsmux.pool import Workers
+from wsmux.runtime.capacity_limiter import Room
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.thread_pool import Ordered, Workers
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for

@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address, put_address
-from wsmux.bus.messages import Envelope
-from wsmux.bus.router import (
+from wsmux.bus.relay.router import (
     EXPIRED,
     LIMITED,
     MISSING_DESTINATION,
@@ -27,7 +24,10 @@ from wsmux.bus.router import (
     failure,
     onward,
 )
-from wsmux.bus.twins import Twin
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address, put_address
+from wsmux.bus.wire.messages import Envelope
 
 from .captured import COMPUTED, NOW, NPM, rows
 

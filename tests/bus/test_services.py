@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address
-from wsmux.bus.answers import Answers
 from wsmux.bus.client import Client
-from wsmux.bus.endpoint import clock
 from wsmux.bus.errors import EXPIRED, FAILED, UNKNOWN_TWIN, BusError
-from wsmux.bus.messages import Envelope
-from wsmux.bus.room import Room
 from wsmux.bus.services import ServiceRequest, decode, encode
+from wsmux.bus.session.answer_cache import Answers
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.messages import Envelope
+from wsmux.runtime.capacity_limiter import Room
 
 from ..threads.waiting import wait_for
 from .callers import ALICE, BOB, CAROL, WAIT, staged

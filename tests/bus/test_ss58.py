@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.ss58 import parse_account, ss58_decode, ss58_encode
+from wsmux.bus.wire.ss58 import parse_account, ss58_decode, ss58_encode
 
 from .captured import PEOPLE
 

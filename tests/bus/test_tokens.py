@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.bus.errors import TokenRefused, TwinsUnavailable
-from wsmux.bus.tokens import (
+from wsmux.bus.twins.records import Twin
+from wsmux.bus.wire.tokens import (
     LEEWAY,
     MAX_LIFE,
     MAX_TOKEN,
@@ -22,7 +23,6 @@ from wsmux.bus.tokens import (
     read_token,
     redact,
 )
-from wsmux.bus.twins import Twin
 
 from .captured import NOW, TWINS, identity
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from wsmux.bus.errors import BusError, TwinsUnavailable
-from wsmux.bus.keys import verify
-from wsmux.bus.twin_chain import ChainTwins, split_domains
-from wsmux.bus.twin_sources import CachedTwins, twins_from
-from wsmux.bus.twins import MAX_RELAYS
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.chain import ChainTwins, split_domains
+from wsmux.bus.twins.records import MAX_RELAYS
+from wsmux.bus.twins.sources import CachedTwins, twins_from
+from wsmux.bus.wire.keys import verify
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for

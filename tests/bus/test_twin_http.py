@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from wsmux.bus.errors import TwinsUnavailable
-from wsmux.bus.twin_http import MAX_RECORD, HttpTwins
-from wsmux.bus.twin_sources import twins_from
-from wsmux.bus.twins import twin_record
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.http import MAX_RECORD, HttpTwins
+from wsmux.bus.twins.records import twin_record
+from wsmux.bus.twins.sources import twins_from
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from .captured import TWINS

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from wsmux.bus.errors import TwinsUnavailable
-from wsmux.bus.twin_http import HttpTwins
-from wsmux.bus.twin_sources import MAX_FILE, CachedTwins, Failover, FileTwins, twins_from
-from wsmux.bus.twins import Twin, twin_record
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.http import HttpTwins
+from wsmux.bus.twins.records import Twin, twin_record
+from wsmux.bus.twins.sources import MAX_FILE, CachedTwins, Failover, FileTwins, twins_from
+from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for

@@ -10,9 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.bus.address import MAX_TWIN
-from wsmux.bus.twins import MAX_RELAYS, Twin, TwinDirectory, parse_domain, parse_twin, twin_record
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import (
+    MAX_RELAYS,
+    Twin,
+    TwinDirectory,
+    parse_domain,
+    parse_twin,
+    twin_record,
+)
+from wsmux.bus.wire.address import MAX_TWIN
+from wsmux.runtime.deadline import Deadline
 
 from .captured import PEOPLE, TWINS, identity
 

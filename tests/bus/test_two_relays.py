@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol, Self
 import pytest
 
 from wsmux.bus.errors import BusError
-from wsmux.bus.twin_sources import FileTwins
-from wsmux.bus.twins import Twin, TwinDirectory, twin_record
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import Twin, TwinDirectory, twin_record
+from wsmux.bus.twins.sources import FileTwins
+from wsmux.runtime.deadline import Deadline
 
 from ..threads.waiting import wait_for
 from .clienttwins import ClientTwin

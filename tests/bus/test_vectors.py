@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address, address_of, parse_address, parse_stream_key
-from wsmux.bus.e2e import Box
-from wsmux.bus.envelope import Kind, digest, kind_of, parse
 from wsmux.bus.errors import (
     BAD_SIGNATURE,
     CANNOT_PARSE,
@@ -23,10 +19,14 @@ from wsmux.bus.errors import (
     UNKNOWN_TWIN,
     TokenRefused,
 )
-from wsmux.bus.keys import Identity, verify
-from wsmux.bus.messages import AddressMessage, Backlog, Envelope
-from wsmux.bus.tokens import Claims, check_token, read_token
-from wsmux.bus.twin_chain import split_domains
+from wsmux.bus.twins.chain import split_domains
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address, address_of, parse_address, parse_stream_key
+from wsmux.bus.wire.e2e import Box
+from wsmux.bus.wire.envelope import Kind, digest, kind_of, parse
+from wsmux.bus.wire.keys import Identity, verify
+from wsmux.bus.wire.messages import AddressMessage, Backlog, Envelope
+from wsmux.bus.wire.tokens import Claims, check_token, read_token
 
 from .captured import COMPUTED, NOW, NPM, PEOPLE, TWINS, identity, rows
 

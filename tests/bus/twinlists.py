@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wsmux.bus.errors import TwinsUnavailable
-from wsmux.bus.twins import Twin, TwinDirectory
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import Twin, TwinDirectory
+from wsmux.runtime.deadline import Deadline
 
 __all__ = ["ListedTwins"]
 

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from wsmux.bus.address import Address
-from wsmux.bus.redis_client import FAILURES, redis_client
+from wsmux.bus.relay.redis_client import FAILURES, redis_client
+from wsmux.bus.wire.address import Address
 from wsmux.cli.bench.bus.client import EchoClient, Trips
 from wsmux.cli.bench.bus.companion import Companion
 from wsmux.cli.bench.bus.directory import COUNT, Numbered, identity
@@ -21,7 +21,7 @@ from wsmux.cli.bench.bus_measures import BUS_MEASURES
 from wsmux.cli.bench.peers import find_peers
 from wsmux.cli.bench.results import Pass
 from wsmux.cli.bench.targets import TARGETS, judge
-from wsmux.deadlines import Deadline
+from wsmux.runtime.deadline import Deadline
 
 from ..programs import needs
 from ..threads.scripted import WAIT

@@ -12,9 +12,9 @@ import pytest
 import wsmux
 from wsmux.cli.main import main
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import Kind, encode_close
+from wsmux.protocols.framing import Kind, encode_close
+from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
-from wsmux.websocket.framing import WebSocketFraming
 
 from ..threads.joined import open_pair
 from .commands import run

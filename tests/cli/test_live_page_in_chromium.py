@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux import flask_debug
-from wsmux.live import document
+from wsmux.diagnostics.status import document
+from wsmux.flask import debug_page
 
 from ..browser.chromium import HEADLESS, browser, opened
 from ..programs import needs
@@ -184,7 +184,7 @@ def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def test_the_page_does_not_scroll_sideways(
     width: int, devtools: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flask_debug, "document", lengthened)
+    monkeypatch.setattr(debug_page, "document", lengthened)
     client, server = wsmux.pair()
     with client, server:
         pairs = [open_pair(client, server) for _ in range(5)]

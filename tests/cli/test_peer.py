@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.bus.twins import twin_record
+from wsmux.bus.twins.records import twin_record
 
 from ..bus.people import person, table_of
 from .commands import run, running

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.bus.address import Address
-from wsmux.bus.link import dial
-from wsmux.bus.tokens import make_token
-from wsmux.bus.twins import twin_record
+from wsmux.bus.session.link import dial
+from wsmux.bus.twins.records import twin_record
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.tokens import make_token
 from wsmux.cli.relay import add_arguments, host_and_port, limit, route
 from wsmux.cli.terminal import CommandError
-from wsmux.deadlines import Deadline
+from wsmux.runtime.deadline import Deadline
 
 from ..bus.links import Running
 from ..bus.relays import Table, ask, identity

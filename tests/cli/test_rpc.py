@@ -26,9 +26,9 @@ from wsmux.cli import rpc_json, rpc_schema
 from wsmux.cli.files import deliver
 from wsmux.cli.main import main, parser
 from wsmux.cli.rpc_json import json_text, parse_json
-from wsmux.rpc.codegen import generate
-from wsmux.rpc.served import serialize
-from wsmux.rpc.values import BigInt
+from wsmux.rpc.codegen.generator import generate
+from wsmux.rpc.schema.document import serialize
+from wsmux.rpc.wire.values import BigInt
 
 from ..certificates import Certificates
 from ..rpc.offers import WAIT, Gate, offered

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.cli.serve_data import amount, duration, retention
-from wsmux.hints import how_to_install
+from wsmux.runtime.hints import how_to_install
 
 from .commands import run
 

@@ -19,12 +19,12 @@ import pytest
 from flask import Flask
 
 import wsmux
-from wsmux import livesocket
 from wsmux.cli import top
 from wsmux.cli.main import main
 from wsmux.cli.tokens import VARIABLE
+from wsmux.diagnostics import status_socket
+from wsmux.diagnostics.status import document
 from wsmux.flask import debug_blueprint
-from wsmux.live import document
 
 from ..certificates import Certificates
 from ..doctor.setups import answering as saying
@@ -419,7 +419,7 @@ def test_a_process_that_does_not_answer_is_given_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "mute.sock"
-    monkeypatch.setattr(livesocket, "socket_path", lambda pid, user: path)
+    monkeypatch.setattr(status_socket, "socket_path", lambda pid, user: path)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))
         mute.listen(0)

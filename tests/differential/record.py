@@ -23,8 +23,8 @@ from typing import Any
 
 import wsmux
 from wsmux.config import Config
+from wsmux.protocols import registry
 from wsmux.protocols.base import Message, MuxProtocol, Role
-from wsmux.transports import wires
 
 from ..certificates import Certificates
 from ..interop.installs import install_environment, install_modules
@@ -79,18 +79,18 @@ class Tape:
 @contextmanager
 def listening(protocol: str, tape: Tape) -> Iterator[None]:
     """Attach the tape to the machines of a wire that are made meanwhile."""
-    before = wires.WIRES[protocol]
+    before = registry.WIRES[protocol]
 
     def machine(role: Role, config: Config, state: Any) -> MuxProtocol:
         made = before.machine(role, config, state)
         tape.attach(made)
         return made
 
-    wires.WIRES[protocol] = dataclasses.replace(before, machine=machine)
+    registry.WIRES[protocol] = dataclasses.replace(before, machine=machine)
     try:
         yield
     finally:
-        wires.WIRES[protocol] = before
+        registry.WIRES[protocol] = before
 
 
 @contextmanager

@@ -12,15 +12,8 @@ from typing import Any, NamedTuple
 
 from wsmux.config import Config
 from wsmux.protocols.base import MuxProtocol, Role
-from wsmux.protocols.dialects import JS_WS
-from wsmux.protocols.events import (
-    DataReceived,
-    Event,
-    StreamAborted,
-    StreamEnded,
-    StreamOpened,
-)
-from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
+from wsmux.protocols.events import DataReceived, Event, StreamAborted, StreamEnded, StreamOpened
+from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 
 from ..unit.pairs import other, outbox

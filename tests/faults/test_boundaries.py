@@ -16,7 +16,7 @@ import wsmux
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux_state import HalfState
 from wsmux.protocols.events import DataReceived, StreamEnded
-from wsmux.transports.wires import wire
+from wsmux.protocols.registry import wire
 
 from .rawpeer import (
     BINARY,

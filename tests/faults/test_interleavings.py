@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.bell import Bell, borrow
-from wsmux.channel import Channel
-from wsmux.deadlines import Deadline
-from wsmux.entry import Entry
+from wsmux.mux.stream_record import Entry
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import Bell, borrow
+from wsmux.transport.message_transport import Channel
 
 from ..purepeer import PurePeer
 from ..threads.joined import write_on
@@ -235,7 +235,7 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     ours, theirs = pair
     acceptors = ours._engine.table.acceptors
     with monkeypatch.context() as patched:
-        patched.setattr("wsmux.waiter.borrow", InterruptedBell)
+        patched.setattr("wsmux.runtime.parking.borrow", InterruptedBell)
         interrupted = in_thread(ours.accept_stream)
         wait_for(lambda: len(acceptors.parked) == 1)
     patient = in_thread(ours.accept_stream)
@@ -364,7 +364,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
 
     The I/O thread then finds output left, waits, and must be told when there is none.
     """
-    monkeypatch.setattr("wsmux.channel.LINGER", 60.0)
+    monkeypatch.setattr("wsmux.transport.message_transport.LINGER", 60.0)
     ours, theirs = pair
     channel, io_thread = theirs._engine.channel, theirs._engine.thread.ident
     assert io_thread is not None

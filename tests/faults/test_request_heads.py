@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux import acceptor
+from wsmux.endpoints import acceptor
 
 from ..certificates import Certificates
 from ..heads import NOT_ASCII, REFUSED, TAKEN, Head

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 import wsmux
-from wsmux.sockio import UNSENT, take_over
+from wsmux.transport.socket_io import UNSENT, take_over
 
 from .rawpeer import WAIT
 

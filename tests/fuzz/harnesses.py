@@ -14,35 +14,34 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from wsmux.access import Access
-from wsmux.admission import Admission
-from wsmux.bus import tokens
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import digest, parse
 from wsmux.bus.errors import BusError, TokenRefused
-from wsmux.bus.keys import verify
-from wsmux.bus.receipt import Receiver
+from wsmux.bus.wire import tokens
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import digest, parse
+from wsmux.bus.wire.keys import verify
+from wsmux.bus.wire.verification import Receiver
 from wsmux.config import Config
 from wsmux.exceptions import LocalProtocolError, RemoteProtocolError
+from wsmux.handshake.access import Access
+from wsmux.handshake.admission import Admission
+from wsmux.handshake.request import Request
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import BymuxProtocol
-from wsmux.protocols.carrier import ByteFraming, Framing, Kind, decode_close
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import DataReceived, StreamOpened
-from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.framing import ByteFraming, Framing, Kind, decode_close
+from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux import YamuxProtocol
-from wsmux.rpc.codec import Codec, EncodeError
-from wsmux.rpc.handshake import (
+from wsmux.rpc.wire.codec import Codec, EncodeError
+from wsmux.rpc.wire.handshake import (
     parse_rehandshake_request,
     parse_rehandshake_response,
     parse_request,
     parse_response,
 )
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.server import Server
-from wsmux.snapshots import Request
-from wsmux.websocket.framing import WebSocketFraming
 
 from ..bus.captured import COMPUTED, NOW, NPM, TWINS
 from ..unit.pairs import feed

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import Kind
+from wsmux.protocols.framing import Kind
 
 from ..bus.captured import COMPUTED, NPM
 from ..heads import NOT_ASCII, REFUSED, TAKEN

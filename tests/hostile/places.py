@@ -14,8 +14,8 @@ from flask import Flask
 
 import wsmux
 from wsmux import rpc
-from wsmux.acceptor import Acceptor
-from wsmux.bus.tokens import make_token
+from wsmux.bus.wire.tokens import make_token
+from wsmux.endpoints.acceptor import Acceptor
 from wsmux.flask import Mux
 
 from ..bus.relays import identity, relay, served

@@ -19,11 +19,13 @@ import pytest
 from flask import Flask
 
 import wsmux
-from wsmux import admission, logs, rpc
-from wsmux.acceptor import Acceptor, listen
-from wsmux.bus.tokens import make_token
+from wsmux import rpc
+from wsmux.bus.wire.tokens import make_token
+from wsmux.endpoints.acceptor import Acceptor, listen
 from wsmux.flask import Mux
-from wsmux.spark.dataserver import DataServer
+from wsmux.handshake import admission
+from wsmux.runtime import logs
+from wsmux.spark.server.data_server import DataServer
 from wsmux.testing import LockOrder
 
 from ..bus.relays import identity, relay, served

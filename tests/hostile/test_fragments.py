@@ -7,7 +7,7 @@ import time
 import pytest
 
 from wsmux.protocols.base import Role
-from wsmux.websocket.framing import WebSocketFraming
+from wsmux.protocols.websocket import WebSocketFraming
 
 from ..faults import rawpeer
 from ..faults.rawpeer import BINARY, CONTINUATION

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import wsmux
-from wsmux.behaviour import Behaviour
-from wsmux.memory import process_memory
+from wsmux.endpoints.connection_options import Behaviour
 from wsmux.protocols.base import Role
+from wsmux.runtime.memory import process_memory
 
 from ..faults.rawpeer import BINARY, CONTINUATION, RawPeer, in_thread, uint32, wait_for
 from ..load.measuring import MB, run

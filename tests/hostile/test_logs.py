@@ -17,8 +17,8 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.bus.address import Address
-from wsmux.bus.limiter import FixedWindow
+from wsmux.bus.relay.rate_limiter import FixedWindow
+from wsmux.bus.wire.address import Address
 
 from ..bus.relays import Node, metric, relay, served
 from ..faults.rawpeer import BINARY, WAIT, raw_client, read_head, request, wait_for

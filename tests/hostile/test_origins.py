@@ -15,10 +15,10 @@ from flask import Flask
 
 import wsmux
 from wsmux import rpc
-from wsmux.behaviour import Behaviour
-from wsmux.bus.relay_setup import serve_relay
+from wsmux.bus.relay.setup import serve_relay
+from wsmux.endpoints.connection_options import Behaviour
 from wsmux.flask import Mux
-from wsmux.transports.origin import allowed_origins, origin_allowed
+from wsmux.handshake.origin import allowed_origins, origin_allowed
 
 from ..bus.relays import Table
 from ..threads.carriers import SERVERS, WsgiServers

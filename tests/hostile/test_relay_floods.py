@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.bus import router
-from wsmux.bus.address import Address
-from wsmux.bus.limiter import WINDOW, FixedWindow
-from wsmux.bus.link import dial
-from wsmux.bus.tokens import make_token
-from wsmux.bus.twins import twin_record
-from wsmux.deadlines import Deadline
+from wsmux.bus.relay import router
+from wsmux.bus.relay.rate_limiter import WINDOW, FixedWindow
+from wsmux.bus.session.link import dial
+from wsmux.bus.twins.records import twin_record
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.tokens import make_token
+from wsmux.runtime.deadline import Deadline
 
 from ..bus.links import Running
 from ..bus.people import DOMAIN, person

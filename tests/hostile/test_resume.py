@@ -15,11 +15,11 @@ import pytest
 
 from wsmux import rpc
 from wsmux.bus.errors import TokenRefused
-from wsmux.bus.relay import Relay
-from wsmux.bus.tokens import MAX_LIFE, make_token
-from wsmux.rpc import sessions
-from wsmux.rpc.connector import Connector
-from wsmux.rpc.ids import ID_BYTES, new_id
+from wsmux.bus.relay.relay import Relay
+from wsmux.bus.wire.tokens import MAX_LIFE, make_token
+from wsmux.rpc.session import session_registry
+from wsmux.rpc.session.connector import Connector
+from wsmux.rpc.wire.ids import ID_BYTES, new_id
 
 from ..bus.relays import Node, identity, relay, served
 from ..faults.rawpeer import wait_for
@@ -134,13 +134,13 @@ def test_a_session_has_144_bits_of_chance() -> None:
 
 def test_ids_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    real = sessions.hmac.compare_digest
+    real = session_registry.hmac.compare_digest
 
     def note(one: bytes, other: bytes) -> bool:
         compared.append((one, other))
         return real(one, other)
 
-    monkeypatch.setattr(sessions.hmac, "compare_digest", note)
+    monkeypatch.setattr(session_registry.hmac, "compare_digest", note)
     with staged() as stage:
         for guess in ("guess", stage.session[:-1] + "!", "half \ud800"):
             assert stage.attempt(guess)["ok"] is False

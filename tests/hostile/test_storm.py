@@ -19,9 +19,9 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.bus.relay_link import LONGEST_WAIT, wait_after
-from wsmux.rpc.backoff import Backoff
+from wsmux.bus.session.relay_connection import LONGEST_WAIT, wait_after
 from wsmux.rpc.options import Options
+from wsmux.rpc.session.reconnect_limiter import Backoff
 
 from ..faults.rawpeer import request, wait_for
 

@@ -11,12 +11,12 @@ from typing import Any, Self
 
 import pytest
 
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client
-from wsmux.bus.peer import Peer
-from wsmux.bus.relay_server import RelayServer
-from wsmux.bus.relay_setup import serve_relay
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.relay.setup import serve_relay
 from wsmux.bus.services import ServiceRequest
+from wsmux.bus.wire.address import Address
 
 from ..bus.captured import PEOPLE, TWINS, identity
 from ..bus.people import Table

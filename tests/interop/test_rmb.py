@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus.address import Address
 from wsmux.bus.errors import BAD_SIGNATURE, BusError, CallTimeout
+from wsmux.bus.wire.address import Address
 
 from .link import MIB, WAIT
 from .peerprocess import PeerError, PeerProcess

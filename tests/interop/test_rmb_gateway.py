@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import wsmux
-from wsmux.bus.address import Address
+from wsmux.bus.wire.address import Address
 
 from ..bus.programs import Caller, Service, database
 from ..bus.redis_server import RedisServer

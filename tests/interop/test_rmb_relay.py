@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus.address import Address
 from wsmux.bus.errors import FROM_RELAY, BusError, TokenRefused
-from wsmux.bus.relay_server import RelayServer
-from wsmux.bus.tokens import check_token
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.tokens import check_token
 
 from ..bus.captured import PEOPLE, TWINS, identity
 from ..threads.waiting import wait_for

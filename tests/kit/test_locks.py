@@ -176,12 +176,12 @@ def test_a_lock_that_nobody_waits_for_may_be_held_across_a_blocking_call(module:
 
 
 def test_everything_is_as_before_afterwards() -> None:
-    from wsmux import channel
+    from wsmux.transport import message_transport
 
     before = dict(vars(socket.socket))
     with LockOrder():
-        assert channel.threading is not threading
-    assert channel.threading is threading
+        assert message_transport.threading is not threading
+    assert message_transport.threading is threading
     assert dict(vars(socket.socket)) == before
 
 

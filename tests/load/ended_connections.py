@@ -20,17 +20,17 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
-from wsmux.channel import Channel
-from wsmux.engine import Engine
-from wsmux.entry import Entry
-from wsmux.flight import Recorder
+from wsmux.endpoints.bridge import Pipe
+from wsmux.mux.multiplexer import Engine
+from wsmux.mux.stream_record import Entry
+from wsmux.mux.stream_table import StreamTable
 from wsmux.protocols.base import MuxProtocol
-from wsmux.protocols.carrier import Framing
-from wsmux.pump import Pipe
-from wsmux.rpc.client_engine import ClientEngine
-from wsmux.rpc.pending import PendingCall
-from wsmux.rpc.session import Session
-from wsmux.streamtable import StreamTable
+from wsmux.protocols.framing import Framing
+from wsmux.recording.recorder import Recorder
+from wsmux.rpc.engine.client_calls import PendingCall
+from wsmux.rpc.engine.client_engine import ClientEngine
+from wsmux.rpc.session.session import Session
+from wsmux.transport.message_transport import Channel
 from wsmux.tunnel import Forwarder, Tcp, TunnelServer, parse_forward
 
 from .far import echo

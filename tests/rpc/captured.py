@@ -16,7 +16,7 @@ import msgpack
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.values import BigInt
+from wsmux.rpc.wire.values import BigInt
 
 from ..faults.rawpeer import BINARY
 from ..threads.waiting import wait_for
@@ -120,7 +120,7 @@ def check(frame: Captured, ours: bytes) -> None:
 def give_ids(monkeypatch: pytest.MonkeyPatch, module: str, ids: list[str]) -> None:
     """Let a module make these ids."""
     left = iter(ids)
-    monkeypatch.setattr(f"wsmux.rpc.{module}.new_id", lambda: next(left))
+    monkeypatch.setattr(f"wsmux.rpc.engine.{module}.new_id", lambda: next(left))
 
 
 # The procedures of the captured server

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from wsmux.rpc.codec import Codec
-from wsmux.rpc.envelope import Envelope
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.codec import Codec
+from wsmux.rpc.wire.envelope import Envelope
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 
 CODECS = [JsonCodec, MsgpackCodec]
 

@@ -11,23 +11,23 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, TypeVar
 
-from wsmux.rpc.connector import Connector
-from wsmux.rpc.connector_states import (
+from wsmux.rpc.errors import GapError, SessionFailure
+from wsmux.rpc.options import Options
+from wsmux.rpc.session.connector import (
+    Connector,
     ConnectorEvent,
     ConnectorState,
     Dial,
+    EnvelopeReceived,
     Hangup,
     HelloWanted,
-    Received,
     SessionClosed,
     SessionCreated,
     StatusChanged,
 )
-from wsmux.rpc.failures import GapError, SessionFailure
-from wsmux.rpc.handshake import RefusalCode
-from wsmux.rpc.options import Options
-from wsmux.rpc.session import Lapse, Session
-from wsmux.rpc.sessions import Accepted, Hello, Refused, Sessions
+from wsmux.rpc.session.session import Lapse, Session
+from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Sessions
+from wsmux.rpc.wire.handshake import RefusalCode
 
 from .tinycodec import TinyCodec
 
@@ -228,7 +228,7 @@ class Net:
                         self._server_lost(wire)
                     else:
                         self.old_wires.append(wire)
-            elif isinstance(event, Received):
+            elif isinstance(event, EnvelopeReceived):
                 self.client_got.append(event.envelope.payload)
 
     def _collect(self) -> None:

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.bell import Bell
-from wsmux.pool import Workers
-from wsmux.waiter import wake
+from wsmux.runtime.parking import Bell, wake
+from wsmux.runtime.thread_pool import Workers
 
 from ..threads.waiting import wait_for
 from .offers import WAIT
@@ -179,7 +178,7 @@ def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) 
     witness = Witness()
     told: list[str] = []
     patch = pytest.MonkeyPatch()
-    patch.setattr("wsmux.pool.IDLE", LONG)
+    patch.setattr("wsmux.runtime.thread_pool.IDLE", LONG)
     try:
         with rpc.serve(
             [witness.service],

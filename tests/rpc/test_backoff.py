@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.rpc.backoff import MOST, RESTORE_INTERVAL, Backoff
 from wsmux.rpc.options import Options
+from wsmux.rpc.session.reconnect_limiter import MOST, RESTORE_INTERVAL, Backoff
 
 
 def backoff(random: float = 0.0, **options: float) -> Backoff:

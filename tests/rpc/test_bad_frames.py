@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from wsmux import rpc
-from wsmux.channel import Channel
-from wsmux.rpc.codec import Codec
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.codec import Codec
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.transport.message_transport import Channel
 
 from ..faults.rawpeer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
 from ..threads.waiting import wait_for
@@ -167,7 +167,7 @@ def test_a_connection_that_waits_for_its_end_rests(
         poll(self, poller)
 
     monkeypatch.setattr(Channel, "_poll", counted)
-    monkeypatch.setattr("wsmux.rpc.carriers.CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr("wsmux.rpc.engine.dial.CLOSE_TIMEOUT", 0.2)
     with (
         rpc.serve([], codec="json") as server,
         RawRiver.dial(server.port, "json", websocket=True) as peer,

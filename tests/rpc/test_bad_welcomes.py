@@ -266,7 +266,7 @@ def test_what_cannot_be_reached_is_tried_again() -> None:
 
 def test_who_is_closed_upon_comes_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the server keeps the old connection open behind its Close."""
-    monkeypatch.setattr("wsmux.channel.LINGER", 3 * WAIT)
+    monkeypatch.setattr("wsmux.transport.message_transport.LINGER", 3 * WAIT)
     with scene(("json", True)) as made:
         peer, session = made.start()
         peer.close()

@@ -15,7 +15,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.rpc.server_calls import ServerCall
+from wsmux.rpc.engine.server_calls import ServerCall
 
 from ..patience import CONNECTS
 from ..threads.waiting import wait_for
@@ -64,7 +64,7 @@ def test_answered_rpcs_do_not_wait_for_the_collector(
             super().__init__(*arguments)
             kept.add(self)
 
-    monkeypatch.setattr("wsmux.rpc.server_router.ServerCall", Counted)
+    monkeypatch.setattr("wsmux.rpc.engine.call_dispatcher.ServerCall", Counted)
     gc.disable()
     try:
         for number in range(20):

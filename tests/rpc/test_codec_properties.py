@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.rpc.codec import Codec, EncodeError
-from wsmux.rpc.envelope import MAX_COUNTER, Envelope, EnvelopeError
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
-from wsmux.rpc.values import MAX_SAFE, BigInt
+from wsmux.rpc.wire.codec import Codec, EncodeError
+from wsmux.rpc.wire.envelope import MAX_COUNTER, Envelope, EnvelopeError
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.values import MAX_SAFE, BigInt
 
 from .codec_tools import CODECS, ENVELOPE, SMALLEST, around, sent, there_and_back
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wsmux.rpc.codec import Codec
-from wsmux.rpc.codecs import codec_of
-from wsmux.rpc.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.codec import Codec
+from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.json_codec import codec_of
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())["codecs"]
 NAMES = {"json": "json", "binary": "msgpack"}

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from wsmux.exceptions import LocalProtocolError
-from wsmux.rpc.codec import MOST_DEPTH, Codec, EncodeError
-from wsmux.rpc.codecs import codec_of
-from wsmux.rpc.envelope import Envelope, EnvelopeError
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
-from wsmux.rpc.values import MAX_DIGITS, MAX_SAFE, BigInt
+from wsmux.rpc.wire.codec import MOST_DEPTH, Codec, EncodeError
+from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.json_codec import JsonCodec, codec_of
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.values import MAX_DIGITS, MAX_SAFE, BigInt
 
 from .codec_tools import (
     CODECS,
@@ -327,14 +326,14 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_msgpack_is_loaded_when_it_is_asked_for() -> None:
-    code = "import sys; from wsmux.rpc.codecs import codec_of; codec_of('json'); "
+    code = "import sys; from wsmux.rpc.wire.json_codec import codec_of; codec_of('json'); "
     subprocess.run([sys.executable, "-c", f"{code}assert 'msgpack' not in sys.modules"], check=True)
 
 
 def test_a_missing_msgpack_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
-    monkeypatch.delitem(sys.modules, "wsmux.rpc.msgpack_codec")
+    monkeypatch.delitem(sys.modules, "wsmux.rpc.wire.msgpack_codec")
     with pytest.raises(ImportError, match=r"pip install 'wsmux-streams\[rpc\]'"):
-        importlib.import_module("wsmux.rpc.msgpack_codec")
+        importlib.import_module("wsmux.rpc.wire.msgpack_codec")
     with pytest.raises(ImportError, match="needs msgpack"):
         codec_of("msgpack")

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import wsmux.rpc.records
-from wsmux.rpc.codegen import UNFORMATTED, Style, generate
-from wsmux.rpc.pytypes import MAX_SHAPES
-from wsmux.rpc.served import read_schema, serialize
+from wsmux.rpc.codegen.generator import UNFORMATTED, Style, generate
+from wsmux.rpc.codegen.types import MAX_SHAPES
+from wsmux.rpc.schema.document import read_schema, serialize
 
 from .test_served import test_service
 

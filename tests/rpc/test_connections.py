@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.server_engine import ServerEngine
+from wsmux.rpc.engine.server_engine import ServerEngine
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered

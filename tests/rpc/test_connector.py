@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from wsmux.exceptions import LocalProtocolError
-from wsmux.rpc.connector import Connector
-from wsmux.rpc.connector_states import (
+from wsmux.rpc.errors import FailureKind
+from wsmux.rpc.options import Options
+from wsmux.rpc.session.connector import (
     TABLE,
+    Connector,
     ConnectorEvent,
     ConnectorInput,
     ConnectorState,
     Dial,
+    EnvelopeReceived,
     Failure,
     Hangup,
     HelloWanted,
     MetadataWanted,
-    Received,
     SessionClosed,
     SessionCreated,
     StatusChanged,
     advance,
 )
-from wsmux.rpc.failures import FailureKind
-from wsmux.rpc.handshake import (
+from wsmux.rpc.session.session import SessionState
+from wsmux.rpc.wire.handshake import (
     REHANDSHAKE_STREAM,
     RefusalCode,
     refusal_payload,
     rehandshake_request_payload,
     welcome_payload,
 )
-from wsmux.rpc.options import Options
-from wsmux.rpc.session import SessionState
 
 from .tinycodec import TinyCodec, fields, frame
 
@@ -555,7 +555,7 @@ class TestMessages:
     def test_a_message_is_handed_on(self) -> None:
         client = connected()
         client.hear("hello")
-        (received,) = client.told(Received)
+        (received,) = client.told(EnvelopeReceived)
         assert (received.session, received.envelope.payload) == (client.session, "hello")
 
     def test_an_ack_is_returned_and_not_handed_on(self) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.rpc.carriers import socket_over
+from wsmux.rpc.engine.dial import socket_over
 
 from ..threads.waiting import wait_for
 from .offers import WAIT

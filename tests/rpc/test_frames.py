@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.values import BigInt
+from wsmux.rpc.wire.values import BigInt
 
 from ..faults.rawpeer import in_thread
 from ..threads.waiting import wait_for

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc import handshake
-from wsmux.rpc.handshake import (
+from wsmux.rpc.wire import handshake
+from wsmux.rpc.wire.handshake import (
     ExpectedState,
     HandshakeRequest,
     MalformedHandshake,

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from wsmux.protocols.base import Role
-from wsmux.rpc.envelope import Envelope
-from wsmux.rpc.handshake import (
+from wsmux.rpc.options import Options
+from wsmux.rpc.session.session import Session
+from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Sessions
+from wsmux.rpc.wire.envelope import Envelope
+from wsmux.rpc.wire.handshake import (
     REHANDSHAKE_STREAM,
     Refusal,
     RefusalCode,
@@ -22,9 +25,6 @@ from wsmux.rpc.handshake import (
     parse_rehandshake_response,
     parse_response,
 )
-from wsmux.rpc.options import Options
-from wsmux.rpc.session import Session
-from wsmux.rpc.sessions import Accepted, Hello, Refused, Sessions
 
 from .net import new_id
 from .tinycodec import TinyCodec

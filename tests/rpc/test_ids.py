@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from wsmux.rpc.ids import ID_LENGTH, STOCK, new_id
+from wsmux.rpc.wire.ids import ID_LENGTH, STOCK, new_id
 
 
 def test_ids_differ_and_are_of_one_length() -> None:

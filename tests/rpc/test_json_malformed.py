@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.envelope import EnvelopeError
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.values import MAX_DIGITS, BigInt
+from wsmux.rpc.wire.envelope import EnvelopeError
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.values import MAX_DIGITS, BigInt
 
 from .codec_tools import FIELDS, Bad, around, bad_fields, json_of
 

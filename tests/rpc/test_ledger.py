@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.rpc.failures import SessionFailure
-from wsmux.rpc.ledger import Ledger, Verdict
+from wsmux.rpc.errors import SessionFailure
+from wsmux.rpc.session.session import Ledger, Verdict
 
 
 def send(ledger: Ledger, count: int = 1) -> list[bytes]:

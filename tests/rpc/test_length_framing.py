@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.protocols.carrier import Kind
-from wsmux.rpc.framing import LengthFraming
+from wsmux.protocols.framing import Kind, LengthFraming
 
 LIMIT = 100
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from wsmux.rpc.envelope import EnvelopeError
-from wsmux.rpc.msgpack_codec import MsgpackCodec
-from wsmux.rpc.values import MAX_DIGITS, MAX_SAFE, BigInt
+from wsmux.rpc.wire.envelope import EnvelopeError
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.values import MAX_DIGITS, MAX_SAFE, BigInt
 
 from .codec_tools import FIELDS, Bad, around, bad_fields, json_of, msgpack_of
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.handshake import REHANDSHAKE_STREAM
+from wsmux.rpc.wire.handshake import REHANDSHAKE_STREAM
 
 from ..threads.waiting import wait_for
 from .offers import WAIT

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.rpc.results import (
+from wsmux.rpc.wire.envelope import (
     CLOSE_PAYLOAD,
     INVALID_CANCEL,
     NotAResult,

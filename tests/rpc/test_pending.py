@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux import rpc
-from wsmux.deadlines import Deadline
-from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.runtime.deadline import Deadline
 
 from ..threads.waiting import wait_for
 from .offers import WAIT, Gate, offered

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.bell import Bell
-from wsmux.deadlines import Deadline
-from wsmux.rpc.pipes import Line
-from wsmux.waiter import wake
+from wsmux.rpc.engine.call_streams import Line
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import Bell, wake
 
 from ..threads.waiting import wait_for
 from .offers import WAIT

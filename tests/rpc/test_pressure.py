@@ -12,12 +12,12 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.channel import Channel
-from wsmux.deadlines import Deadline
-from wsmux.rpc.carriers import channel_over
-from wsmux.rpc.client_loop import _retire
-from wsmux.rpc.msgpack_codec import MsgpackCodec
-from wsmux.rpc.notices import Notices
+from wsmux.rpc.engine.client_engine import _retire
+from wsmux.rpc.engine.dial import channel_over
+from wsmux.rpc.engine.event_callbacks import Notices
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.runtime.deadline import Deadline
+from wsmux.transport.message_transport import Channel
 
 from ..patience import CONNECTS
 from ..threads.waiting import wait_for
@@ -139,7 +139,7 @@ class TestClient:
                     second.start()
                     second.join(0.05)  # it may have to wait for this one
 
-        monkeypatch.setattr("wsmux.rpc.notices.threading.Thread", Slow)
+        monkeypatch.setattr("wsmux.rpc.engine.event_callbacks.threading.Thread", Slow)
         notices.add("kind", 1)
         monkeypatch.undo()
         second.join(WAIT)

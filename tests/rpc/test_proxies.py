@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.served import read_schema, serialize
+from wsmux.rpc.schema.document import read_schema, serialize
 
 from .offers import WAIT, Gate, offered
 

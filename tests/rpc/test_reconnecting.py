@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.connector_states import ConnectorState, Failure
-from wsmux.rpc.failures import FailureKind
-from wsmux.rpc.handshake import RefusalCode
+from wsmux.rpc.errors import FailureKind
 from wsmux.rpc.options import Options
-from wsmux.rpc.session import Session
+from wsmux.rpc.session.connector import ConnectorState, Failure
+from wsmux.rpc.session.session import Session
+from wsmux.rpc.wire.handshake import RefusalCode
 
 from .net import Net
 from .tinycodec import frame

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.rpc.codegen import generate
+from wsmux.rpc.codegen.generator import generate
 
 from .test_codegen import loaded
 

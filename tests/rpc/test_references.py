@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.references import find, resource_of
+from wsmux.rpc.codegen.refs import find, resource_of
 
 INNER: dict[str, Any] = {
     "$id": "inner",

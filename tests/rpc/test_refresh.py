@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wsmux.rpc.options import Options
-from wsmux.rpc.refresh import Refresh, RefreshLapse
+from wsmux.rpc.session.metadata_refresh import Refresh, RefreshLapse
 
 
 def refresh(expires: float | None = None) -> Refresh:

@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.hints import how_to_install
-from wsmux.rpc import checker
-from wsmux.rpc.checker import FIRST_ERRORS, MAX_ERRORS
-from wsmux.rpc.complaints import MAX_NAME, MAX_TEXT, TOO_DEEP, TOO_LONG
-from wsmux.rpc.schema import Schema
-from wsmux.rpc.values import BigInt
+from wsmux.rpc.schema import Schema, validator
+from wsmux.rpc.schema.dialect import MAX_NAME, MAX_TEXT, TOO_DEEP, TOO_LONG
+from wsmux.rpc.schema.validator import FIRST_ERRORS, MAX_ERRORS
+from wsmux.rpc.wire.values import BigInt
+from wsmux.runtime.hints import how_to_install
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAF = {"type": "null"}
@@ -401,8 +400,8 @@ WITHOUT = """
 import sys
 sys.modules["jsonschema"] = sys.modules["msgpack"] = None
 import wsmux.rpc
-from wsmux.rpc.codecs import codec_of
-from wsmux.rpc.served import read_schema, serialize
+from wsmux.rpc.wire.json_codec import codec_of
+from wsmux.rpc.schema.document import read_schema, serialize
 service = wsmux.rpc.Service("s")
 service.rpc(name="p")(lambda ctx, init: init)
 codec_of("json"), read_schema(serialize([service]))
@@ -491,7 +490,7 @@ RECURSIVE: dict[str, Any] = {
 def test_schemas_that_refer_to_themselves_twice_take_linear_time(
     kind: str, last: Any, valid: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checker, "MAX_STEPS", 5000)
+    monkeypatch.setattr(validator, "MAX_STEPS", 5000)
     schema = {"$defs": {"T": RECURSIVE[kind]}, "$ref": "T"}
     value = last
     for _ in range(30):
@@ -516,14 +515,14 @@ TOO_WIDE: list[tuple[Any, Any]] = [
 def test_more_steps_than_are_allowed_are_an_ordinary_error(
     schema: Any, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checker, "MAX_STEPS", 100)
+    monkeypatch.setattr(validator, "MAX_STEPS", 100)
     wrong = {"totalErrors": 1, "firstValidationErrors": [{"path": "", "message": TOO_LONG}]}
     assert Schema(schema).check(value) == wrong
     assert Schema(schema).check(value[:2] if isinstance(value, list) else {}) != wrong
 
 
 def test_what_was_found_before_the_steps_ran_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checker, "MAX_STEPS", 100)
+    monkeypatch.setattr(validator, "MAX_STEPS", 100)
     assert messages({"items": LEAF}, [1, *[None] * 200]) == [("/0", "must be null")]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.served import (
+from wsmux.rpc.schema.document import (
     PROTOCOL_ERRORS,
     ServedProcedure,
     ServedSchema,

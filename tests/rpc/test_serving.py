@@ -15,7 +15,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.rpc.served import read_schema
+from wsmux.rpc.schema.document import read_schema
 
 from ..threads.carriers import SERVERS, WsgiServers
 from ..threads.waiting import wait_for

@@ -9,12 +9,12 @@ import pytest
 
 from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import Role
-from wsmux.rpc.codec import EncodeError
-from wsmux.rpc.envelope import MAX_ID
-from wsmux.rpc.failures import FailureKind, GapError, SessionFailure
-from wsmux.rpc.handshake import ExpectedState
+from wsmux.rpc.errors import FailureKind, GapError, SessionFailure
 from wsmux.rpc.options import Options
-from wsmux.rpc.session import TABLE, Lapse, Session, SessionInput, SessionState
+from wsmux.rpc.session.session import TABLE, Lapse, Session, SessionInput, SessionState
+from wsmux.rpc.wire.codec import EncodeError
+from wsmux.rpc.wire.envelope import MAX_ID
+from wsmux.rpc.wire.handshake import ExpectedState
 
 from .tinycodec import TinyCodec, fields, frame
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wsmux.rpc.options import Options
-from wsmux.rpc.session import Session
+from wsmux.rpc.session.session import Session
 
 from .net import Net
 

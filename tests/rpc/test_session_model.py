@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from wsmux.protocols.base import Role
 from wsmux.rpc.options import Options
-from wsmux.rpc.session import Session
+from wsmux.rpc.session.session import Session
 
 from .tinycodec import TinyCodec
 

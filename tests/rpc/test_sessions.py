@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from wsmux.rpc.envelope import MAX_ID, Envelope
-from wsmux.rpc.handshake import (
+from wsmux.rpc.options import Options
+from wsmux.rpc.session.session import Lapse, Session
+from wsmux.rpc.session.session_registry import MAX_REASON, Accepted, Hello, Refused, Sessions
+from wsmux.rpc.wire.envelope import MAX_ID, Envelope
+from wsmux.rpc.wire.handshake import (
     ExpectedState,
     Refusal,
     RefusalCode,
     parse_response,
     request_payload,
 )
-from wsmux.rpc.options import Options
-from wsmux.rpc.session import Lapse, Session
-from wsmux.rpc.sessions import MAX_REASON, Accepted, Hello, Refused, Sessions
 
 from .net import new_id
 from .tinycodec import TinyCodec, frame

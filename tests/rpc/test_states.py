@@ -238,7 +238,7 @@ class TestServerThatLostItsState:
 class TestClientThatLostItsState:
     @pytest.fixture
     def prompt(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("wsmux.rpc.session.PROOF_TIME", 0.1)
+        monkeypatch.setattr("wsmux.rpc.session.session.PROOF_TIME", 0.1)
 
     def test_a_new_one_of_its_name_ends_the_session_of_the_old(self, world: World) -> None:
         witness = world.serve()

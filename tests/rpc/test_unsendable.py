@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.json_codec import JsonCodec
-from wsmux.rpc.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.json_codec import JsonCodec
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 
 from .offers import WAIT
 from .stage import KINDS, Part, answer, begun, staged

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from wsmux.rpc.codec import Codec, EncodeError
-from wsmux.rpc.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.codec import Codec, EncodeError
+from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
 
 
 class TinyCodec(Codec):

@@ -7,7 +7,7 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
-from wsmux.spark.arrow_stream import Limits, send
+from wsmux.spark.server.arrow_stream import Limits, send
 
 from .arrow_tools import pa
 from .clients import WAIT, open_named, read_line

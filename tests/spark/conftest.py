@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import recipe
+from wsmux.spark import connection_settings
 
 from ..programs import VARIABLE, required
 from .sessions import DAEMON, ROOT, SETTINGS, SLOTS, environment
@@ -41,7 +41,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def links() -> Iterator[dict[Any, Any]]:
     """Return what this process holds of recipes, and close it behind the test."""
-    held = recipe._links._held
+    held = connection_settings._links._held
     yield held
     for link in list(held.values()):
         link.close()

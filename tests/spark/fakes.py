@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from wsmux.spark.pipeline import Starter
+from wsmux.spark.calls.pipeline import Starter
 
 __all__ = ["FakeCall", "FakeStarter", "Lost"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wsmux.rpc import RiverError
-from wsmux.spark.directory_store import DirectoryDatasets, DirectoryTopics
+from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
 
 from .arrow_tools import SCHEMA, ids, rows
 from .topics import add, held

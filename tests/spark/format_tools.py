@@ -12,11 +12,11 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark import DataServer, SparkError, connection, error_from, serve_data
-from wsmux.spark.memory_store import MemoryDatasets
-from wsmux.spark.planning import ask_once
-from wsmux.spark.recipe import Recipe
-from wsmux.spark.schemas import schema_bytes
-from wsmux.spark.store import DAY, Committed, Table
+from wsmux.spark.connection_settings import Recipe
+from wsmux.spark.source.planning import ask_once
+from wsmux.spark.store.base import DAY, Committed, Table
+from wsmux.spark.store.memory import MemoryDatasets
+from wsmux.spark.store.schemas import schema_bytes
 
 __all__ = [
     "PATIENCE",
@@ -111,7 +111,7 @@ def quick(url: str, **options: Any) -> Recipe:
 
 def filled(url: str, dataset: str, *parts: Sequence[Any], mode: str = "append") -> None:
     """Write a dataset, a part for each sequence of batches."""
-    from wsmux.spark.writing import stage
+    from wsmux.spark.source.task_writer import stage
 
     recipe, schema = quick(url), parts[0][0].schema
     init = {"dataset": dataset, "mode": mode, "schema": schema_bytes(schema)}

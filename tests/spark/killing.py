@@ -16,9 +16,9 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
-from wsmux.deadlines import Deadline
 from wsmux.rpc import RiverError
-from wsmux.spark.directory_store import DirectoryDatasets, DirectoryTopics
+from wsmux.runtime.deadline import Deadline
+from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
 
 from .arrow_tools import SCHEMA, ids, rows
 from .bulk import call, get, put, schema_of

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from wsmux.spark.dataserver import serve_data
-from wsmux.spark.lazy import pa, pc, pq
+from wsmux.runtime.lazy_imports import pa, pc, pq
+from wsmux.spark.server.data_server import serve_data
 
 # What makes a difference to who comes after.
 CHANGES = ("link", "rename", "unlink", "mkdir", "fsync")

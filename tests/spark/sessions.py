@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from wsmux.cli.spark_session import python_script
-from wsmux.hints import how_to_install
+from wsmux.runtime.hints import how_to_install
 from wsmux.spark.java import java_home
 
 from ..programs import absent

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wsmux.spark import DirectoryTopics, Retention
-from wsmux.spark.store import TopicStore
+from wsmux.spark.store.base import TopicStore
 
 from ..threads.waiting import wait_for
 from .arrow_tools import SCHEMA

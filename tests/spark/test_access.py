@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.access import Access, TokenCheck, is_loopback
 from wsmux.exceptions import HandshakeError
+from wsmux.handshake.access import Access, TokenCheck, is_loopback
 
 
 def check(token: TokenCheck | None, header: str | None) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RpcServer, serve
-from wsmux.spark import SparkError, arrowcalls, connection, rpc
+from wsmux.spark import SparkError, connection, rpc
+from wsmux.spark.calls import arrow_batches
 
 from ..programs import package
 from ..threads.waiting import wait_for
@@ -255,7 +256,7 @@ def test_a_batch_is_a_message_and_may_come_back_as_several(server: RpcServer, se
 def test_a_large_batch_is_sent_in_pieces(
     server: RpcServer, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrowcalls, "MOST_BYTES", 40_000)
+    monkeypatch.setattr(arrow_batches, "MOST_BYTES", 40_000)
     large = pa.RecordBatch.from_pydict({"a": ["x" * 1000] * 100})
     found = list(arrow(server, "doubled")(iter([large])))
     assert sum(batch.num_rows for batch in found) == 200

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsmux.rpc import RiverError
-from wsmux.spark.arrow_stream import FRAME, ArrowSource, Limits, receive, send
 from wsmux.spark.protocol import FAILURE, encode_line
-from wsmux.spark.schemas import conform, stored_schema
+from wsmux.spark.server.arrow_stream import FRAME, ArrowSource, Limits, receive, send
+from wsmux.spark.store.schemas import conform, stored_schema
 
 from .arrow_tools import SCHEMA, ids, ipc, pa, rows, wide
 

@@ -9,7 +9,7 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark import Deduplicator, batched
-from wsmux.spark.batches import NotAnswers, keyed_row, read_answers, rows_message
+from wsmux.spark.calls.batches import NotAnswers, keyed_row, read_answers, rows_message
 
 from .servers import WAIT
 

@@ -14,9 +14,9 @@ import pytest
 import wsmux
 from wsmux import rpc
 from wsmux.rpc import RiverError
-from wsmux.spark.arrow_stream import ArrowSource, Limits, receive
-from wsmux.spark.dataserver import DataServer, serve_data
-from wsmux.spark.store import Retention
+from wsmux.spark.server.arrow_stream import ArrowSource, Limits, receive
+from wsmux.spark.server.data_server import DataServer, serve_data
+from wsmux.spark.store.base import Retention
 
 from ..threads.waiting import wait_for
 from .arrow_tools import SCHEMA, ids, ipc, pa, rows, wide

@@ -14,10 +14,10 @@ import wsmux
 from wsmux import rpc
 from wsmux.exceptions import HandshakeError
 from wsmux.rpc import RiverError
-from wsmux.spark.dataserver import DataServer, serve_data
-from wsmux.spark.filters import Filter
 from wsmux.spark.protocol import FAILED, MAX_HEADER, Code, Receipt, refusal
-from wsmux.spark.store import (
+from wsmux.spark.server.data_server import DataServer, serve_data
+from wsmux.spark.server.named_streams import NamedStream
+from wsmux.spark.store.base import (
     Begun,
     Committed,
     DatasetInfo,
@@ -26,7 +26,7 @@ from wsmux.spark.store import (
     Part,
     Table,
 )
-from wsmux.spark.streams import NamedStream
+from wsmux.spark.store.filters import Filter
 
 from ..faults.rawpeer import wait_for
 from .clients import WAIT, bearer, open_named, open_with, read_line, refusal_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark import log as log_module
-from wsmux.spark.directory_store import DirectoryDatasets, DirectoryTopics, open_directory
+from wsmux.spark.store import commit_log as log_module
+from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics, open_directory
 
 from .arrow_tools import SCHEMA, ids, rows
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import files
-from wsmux.spark.files import FORMATS, READ_BYTES, READ_ROWS, FileFormat
+from wsmux.spark.store import files
+from wsmux.spark.store.files import FORMATS, READ_BYTES, READ_ROWS, FileFormat
 
 from .arrow_tools import SCHEMA, ids, pa, rows, wide
 

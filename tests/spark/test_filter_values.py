@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.filters import MAX_FILTERS, MAX_VALUES, Filter, parse_filters, wire_value
+from wsmux.spark.store.filters import MAX_FILTERS, MAX_VALUES, Filter, parse_filters, wire_value
 
 
 def test_filters_are_parsed() -> None:

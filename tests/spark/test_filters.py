@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.rpc import RiverError
-from wsmux.spark.filters import matcher, parse_filters, wire_value
+from wsmux.spark.store.filters import matcher, parse_filters, wire_value
 
 from .arrow_tools import SCHEMA, pa, rows, wide
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from wsmux.spark import serve_data
-from wsmux.spark.memory_store import MemoryTopics
-from wsmux.spark.store import Retention
+from wsmux.spark.store.base import Retention
+from wsmux.spark.store.memory import MemoryTopics
 
 from ..threads.waiting import wait_for
 from .arrow_tools import SCHEMA, pa, rows

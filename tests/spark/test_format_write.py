@@ -9,8 +9,8 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark import serve_data
-from wsmux.spark.arrow_stream import Limits
-from wsmux.spark.memory_store import MemoryTopics
+from wsmux.spark.server.arrow_stream import Limits
+from wsmux.spark.store.memory import MemoryTopics
 
 from .arrow_tools import ids, pa
 from .format_tools import Watched, failure, filled, opts, save, served

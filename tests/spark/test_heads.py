@@ -11,8 +11,8 @@ import pytest
 
 from wsmux import rpc
 from wsmux.spark import SparkError, connection
-from wsmux.spark.heads import HeadsFeed
-from wsmux.spark.store import Heads
+from wsmux.spark.source.offset_feed import HeadsFeed
+from wsmux.spark.store.base import Heads
 
 from ..threads.waiting import wait_for
 from .clients import WAIT

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.locking import FileLock
+from wsmux.spark.store.file_lock import FileLock
 
 from ..patience import WAIT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.log import BETWEEN_STATES, CommitLog, Start
+from wsmux.spark.store.commit_log import BETWEEN_STATES, CommitLog, Start
 
 
 @pytest.fixture

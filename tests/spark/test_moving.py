@@ -12,13 +12,14 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
 from wsmux.rpc import RiverError
-from wsmux.spark import SparkError, writing
-from wsmux.spark.arrow_stream import Limits
-from wsmux.spark.planning import ask_once
+from wsmux.spark import SparkError
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.reading import read_batches
-from wsmux.spark.schemas import schema_bytes
-from wsmux.spark.spark_types import arrow_schema, fit, regrouped
+from wsmux.spark.server.arrow_stream import Limits
+from wsmux.spark.source import task_writer
+from wsmux.spark.source.planning import ask_once
+from wsmux.spark.source.task_reader import read_batches
+from wsmux.spark.source.types import arrow_schema, fit, regrouped
+from wsmux.spark.store.schemas import schema_bytes
 from wsmux.testing import FaultProxy
 
 from .arrow_tools import SCHEMA, ids, pa, rows
@@ -103,7 +104,7 @@ def test_a_part_that_is_cut_is_sent_again() -> None:
     with served() as (server, store), FaultProxy(server.port) as proxy:
         header = begun(server.url)
         proxy.cut_after(60_000, 1_200_000, way="up")
-        receipt = writing.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+        receipt = task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
         assert not proxy.cutting
         committed(server.url, header, receipt)
         assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
@@ -116,7 +117,7 @@ def test_a_part_that_is_cut_before_its_receipt_is_sent_again() -> None:
         header = begun(server.url)
         cuts = [proxy.cut]
         store.on_finish = lambda: cuts.pop()() if cuts else None
-        receipt = writing.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+        receipt = task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
         assert not cuts
         committed(server.url, header, receipt)
         assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
@@ -125,12 +126,12 @@ def test_a_part_that_is_cut_before_its_receipt_is_sent_again() -> None:
 
 
 def test_a_part_too_large_to_be_held_fails_when_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_HELD", 500_000)
+    monkeypatch.setattr(task_writer, "MOST_HELD", 500_000)
     with served() as (server, store), FaultProxy(server.port) as proxy:
         header = begun(server.url)
         proxy.cut_after(2_000_000, way="up")
         with pytest.raises(SparkError) as caught:
-            writing.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+            task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
         assert caught.value.code == "NO_CONNECTION"
         assert "Spark does not hand over its rows twice" in caught.value.message
 
@@ -138,14 +139,14 @@ def test_a_part_too_large_to_be_held_fails_when_it_is_cut(monkeypatch: pytest.Mo
 def test_a_part_that_is_refused_on_the_way_says_why() -> None:
     with served(limits=Limits(batch_rows=10)) as (server, store):
         with pytest.raises(SparkError) as caught:
-            writing.stage(quick(server.url), begun(server.url), SCHEMA, iter(BATCHES))
+            task_writer.stage(quick(server.url), begun(server.url), SCHEMA, iter(BATCHES))
         assert (caught.value.code, caught.value.what) == ("TOO_LARGE", "stream write")
         assert "send smaller batches" in caught.value.message
 
 
 def test_a_part_of_nothing_needs_no_stream() -> None:
     recipe = quick("ws://127.0.0.1:1")
-    assert writing.stage(recipe, {}, SCHEMA, iter([rows(0, 0)])) is None
+    assert task_writer.stage(recipe, {}, SCHEMA, iter([rows(0, 0)])) is None
 
 
 def test_what_gives_the_rows_fails_as_it_does() -> None:
@@ -157,14 +158,14 @@ def test_what_gives_the_rows_fails_as_it_does() -> None:
         header = begun(server.url)
         recipe = quick(server.url)
         with pytest.raises(LookupError, match="no more of them"):
-            writing.stage(recipe, header, SCHEMA, failing())
+            task_writer.stage(recipe, header, SCHEMA, failing())
         assert recipe.streams().stats().streams == 0
 
 
 def test_small_frames_carry_the_same() -> None:
     with served() as (server, store):
         header = begun(server.url)
-        receipt = writing.stage(
+        receipt = task_writer.stage(
             quick(server.url), header, SCHEMA, iter(BATCHES), batch_rows=700, frame_bytes=1024
         )
         committed(server.url, header, receipt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wsmux.spark
-from wsmux.naming import lazy_names
+from wsmux.runtime.lazy_imports import lazy_names
 
 CALLS = {
     "Deduplicator",

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from wsmux.rpc import RiverError
-from wsmux.spark.offsets import (
+from wsmux.spark.source.offsets import (
     Position,
     Span,
     begin_of,
@@ -23,7 +23,7 @@ from wsmux.spark.offsets import (
     starting,
     upto,
 )
-from wsmux.spark.store import Heads
+from wsmux.spark.store.base import Heads
 
 COUNTS = st.lists(st.integers(0, 50), min_size=1, max_size=6)
 

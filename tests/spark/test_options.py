@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wsmux.spark import SparkError
-from wsmux.spark.options import BAD_OPTION, Action, Options, parse_options
+from wsmux.spark.source.options import BAD_OPTION, Action, Options, parse_options
 
 URL = "ws://127.0.0.1:8765"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark.pipeline import PROBE, Plan, pipeline
+from wsmux.spark.calls.pipeline import PROBE, Plan, pipeline
 
 from .fakes import FakeStarter, Lost
 

@@ -16,7 +16,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.spark import Link, Recipe, SparkError, connection, error_from
 from wsmux.spark import rpc as spark_rpc
-from wsmux.spark.recipe import _links
+from wsmux.spark.connection_settings import _links
 
 from ..rpc.refusing import Refusing
 from ..threads.waiting import wait_for

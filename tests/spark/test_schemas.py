@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.schemas import (
+from wsmux.spark.store.schemas import (
     bound_columns,
     conform,
     decoded_size,

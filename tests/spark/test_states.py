@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.spark import dataset_state, topic_state
-from wsmux.spark.dataset_state import DatasetState
-from wsmux.spark.ranges import RANGE_BYTES, Cut, Group, cut, overlaps
-from wsmux.spark.store import Committed, Heads, Retention
-from wsmux.spark.topic_state import TopicState, txn_key
+from wsmux.spark.source.ranges import RANGE_BYTES, Cut, Group, cut, overlaps
+from wsmux.spark.store import dataset_state, topic_state
+from wsmux.spark.store.base import Committed, Heads, Retention
+from wsmux.spark.store.dataset_state import DatasetState
+from wsmux.spark.store.topic_state import TopicState, txn_key
 
 
 def commit(txn: str, rows: int, mode: str = "append", **more: Any) -> dict[str, Any]:

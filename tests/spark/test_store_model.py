@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 )
 
 from wsmux.rpc import RiverError
-from wsmux.spark.directory_store import DirectoryDatasets, DirectoryTopics
-from wsmux.spark.memory_store import MemoryDatasets, MemoryTopics
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.store import Committed, DatasetStore, Part, Retention, TopicStore
+from wsmux.spark.store.base import Committed, DatasetStore, Part, Retention, TopicStore
+from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
+from wsmux.spark.store.memory import MemoryDatasets, MemoryTopics
 
 from .arrow_tools import SCHEMA, ids, rows
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.directory_store import DirectoryDatasets
-from wsmux.spark.filters import parse_filters
-from wsmux.spark.memory_store import MemoryDatasets
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.store import Committed, DatasetStore
+from wsmux.spark.store.base import Committed, DatasetStore
+from wsmux.spark.store.directory_stores import DirectoryDatasets
+from wsmux.spark.store.filters import parse_filters
+from wsmux.spark.store.memory import MemoryDatasets
 
 from .arrow_tools import SCHEMA, ids, pa, rows, wide
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wsmux.spark import DirectoryTopics, Retention, serve_data
-from wsmux.spark.memory_store import MemoryTopics
+from wsmux.spark.store.memory import MemoryTopics
 
 from ..threads.waiting import wait_for
 from .arrow_tools import SCHEMA, pa

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from wsmux.spark import DataServer, SparkError, serve_data
-from wsmux.spark.memory_store import MemoryTopics
-from wsmux.spark.options import Action, parse_options
-from wsmux.spark.store import Heads
+from wsmux.spark.source.options import Action, parse_options
+from wsmux.spark.store.base import Heads
+from wsmux.spark.store.memory import MemoryTopics
 from wsmux.testing import FaultProxy
 
 from ..threads.waiting import wait_for
@@ -24,9 +24,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from wsmux.spark.spark_types import spark_schema
-from wsmux.spark.stream_reader import Follower, PlainStreamReader, stream_reader_of
-from wsmux.spark.stream_writer import StreamWriter
+from wsmux.spark.source.datasource import stream_reader_of
+from wsmux.spark.source.stream_reader import Follower, PlainStreamReader
+from wsmux.spark.source.stream_writer import StreamWriter
+from wsmux.spark.source.types import spark_schema
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from wsmux.spark import serve_data
-from wsmux.spark.dataserver import DataServer
-from wsmux.spark.memory_store import MemoryTopics
+from wsmux.spark.server.data_server import DataServer
+from wsmux.spark.store.memory import MemoryTopics
 
 from .arrow_tools import SCHEMA
 from .format_tools import PATIENCE

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from wsmux.rpc import RiverError
-from wsmux.spark.directory_store import DirectoryTopics
-from wsmux.spark.memory_store import MemoryTopics
 from wsmux.spark.protocol import Receipt
-from wsmux.spark.store import Committed, Heads, Retention, TopicStore
+from wsmux.spark.store.base import Committed, Heads, Retention, TopicStore
+from wsmux.spark.store.directory_stores import DirectoryTopics
+from wsmux.spark.store.memory import MemoryTopics
 
 from .arrow_tools import SCHEMA, ids, pa, rows
 from .clients import WAIT

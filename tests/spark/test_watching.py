@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from wsmux.spark.store import Heads
-from wsmux.spark.watching import Watch
+from wsmux.spark.store.base import Heads
+from wsmux.spark.store.change_watch import Watch
 
 from .clients import WAIT
 

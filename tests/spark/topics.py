@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from wsmux.spark.store import TopicStore
+from wsmux.spark.store.base import TopicStore
 
 from .arrow_tools import SCHEMA, ids, rows
 from .format_tools import opts

@@ -19,8 +19,8 @@ from typing import NoReturn
 import pytest
 
 import wsmux
-from wsmux import sockets
-from wsmux.sockets import carry, loopback_pair, reset_on_close
+from wsmux.mux import stream_socket
+from wsmux.mux.stream_socket import carry, loopback_pair, reset_on_close
 
 from ..certificates import Certificates
 from ..wires import NAMES, wire_of
@@ -163,7 +163,7 @@ def test_what_arrived_before_the_loss_is_read_first(native: Joined) -> None:
 def test_a_loss_ends_it_while_the_socket_neither_reads_nor_writes(
     native: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "LOOK", 0.01)
+    monkeypatch.setattr(stream_socket, "LOOK", 0.01)
     with socket_of(native.near):
         native.far.timeout = 0.3
         with pytest.raises(wsmux.WriteTimeout):
@@ -175,7 +175,7 @@ def test_a_loss_ends_it_while_the_socket_neither_reads_nor_writes(
 def test_a_reset_ends_it_while_the_socket_neither_reads_nor_writes(
     native: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "LOOK", 0.01)
+    monkeypatch.setattr(stream_socket, "LOOK", 0.01)
     with socket_of(native.near):
         native.far.timeout = 0.3
         with pytest.raises(wsmux.WriteTimeout):
@@ -216,8 +216,8 @@ def test_a_peer_that_reads_no_further_can_still_answer(native: Joined, spawn: Sp
 def test_a_socket_that_goes_on_sending_what_nobody_reads_is_reset(
     native: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "LOOK", 0.01)
-    monkeypatch.setattr(sockets, "LINGER", 0.05)
+    monkeypatch.setattr(stream_socket, "LOOK", 0.01)
+    monkeypatch.setattr(stream_socket, "LINGER", 0.05)
     with socket_of(native.near) as sock:
         native.far.close()
         with pytest.raises(ConnectionError):

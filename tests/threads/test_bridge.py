@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 import wsmux
-from wsmux.pump import Pump, carried_code
-from wsmux.transports.wires import WIRES
+from wsmux.endpoints.bridge import Pump, carried_code
+from wsmux.protocols.registry import WIRES
 
 from .conftest import Spawn
 from .joined import open_pair

@@ -14,7 +14,7 @@ import pytest
 
 import wsmux
 from wsmux import Cause, Finding, HalfStatus
-from wsmux.pump import Signal
+from wsmux.endpoints.bridge import Signal
 
 from ..purepeer import PurePeer
 from ..wires import NAMES

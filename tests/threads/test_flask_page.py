@@ -21,7 +21,7 @@ from wsmux.flask import Mux
 from ..werkzeug_server import serving
 from .scripted import WAIT
 
-PAGE = Path(wsmux.__file__).with_name("flask.md").read_text()
+PAGE = (Path(wsmux.__file__).parent / "flask" / "README.md").read_text()
 APPLICATION, TESTING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.bell import borrow
 from wsmux.config import KIB
-from wsmux.deadlines import Deadline
 from wsmux.protocols.events import DataReceived
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import borrow
 
 from ..purepeer import PurePeer
 from ..wires import NAMES
@@ -217,7 +217,7 @@ def test_a_turn_that_its_writer_does_not_use_is_passed_on(
     with pytest.raises(wsmux.WriteTimeout):
         hasty.write(bytes(CALM.max_frame_size))  # and one fills the queue
     with monkeypatch.context() as patched:
-        patched.setattr("wsmux.waiter.borrow", lambda: HeldBell(gate))
+        patched.setattr("wsmux.runtime.parking.borrow", lambda: HeldBell(gate))
         ended = spawn(first.write, bytes(2 * CALM.max_frame_size))
         wait_for(lambda: meeting.connection.stats().waiting_for_room == 1)
     writing = spawn(second.write, bytes(CALM.max_frame_size))

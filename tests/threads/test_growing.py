@@ -8,7 +8,7 @@ import time
 import pytest
 
 import wsmux
-from wsmux.keepalive import MEASURE_INTERVAL, KeepAlive
+from wsmux.transport.keepalive import MEASURE_INTERVAL, KeepAlive
 
 WINDOW = 64 * 1024
 
@@ -27,8 +27,8 @@ class Still:
 def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
     monkeypatch: pytest.MonkeyPatch, near: int, grows: bool
 ) -> None:
-    monkeypatch.setattr("wsmux.growing.NEAR", 3600.0)
-    monkeypatch.setattr("wsmux.growing.NEAR_WINDOW", near)
+    monkeypatch.setattr("wsmux.mux.multiplexer.NEAR", 3600.0)
+    monkeypatch.setattr("wsmux.mux.multiplexer.NEAR_WINDOW", near)
     config = wsmux.Config(receive_window=WINDOW)
     client, server = wsmux.pair(config=config)
     with client, server:
@@ -47,7 +47,7 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
         try:
             while alive.least is None:
                 assert reader.read(WINDOW)
-            monkeypatch.setattr("wsmux.growing.time", Still())
+            monkeypatch.setattr("wsmux.mux.multiplexer.time", Still())
             for _ in range(50):
                 assert reader.read(WINDOW)
             assert entry.window == (2 * WINDOW if grows else WINDOW)

@@ -87,7 +87,7 @@ def test_workers_are_reused(join_ends: Join) -> None:
 
 
 def test_idle_workers_end_but_for_one(join_ends: Join, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wsmux.workers.IDLE", 0.02)
+    monkeypatch.setattr("wsmux.endpoints.stream_handlers.IDLE", 0.02)
     meeting = threading.Barrier(5)
     ends = serving(join_ends, lambda stream: meeting.wait(WAIT), 8)
     streams = [ends.client.open_stream() for _ in range(4)]

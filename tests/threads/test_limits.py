@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux import engine
-from wsmux.bell import Bell
-from wsmux.memory import Holder, Verdict, process_memory
+from wsmux.mux import multiplexer
+from wsmux.runtime.memory import Holder, Verdict, process_memory
+from wsmux.runtime.parking import Bell
 
 from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
@@ -356,15 +356,15 @@ def test_an_idle_connection_is_closed_at_its_time_and_not_before(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, looks = Clock(), list[float]()
-    monkeypatch.setattr("wsmux.channel.time", clock)
-    monkeypatch.setattr("wsmux.engine.time", clock)
-    keep_time = engine.Engine._keep_time_locked
+    monkeypatch.setattr("wsmux.transport.message_transport.time", clock)
+    monkeypatch.setattr("wsmux.mux.multiplexer.time", clock)
+    keep_time = multiplexer.Engine._keep_time_locked
 
-    def look(of: engine.Engine, now: float, wakes: list[Bell]) -> None:
+    def look(of: multiplexer.Engine, now: float, wakes: list[Bell]) -> None:
         keep_time(of, now, wakes)
         looks.append(now)
 
-    monkeypatch.setattr(engine.Engine, "_keep_time_locked", look)
+    monkeypatch.setattr(multiplexer.Engine, "_keep_time_locked", look)
     ours, theirs = socket.socketpair()
     with theirs:
         config = wsmux.Config(idle_timeout=50.0, ping_interval=None)

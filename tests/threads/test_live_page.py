@@ -17,9 +17,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 import wsmux
-from wsmux import live
+from wsmux.diagnostics import status as live
+from wsmux.diagnostics.status import Connections
 from wsmux.flask import Mux, debug_blueprint
-from wsmux.sources import Connections
 
 from .carriers import Ends
 from .joined import fill, open_pair

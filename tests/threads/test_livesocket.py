@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux import livesocket
-from wsmux.livesocket import LiveSocket, socket_path
+from wsmux.diagnostics import status_socket
+from wsmux.diagnostics.status_socket import LiveSocket, socket_path
 
 from .scripted import WAIT
 from .waiting import wait_for
@@ -136,7 +136,7 @@ def test_who_leaves_early_harms_nobody(server: wsmux.Connection) -> None:
 def test_a_failure_to_accept_is_told_and_tried_again(
     server: wsmux.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(livesocket, "PAUSE", 0.001)
+    monkeypatch.setattr(status_socket, "PAUSE", 0.001)
     failures = iter([OSError(errno.EMFILE, "Too many open files")])
     accept = socket.socket.accept
 

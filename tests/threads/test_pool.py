@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux import pool as module
-from wsmux.bell import Bell
-from wsmux.pool import Workers
-from wsmux.waiter import wake
+from wsmux.runtime import thread_pool as module
+from wsmux.runtime.parking import Bell, wake
+from wsmux.runtime.thread_pool import Workers
 
 from .scripted import WAIT
 from .waiting import wait_for

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux.behaviour import Behaviour
-from wsmux.protocols.heads import read_head
-from wsmux.recordings import Entry, Header, read_recording
+from wsmux.endpoints.connection_options import Behaviour
+from wsmux.recording.file_format import Entry, Header, read_recording
+from wsmux.recording.frame_parser import read_head
 
 from ..wires import NAMES
 from .joined import open_pair, read_exactly
@@ -102,7 +102,7 @@ def test_a_websocket_is_recorded_with_its_own_frames(protocol: str) -> None:
     client, server = over_websocket(protocol, wsmux.Recording())
     with client, server:
         talk(client, server)
-        client._engine.channel.ping(wsmux.connection.Deadline(WAIT))
+        client._engine.channel.ping(wsmux.mux.connection.Deadline(WAIT))
     header, entries = told(client.dump_recording())
     assert header.carrier == "websocket"
     assert (header.ended or "").startswith("ConnectionClosedOK")

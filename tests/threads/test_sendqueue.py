@@ -11,14 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 import wsmux
-from wsmux.bell import Bell
 from wsmux.config import KIB
-from wsmux.deadlines import Deadline
-from wsmux.drain import LEAST_TURN
-from wsmux.lanes import QUICK, Frame, Share
 from wsmux.protocols.base import Buffer, Message
-from wsmux.protocols.carrier import Kind, NoFraming
-from wsmux.sendqueue import (
+from wsmux.protocols.framing import Kind, NoFraming
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.parking import Bell, Waiter
+from wsmux.transport.fair_queue import LEAST_TURN, QUICK, Frame, Share
+from wsmux.transport.send_queue import (
     BATCH_BYTES,
     BATCH_FRAMES,
     HEAD,
@@ -26,8 +25,7 @@ from wsmux.sendqueue import (
     SendInterrupted,
     SendQueue,
 )
-from wsmux.sockio import PlainSocket, Socket, Wakeup
-from wsmux.waiter import Waiter
+from wsmux.transport.socket_io import PlainSocket, Socket, Wakeup
 
 # One goes to the socket at a time; two fill the queue.
 FRAME = BATCH_BYTES
@@ -515,7 +513,7 @@ def test_a_sender_waits_until_the_socket_takes_more(
         waits.append(timeout)
         stand.valve.room = FRAME // 2
 
-    monkeypatch.setattr("wsmux.sendqueue.wait_writable", wait)
+    monkeypatch.setattr("wsmux.transport.send_queue.wait_writable", wait)
     stand.add(1)
     assert stand.queue.flush(1, Deadline(60), lambda: False)
     assert [timeout is not None and 50 < timeout <= 60 for timeout in waits] == [True, True]
@@ -532,7 +530,7 @@ def test_an_interrupt_behind_a_wait_is_one_of_the_send(
     def wait(*_: object) -> None:
         stand.valve.failure = KeyboardInterrupt()
 
-    monkeypatch.setattr("wsmux.sendqueue.wait_writable", wait)
+    monkeypatch.setattr("wsmux.transport.send_queue.wait_writable", wait)
     stand.add(1)
     with pytest.raises(SendInterrupted):
         stand.queue.flush(1, Deadline(60), None)
@@ -552,7 +550,7 @@ def test_an_interrupted_wait_leaves_the_frames_to_the_io_thread(stand: Stand) ->
 
 def test_a_slow_socket_is_given_small_turns(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0)
-    monkeypatch.setattr("wsmux.sendqueue.time", clock)
+    monkeypatch.setattr("wsmux.transport.send_queue.time", clock)
     stand.add(5, LEAST_TURN // 2)
     stand.let_out(0)
     assert stand.valve.limits == []
@@ -572,7 +570,7 @@ def test_a_socket_with_nothing_to_take_is_not_slow(
 ) -> None:
     """What passes between the end of one message and the next is nobody's fault."""
     clock = SimpleNamespace(monotonic=lambda: 0.0)
-    monkeypatch.setattr("wsmux.sendqueue.time", clock)
+    monkeypatch.setattr("wsmux.transport.send_queue.time", clock)
     for now in (0.0, 100.0):
         clock.monotonic = lambda now=now: now
         stand.add(1)

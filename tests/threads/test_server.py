@@ -16,7 +16,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.acceptor import DRAIN, Acceptor
+from wsmux.endpoints.acceptor import DRAIN, Acceptor
 
 from ..certificates import Certificates
 from ..wires import NAMES, WIRES

@@ -11,7 +11,8 @@ from typing import NoReturn
 import pytest
 
 import wsmux
-from wsmux import starting, watchdog
+from wsmux.diagnostics import stall_watch
+from wsmux.runtime import threads
 
 from .scripted import WAIT
 from .waiting import wait_for
@@ -82,10 +83,10 @@ def test_a_worker_that_cannot_be_started_is_one_line_of_the_log(
 @pytest.fixture
 def leaving(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what the end of a sub-interpreter does; what is made meanwhile belongs to it."""
-    known: weakref.WeakSet[starting.Leaving] = weakref.WeakSet()
-    monkeypatch.setattr(starting, "_known", known)
-    monkeypatch.setattr(starting, "_registers", True)
-    return starting._leave
+    known: weakref.WeakSet[threads.Leaving] = weakref.WeakSet()
+    monkeypatch.setattr(threads, "_known", known)
+    monkeypatch.setattr(threads, "_registers", True)
+    return threads._leave
 
 
 def ours() -> list[threading.Thread]:
@@ -95,7 +96,7 @@ def ours() -> list[threading.Thread]:
 def test_the_end_of_a_subinterpreter_ends_every_thread_there(
     leaving: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wsmux.watchdog._thread", watchdog._Thread())
+    monkeypatch.setattr("wsmux.diagnostics.stall_watch._thread", stall_watch._Thread())
     server = wsmux.serve(stream_handler=lambda stream: stream.read())
     connection = wsmux.connect(server.url)
     client, other = wsmux.pair()
@@ -119,7 +120,7 @@ def test_what_fails_to_leave_is_logged_and_keeps_nothing_else(
             raise LookupError("lost")
 
     failing = Failing()
-    starting.register(failing)
+    threads.register(failing)
     client, other = wsmux.pair()
     leaving()
     assert client.closed
@@ -128,8 +129,8 @@ def test_what_fails_to_leave_is_logged_and_keeps_nothing_else(
 
 
 def test_in_the_main_interpreter_nothing_is_registered() -> None:
-    assert not starting._registers
-    before = len(starting._known)
+    assert not threads._registers
+    before = len(threads._known)
     client, other = wsmux.pair()
     with client, other:
-        assert len(starting._known) == before == 0
+        assert len(threads._known) == before == 0

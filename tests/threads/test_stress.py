@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 import wsmux
-from wsmux.memory import process_memory
+from wsmux.runtime.memory import process_memory
 from wsmux.testing import LockOrder, restless
 
 from . import scripted

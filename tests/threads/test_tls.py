@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from wsmux.sockio import TLS_RECORD, TlsSocket
+from wsmux.transport.socket_io import TLS_RECORD, TlsSocket
 
 from ..certificates import Certificates
 from ..faults.rawpeer import wait_for

@@ -13,11 +13,10 @@ from types import FrameType
 import pytest
 
 import wsmux
-from wsmux import bell as bells
-from wsmux.bell import Bell, borrow, drop_idle, give_back
-from wsmux.deadlines import Deadline
-from wsmux.interrupts import is_interrupt
-from wsmux.waiter import Flag, Waiter, WaitList, wake
+from wsmux.runtime import parking as bells
+from wsmux.runtime.deadline import Deadline
+from wsmux.runtime.interrupts import is_interrupt
+from wsmux.runtime.parking import Bell, Flag, Waiter, WaitList, borrow, drop_idle, give_back, wake
 
 from .conftest import Spawn
 from .waiting import WAIT, wait_for
@@ -97,7 +96,7 @@ def test_bell_is_a_lock_when_descriptors_are_scarce(monkeypatch: pytest.MonkeyPa
 
 
 def test_bell_is_a_lock_where_threads_have_been_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bells.threading, "Lock", GreenLock)
+    monkeypatch.setattr(bells._thread, "allocate_lock", GreenLock)
     assert kind() == "_LockBell"
 
 

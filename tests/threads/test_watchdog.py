@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple
 import pytest
 
 import wsmux
-from wsmux import Cause, Stall, StallWatch, watchdog
-from wsmux.bell import Bell
-from wsmux.logs import MAX_VALUE, PAUSE
-from wsmux.sources import Connections, Watched
-from wsmux.waiter import wake
+from wsmux import Cause, Stall, StallWatch
+from wsmux.diagnostics import stall_watch
+from wsmux.diagnostics.status import Connections, Watched
+from wsmux.runtime.logs import MAX_VALUE, PAUSE
+from wsmux.runtime.parking import Bell, wake
 
 from .conftest import Spawn
 from .joined import fill, open_pair, read_exactly
@@ -135,12 +135,12 @@ def test_of_many_stalls_on_one_connection_the_first_are_told() -> None:
     config = wsmux.Config(open_timeout=None)
     client, server = wsmux.pair(config=config)
     with client, server:
-        streams = [client.open_stream() for _ in range(watchdog.MAX_FINDINGS + 5)]
+        streams = [client.open_stream() for _ in range(stall_watch.MAX_FINDINGS + 5)]
         wait_for(lambda: server.stats().unaccepted == len(streams))
         with StallWatch(server, after=HOUR, tell=told.append) as watch:
             looking(watch)
         [stall] = told
-        assert len(stall.findings) == watchdog.MAX_FINDINGS
+        assert len(stall.findings) == stall_watch.MAX_FINDINGS
         assert stall.left_out == 5
         assert str(stall).endswith("; and 5 more like it")
 
@@ -157,7 +157,7 @@ def test_by_default_a_warning_is_logged(stuck: Stuck, caplog: pytest.LogCaptureF
 def second(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return what begins a new second of the log; until then all is in one."""
     now = [0.0]
-    monkeypatch.setattr(watchdog, "_warnings", watchdog._Warnings(lambda: now[0]))
+    monkeypatch.setattr(stall_watch, "_warnings", stall_watch._Warnings(lambda: now[0]))
 
     def advance() -> None:
         now[0] += PAUSE
@@ -189,7 +189,7 @@ def test_each_of_five_stalls_at_once_is_logged(caplog: pytest.LogCaptureFixture)
 def test_of_a_flood_of_stalls_the_log_gets_so_many_lines_a_second_and_a_count_of_the_rest(
     second: Callable[[], None], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "MAX_LINES", 3)
+    monkeypatch.setattr(stall_watch, "MAX_LINES", 3)
 
     def logged() -> list[str]:
         lines = [record.getMessage() for record in caplog.records]
@@ -213,14 +213,14 @@ def test_of_a_flood_of_stalls_the_log_gets_so_many_lines_a_second_and_a_count_of
 def test_a_logged_stall_has_each_of_its_sentences_whole(caplog: pytest.LogCaptureFixture) -> None:
     client, server = wsmux.pair(config=wsmux.Config(open_timeout=None))
     with client, server:
-        streams = [client.open_stream() for _ in range(watchdog.MAX_FINDINGS + 5)]
+        streams = [client.open_stream() for _ in range(stall_watch.MAX_FINDINGS + 5)]
         wait_for(lambda: server.stats().unaccepted == len(streams))
         with StallWatch(server, after=HOUR) as watch:
             looking(watch)
             [record] = caplog.records
             line = record.getMessage()
             assert len(line) > 2 * MAX_VALUE
-            assert line.count(" for somebody to accept it; ") == watchdog.MAX_FINDINGS
+            assert line.count(" for somebody to accept it; ") == stall_watch.MAX_FINDINGS
             assert line.endswith("; and 5 more like it")
 
 
@@ -304,16 +304,16 @@ def test_without_a_thread_there_is_no_watch(stuck: Stuck, monkeypatch: pytest.Mo
         StallWatch(stuck.server)
     monkeypatch.undo()
     with StallWatch(stuck.server, after=HOUR):
-        assert len(watchdog._thread._watches) == 1
+        assert len(stall_watch._thread._watches) == 1
 
 
 def test_a_forked_child_watches_nothing(stuck: Stuck) -> None:
     with StallWatch(stuck.server, after=HOUR):
         child = os.fork()
         if not child:
-            os._exit(len(watchdog._thread._watches) + watchdog._thread._running)
+            os._exit(len(stall_watch._thread._watches) + stall_watch._thread._running)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert len(watchdog._thread._watches) == 1
+        assert len(stall_watch._thread._watches) == 1
 
 
 @pytest.mark.parametrize("after", [0.0, -1.0, float("nan"), 1e6])

@@ -22,7 +22,7 @@ from wsmux.tunnel import (
     parse_place,
     remote_listening,
 )
-from wsmux.tunnel.heads import Request
+from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
 from ..threads.scripted import WAIT

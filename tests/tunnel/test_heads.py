@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.tunnel.errors import TunnelError
-from wsmux.tunnel.heads import (
+from wsmux.tunnel.request_head import (
     END,
     MAX_HEAD,
     MAX_WORDS,

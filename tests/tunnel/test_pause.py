@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from wsmux.pause import Pause
+from wsmux.runtime.backoff import Pause
 
 
 @pytest.mark.parametrize(("least", "lowest"), [(0.0, 0.0), (0.5, 0.5)])

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux.deadlines import Deadline
+from wsmux.runtime.deadline import Deadline
 from wsmux.tunnel import RemoteProcess, TunnelError, TunnelServer, programs
-from wsmux.tunnel.asking import ask
-from wsmux.tunnel.heads import Request
+from wsmux.tunnel.exchange import ask
+from wsmux.tunnel.request_head import Request
 
 from ..programs import needs
 from ..threads.scripted import WAIT

@@ -10,11 +10,11 @@ from contextlib import suppress
 import pytest
 
 import wsmux
-from wsmux.deadlines import Deadline
-from wsmux.tunnel import AllowList, TunnelError, TunnelServer, Unix, asking, parse_place
-from wsmux.tunnel.asking import ask
+from wsmux.runtime.deadline import Deadline
+from wsmux.tunnel import AllowList, TunnelError, TunnelServer, Unix, exchange, parse_place
 from wsmux.tunnel.dial import dial
-from wsmux.tunnel.heads import Request
+from wsmux.tunnel.exchange import ask
+from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.serving import through
 
 from ..threads.scripted import WAIT
@@ -197,7 +197,7 @@ def test_a_server_that_takes_no_streams_is_busy() -> None:
 def test_an_answer_that_comes_before_the_request_is_read_is_heard() -> None:
     def refuse(stream: wsmux.Stream) -> None:
         stream.close_read()
-        asking.answer(stream, 503, "busy")
+        exchange.answer(stream, 503, "busy")
 
     with wsmux.serve(stream_handler=refuse) as server, wsmux.connect(server.url) as connection:
         stream = connection.open_stream()
@@ -214,9 +214,9 @@ def test_the_server_listens_as_long_as_its_client_wants(client: wsmux.Connection
     place = ask(control, Request("LISTEN", "127.0.0.1:0", ("key",)), Deadline(WAIT))
     with connected(place) as sock:
         brought = client.accept_stream(WAIT)
-        request = asking.receive_request(brought, Deadline(WAIT))
+        request = exchange.receive_request(brought, Deadline(WAIT))
         assert request == Request("CONNECT", place, ("key",))
-        asking.answer(brought, 200, "OK")
+        exchange.answer(brought, 200, "OK")
         brought.write(b"from the client")
         brought.close_write()
         assert receive_all(sock) == b"from the client"
@@ -230,8 +230,8 @@ def test_a_client_that_refuses_has_the_connection_reset(client: wsmux.Connection
     place = ask(control, Request("LISTEN", "127.0.0.1:0"), Deadline(WAIT))
     with connected(place) as sock:
         brought = client.accept_stream(WAIT)
-        asking.receive_request(brought, Deadline(WAIT))
-        asking.answer(brought, 403, "no")
+        exchange.receive_request(brought, Deadline(WAIT))
+        exchange.answer(brought, 403, "no")
         brought.close()
         with pytest.raises(ConnectionResetError):
             sock.recv(1)

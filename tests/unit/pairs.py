@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from wsmux.config import Config
+from wsmux.protocols.abuse_limits import Floods
 from wsmux.protocols.base import Buffer, MuxProtocol, Role
-from wsmux.protocols.budgets import Floods
-from wsmux.protocols.carrier import Framing, Kind
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import Event, StreamOpened
-from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.framing import Framing, Kind
+from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 READ, WRITE = b"\x00", b"\x01"

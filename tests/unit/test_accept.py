@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from wsmux.exceptions import HandshakeError
-from wsmux.transports.websocket_server import accept
+from wsmux.handshake.websocket_server import accept
 
 
 def test_a_client_that_has_left_is_a_refusal_and_no_failure_of_the_application() -> None:

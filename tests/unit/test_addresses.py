@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.addresses import Proxies, address_of, counted_as
+from wsmux.runtime.ip_addresses import Proxies, address_of, counted_as
 
 PROXIES = Proxies(("10.0.0.0/8", "2001:db8:ffff::/48"))
 PROXY = ip_address("10.0.0.1")

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from wsmux import admission as module
-from wsmux.admission import CLIENT_ADDRESS, Admission, Guest
 from wsmux.config import Config
 from wsmux.exceptions import HandshakeError
+from wsmux.handshake import admission as module
+from wsmux.handshake.admission import CLIENT_ADDRESS, Admission, Guest
 
 from ..faults.rawpeer import WAIT, in_thread
 

@@ -10,15 +10,15 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.access import Access
-from wsmux.arguments import strings
 from wsmux.bus.client import Client
-from wsmux.bus.keys import Identity
-from wsmux.bus.peer import Peer
-from wsmux.bus.relay import Relay
-from wsmux.bus.twin_sources import twins_from
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.relay.relay import Relay
+from wsmux.bus.twins.sources import twins_from
+from wsmux.bus.wire.keys import Identity
 from wsmux.flask import Mux, debug_blueprint
-from wsmux.rpc.served import serialize
+from wsmux.handshake.access import Access
+from wsmux.rpc.schema.document import serialize
+from wsmux.runtime.arguments import strings
 from wsmux.testing import LockOrder
 from wsmux.tunnel.allow import AllowList
 from wsmux.tunnel.programs import Programs
@@ -95,7 +95,7 @@ def test_one_string_may_stand_alone_but_nothing_else_may(place: str, given: Any)
 
 def test_the_name_of_one_module_is_no_collection_of_modules() -> None:
     with pytest.raises(TypeError, match=r"^modules must be a collection of strings"):
-        LockOrder("wsmux.stream")
+        LockOrder("wsmux.mux.stream")
 
 
 def test_the_form_that_would_do_is_shown() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from wsmux.config import Config
 from wsmux.exceptions import FrameError
+from wsmux.protocols.abuse_limits import Budget, Floods, Watch
 from wsmux.protocols.base import MuxProtocol, Role
-from wsmux.protocols.budgets import Budget, Floods, Watch
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 

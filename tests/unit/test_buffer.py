@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wsmux.buffer import FEW, PIECE, SMALL, ByteQueue
+from wsmux.mux.receive_buffer import FEW, PIECE, SMALL, ByteQueue
 
 
 def queue_of(*chunks: bytes) -> ByteQueue:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError, RemoteProtocolError
 from wsmux.protocols.base import MuxProtocol, Role
-from wsmux.protocols.carrier import (
+from wsmux.protocols.events import DataReceived, Event, StreamEnded, StreamOpened
+from wsmux.protocols.framing import (
     LARGEST_BUFFER,
     SAVING_BUFFER,
     SMALLEST_BUFFER,
@@ -25,8 +26,7 @@ from wsmux.protocols.carrier import (
     decode_close,
     encode_close,
 )
-from wsmux.protocols.events import DataReceived, Event, StreamEnded, StreamOpened
-from wsmux.websocket.framing import WebSocketFraming
+from wsmux.protocols.websocket import WebSocketFraming
 
 from .pairs import BOTH_ROLES, feed, native, other
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config
-from wsmux.recording import Recording
+from wsmux.config import MAX_HEAD, MAX_WINDOW, SMALLEST_WINDOW, Config, Recording
 
 NO_LIMITS = ("recording", "trusted_proxies")
 LIMITS = [field.name for field in fields(Config) if field.name not in NO_LIMITS]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.exceptions import FlowControlError
-from wsmux.protocols.credit import ReceiveWindow, SendCredit
+from wsmux.protocols.flow_control import ReceiveWindow, SendCredit
 
 MAX = 2**32 - 1
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from wsmux.deadlines import Deadline, deadline, deadline_in
+from wsmux.runtime.deadline import Deadline, deadline, deadline_in
 
 
 class Clock:
@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("wsmux.deadlines.time", clock)
+    monkeypatch.setattr("wsmux.runtime.deadline.time", clock)
     return clock
 
 

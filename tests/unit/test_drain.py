@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wsmux.config import KIB
-from wsmux.drain import LEAST_TURN, SPAN, TURN_SECONDS, Drain
+from wsmux.transport.fair_queue import LEAST_TURN, SPAN, TURN_SECONDS, Drain
 
 LARGEST = 64 * KIB
 LONG = SPAN * 1.01

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wsmux.bell import Bell, borrow
-from wsmux.entry import Entry, read_closed, write_closed
-from wsmux.waiter import Waiter
+from wsmux.mux.stream_record import Entry, read_closed, write_closed
+from wsmux.runtime.parking import Bell, Waiter, borrow
 
 
 class Ringing(Waiter):

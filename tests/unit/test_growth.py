@@ -8,9 +8,8 @@ from wsmux.config import Config
 from wsmux.protocols.base import Role
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_packets import CLOSE, CREDIT, STOP_READ
-from wsmux.protocols.dialects import JS_WS
-from wsmux.protocols.native import NativeProtocol
-from wsmux.protocols.windows import MAX_STREAM_WINDOW, GrowingWindow, Growth
+from wsmux.protocols.flow_control import MAX_STREAM_WINDOW, GrowingWindow, Growth
+from wsmux.protocols.native import JS_WS, NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 
 from . import bymux_tools

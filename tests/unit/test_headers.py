@@ -12,16 +12,16 @@ import pytest
 
 import wsmux
 from wsmux import HandshakeError, rpc
-from wsmux.bus.federation_post import Poster
-from wsmux.bus.link import dial
-from wsmux.bus.relay_link import host_of
-from wsmux.deadlines import Deadline
+from wsmux.bus.federation.http_post import Poster
+from wsmux.bus.session.link import dial
+from wsmux.bus.session.relay_connection import host_of
 from wsmux.doctor import Plan
-from wsmux.headers import header_lines
+from wsmux.handshake.headers import header_lines
+from wsmux.runtime.deadline import Deadline
 from wsmux.spark import connection
 from wsmux.tunnel.errors import TunnelError
-from wsmux.tunnel.heads import Request, encode_request
 from wsmux.tunnel.remote import RemoteProcess
+from wsmux.tunnel.request_head import Request, encode_request
 
 URL = "ws://127.0.0.1:1"
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
 from wsmux.protocols import bymux_packets as bymux
-from wsmux.protocols.carrier import Kind, encode_close
-from wsmux.protocols.heads import KEPT, Cutter, FrameHead, cutter, read_head
+from wsmux.protocols.framing import Kind, encode_close
 from wsmux.protocols.varint import MAX_VARINT, encode_varint
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
+from wsmux.recording.frame_parser import KEPT, Cutter, FrameHead, cutter, read_head
 
 NATIVE = [
     (b"\x04\x00hello", FrameHead("DATA", 4, length=5)),

@@ -16,7 +16,7 @@ from flask import Flask
 import wsmux
 from wsmux.config import Config
 from wsmux.flask import Mux
-from wsmux.hints import check_url, how_to_install, not_connected, wrong_url
+from wsmux.runtime.hints import check_url, how_to_install, not_connected, wrong_url
 
 PACKAGE = Path(wsmux.__file__).parent
 
@@ -33,7 +33,7 @@ def test_an_extra_is_installed_by_name_and_from_a_checkout() -> None:
 
 def test_no_other_module_says_how_to_install() -> None:
     saying = [path for path in PACKAGE.rglob("*.py") if "pip install" in path.read_text()]
-    assert [path.relative_to(PACKAGE).as_posix() for path in saying] == ["hints.py"]
+    assert [path.relative_to(PACKAGE).as_posix() for path in saying] == ["runtime/hints.py"]
 
 
 def test_every_extra_that_is_named_exists() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from wsmux.deadlines import Deadline
 from wsmux.exceptions import HandshakeError
-from wsmux.transports.http_request import read_body, read_request, respond
+from wsmux.handshake.http_request import read_body, read_request, respond
+from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import WAIT, in_thread
 

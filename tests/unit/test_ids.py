@@ -6,7 +6,7 @@ import pytest
 
 from wsmux.exceptions import StreamIdError, StreamsExhausted
 from wsmux.protocols.base import Role
-from wsmux.protocols.ids import MAX_GAPS, StreamIds
+from wsmux.protocols.native import MAX_GAPS, StreamIds
 from wsmux.protocols.varint import MAX_VARINT
 
 from .pairs import BOTH_ROLES, id_of, other

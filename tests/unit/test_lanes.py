@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.config import KIB
-from wsmux.lanes import QUICK, Frame, Lanes, Share
-from wsmux.protocols.carrier import Kind
+from wsmux.protocols.framing import Kind
+from wsmux.transport.fair_queue import QUICK, Frame, Lanes, Share
 
 TURN = 4 * QUICK
 

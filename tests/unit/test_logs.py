@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from wsmux import logs
-from wsmux.logs import MAX_CAUSES, MAX_TRACEBACK, MAX_VALUE, PAUSE, logger, printable
+from wsmux.runtime import logs
+from wsmux.runtime.logs import MAX_CAUSES, MAX_TRACEBACK, MAX_VALUE, PAUSE, logger, printable
 
-PACKAGE = Path(logs.__file__).parent
+PACKAGE = Path(logs.__file__).parents[1]
 NAME = "wsmux.test-logs"
 
 
@@ -45,7 +45,7 @@ def written() -> Iterator[Written]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return what moves the time that the loggers see."""
     now = [1000.0]
-    monkeypatch.setattr("wsmux.logs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("wsmux.runtime.logs.time.monotonic", lambda: now[0])
 
     def advance(seconds: float) -> None:
         now[0] += seconds
@@ -199,7 +199,7 @@ def test_no_module_makes_a_logger_by_itself() -> None:
         if "getLogger" in path.read_text()
     ]
     # The other two are programs, which set the level of what is not ours.
-    allowed = ["cli/bench/peers/replit_river.py", "cli/demo_server.py", "logs.py"]
+    allowed = ["cli/bench/peers/replit_river.py", "cli/demo_server.py", "runtime/logs.py"]
     assert sorted(made) == allowed
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wsmux.websocket import masking
-from wsmux.websocket.masking import Buffer, mask, python_mask, rotate
+from wsmux.protocols import masking
+from wsmux.protocols.masking import Buffer, mask, python_mask, rotate
 
 Masker = Callable[[Buffer, bytes], bytes]
 

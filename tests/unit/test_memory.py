@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from wsmux.memory import ProcessMemory, Verdict
+from wsmux.runtime.memory import ProcessMemory, Verdict
 
 LIMIT = 100
 

@@ -9,7 +9,6 @@ import pytest
 from wsmux.config import SMALLEST_WINDOW
 from wsmux.exceptions import FlowControlError, FrameError, LocalProtocolError
 from wsmux.protocols.base import Role
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
     CreditGranted,
     DataReceived,
@@ -23,7 +22,7 @@ from wsmux.protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
+from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, WSMUX_V1, Dialect, NativeProtocol
 
 from .pairs import (
     ACK,

@@ -12,10 +12,8 @@ import pytest
 from wsmux.config import SMALLEST_WINDOW
 from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, StreamIdError
 from wsmux.protocols.base import Role
-from wsmux.protocols.dialects import JS_WS, Dialect
 from wsmux.protocols.events import DataReceived, StreamAborted
-from wsmux.protocols.ids import MAX_GAPS
-from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.native import JS_WS, MAX_GAPS, Dialect, NativeProtocol
 
 from .pairs import (
     ACK,

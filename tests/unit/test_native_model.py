@@ -23,11 +23,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from wsmux.buffer import ByteQueue
 from wsmux.exceptions import LocalProtocolError
+from wsmux.mux.receive_buffer import ByteQueue
 from wsmux.protocols.base import Role
-from wsmux.protocols.credit import ReceiveWindow
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
     DataReceived,
     StreamAborted,
@@ -37,8 +35,9 @@ from wsmux.protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
-from wsmux.protocols.states import ReadState, WriteState
+from wsmux.protocols.flow_control import ReceiveWindow
+from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, WSMUX_V1, Dialect, NativeProtocol
+from wsmux.protocols.stream_states import ReadState, WriteState
 
 from .pairs import ACK, DATA, native, other
 from .slowwire import Half, SlowWire, Wire

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import RemoteProtocolError
 from wsmux.protocols.base import Role
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
 from wsmux.protocols.events import (
     DataReceived,
     GoAwayReceived,
@@ -19,7 +18,7 @@ from wsmux.protocols.events import (
     StreamOpened,
     WriteStopped,
 )
-from wsmux.protocols.native import NativeProtocol
+from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
 from wsmux.protocols.varint import MAX_VARINT, encode_varint
 
 from .pairs import BOTH_DIALECTS, BOTH_ROLES, Pair, native, other, outbox

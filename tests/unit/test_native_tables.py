@@ -13,7 +13,7 @@ import pytest
 
 from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, StreamIdError
 from wsmux.protocols.base import Role
-from wsmux.protocols.dialects import JS_WS, WSMUX_V1, Dialect
+from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect
 
 from .pairs import (
     ACK,

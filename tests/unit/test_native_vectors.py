@@ -16,10 +16,9 @@ import pytest
 
 from wsmux.exceptions import RemoteProtocolError
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import decode_close, encode_close
-from wsmux.protocols.dialects import JS_WS
 from wsmux.protocols.events import DataReceived, StreamEnded, StreamOpened
-from wsmux.protocols.native import JS_WS_CLOSE_DELAY, NativeProtocol
+from wsmux.protocols.framing import decode_close, encode_close
+from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, NativeProtocol
 from wsmux.protocols.varint import decode_varint
 
 from .pairs import ACK, CLOSE, DATA, ERROR, native, opened, outbox

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.transports.origin import origin_allowed
+from wsmux.handshake.origin import origin_allowed
 
 from ..hostile.test_origins import LIKE_LISTED, LISTED
 

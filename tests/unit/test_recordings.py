@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.protocols.heads import FrameHead
-from wsmux.recordings import (
+from wsmux.recording.file_format import (
     BadRecording,
     Entry,
     Header,
@@ -17,6 +16,7 @@ from wsmux.recordings import (
     header_line,
     read_recording,
 )
+from wsmux.recording.frame_parser import FrameHead
 
 HEADER = Header(
     version="0.1.0",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from wsmux.deadlines import Deadline
 from wsmux.exceptions import HandshakeError
-from wsmux.transports.http_request import MAX_HEADERS, parse_head, read_request
-from wsmux.transports.websocket_server import accept, check_upgrade, request_of
+from wsmux.handshake.http_request import MAX_HEADERS, parse_head, read_request
+from wsmux.handshake.websocket_server import accept, check_upgrade, request_of
+from wsmux.runtime.deadline import Deadline
 
 from ..certificates import Certificates
 from ..faults.rawpeer import WAIT, in_thread

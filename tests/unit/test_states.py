@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from wsmux.protocols.states import (
+from wsmux.protocols.stream_states import (
     READ_TABLE,
     WRITE_TABLE,
     ReadInput,

@@ -8,17 +8,16 @@ from typing import Any, cast
 import pytest
 
 import wsmux
-from wsmux.bell import Bell, borrow
-from wsmux.channel import Channel
 from wsmux.config import SMALLEST_WINDOW
-from wsmux.entry import Entry, write_closed
-from wsmux.pings import Pings
+from wsmux.mux.error_codes import Reasons
+from wsmux.mux.ping import Pings
+from wsmux.mux.stream_record import Entry, write_closed
+from wsmux.mux.stream_table import PRESSURE, StreamTable
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.events import OpenPermitted
-from wsmux.reasons import Reasons
-from wsmux.streamtable import PRESSURE, StreamTable
-from wsmux.transports.wires import wire
-from wsmux.waiter import Waiter
+from wsmux.protocols.registry import wire
+from wsmux.runtime.parking import Bell, Waiter, borrow
+from wsmux.transport.message_transport import Channel
 
 from ..wires import NAMES, WIRES
 

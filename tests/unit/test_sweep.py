@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.bell import Bell, borrow
 from wsmux.config import Config
-from wsmux.entry import Entry, read_closed, write_closed
 from wsmux.exceptions import FrameError, StreamReset
+from wsmux.mux.stream_record import Entry, read_closed, write_closed
+from wsmux.mux.stream_table import Sweep
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.native import NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
-from wsmux.sweep import Sweep
-from wsmux.waiter import Waiter
+from wsmux.runtime.parking import Bell, Waiter, borrow
 
 from .bymux_tools import opened, write
 from .pairs import opened as native_pair

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
+from wsmux.protocols import websocket as framing_module
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import Kind, decode_close
-from wsmux.websocket import framing as framing_module
-from wsmux.websocket.framing import WebSocketFraming
+from wsmux.protocols.framing import Kind, decode_close
+from wsmux.protocols.websocket import WebSocketFraming
 
 from .pairs import BOTH_ROLES, feed, other
 from .websocket_wire import CONTINUATION, KEY, frame, head

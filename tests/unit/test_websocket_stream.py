@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
 from wsmux.protocols.base import Role
-from wsmux.protocols.carrier import LARGEST_BUFFER, Kind
-from wsmux.websocket.framing import WebSocketFraming
+from wsmux.protocols.framing import LARGEST_BUFFER, Kind
+from wsmux.protocols.websocket import WebSocketFraming
 
 from .pairs import BOTH_ROLES, feed
 from .websocket_wire import CONTINUATION, KEY, frame, head, unmasked

@@ -27,9 +27,8 @@ from wsmux.protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from wsmux.protocols.yamux import YamuxProtocol
+from wsmux.protocols.yamux import PEER_DONE, WRITING, YamuxProtocol
 from wsmux.protocols.yamux_frames import FrameReader, encode_head
-from wsmux.protocols.yamux_streams import PEER_DONE, WRITING
 
 from .pairs import BOTH_ROLES, other, outbox
 from .slowwire import Half, SlowWire, Wire

@@ -8,9 +8,8 @@ from typing import Any
 
 from wsmux.config import Config
 from wsmux.protocols.base import Role
-from wsmux.protocols.credit import SendCredit
-from wsmux.protocols.yamux import YamuxProtocol
-from wsmux.protocols.yamux_windows import YamuxWindow
+from wsmux.protocols.flow_control import SendCredit
+from wsmux.protocols.yamux import YamuxProtocol, YamuxWindow
 
 from .pairs import Pair, other, outbox
 

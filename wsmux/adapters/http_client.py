@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from ..connection import Connection
 from ..exceptions import WsmuxError
-from ..stream import Stream
+from ..mux.connection import Connection
+from ..mux.stream import Stream
 
 __all__ = ["StreamHTTPConnection", "http_connection"]
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from ..hints import how_to_install
+from ..runtime.hints import how_to_install
 
 try:
     import requests
@@ -25,10 +25,10 @@ except ImportError as error:  # pragma: no cover - the tests need it
     text = f"wsmux.adapters.MuxAdapter needs requests: {how_to_install('adapters')}"
     raise ImportError(text) from error
 
-from ..connection import Connection
+from ..endpoints.http11 import CHUNK, Exchange
 from ..exceptions import WsmuxError
-from ..http_exchange import CHUNK, Exchange
-from ..stream import Stream
+from ..mux.connection import Connection
+from ..mux.stream import Stream
 
 __all__ = ["MuxAdapter"]
 

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..naming import lazy_names
+from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from .address import Address, parse_address
     from .client import Client, Reply
-    from .errors import (
-        BadMessage,
-        BusError,
-        CallTimeout,
-        Replayed,
-        TokenRefused,
-        TwinsUnavailable,
-    )
-    from .keys import Identity, KeyType
-    from .peer import Peer
-    from .relay import Relay
-    from .relay_link import LinkState, RelayStatus
-    from .relay_server import RelayServer
-    from .relay_setup import serve_relay
+    from .errors import BadMessage, BusError, CallTimeout, Replayed, TokenRefused, TwinsUnavailable
+    from .gateway.gateway import Peer
+    from .relay.relay import Relay
+    from .relay.server import RelayServer
+    from .relay.setup import serve_relay
     from .services import ServiceRequest
-    from .twin_chain import ChainTwins
-    from .twin_http import HttpTwins
-    from .twin_sources import CachedTwins, Failover, FileTwins, twins_from
-    from .twins import Twin, TwinDirectory
+    from .session.relay_connection import LinkState, RelayStatus
+    from .twins.chain import ChainTwins
+    from .twins.http import HttpTwins
+    from .twins.records import Twin, TwinDirectory
+    from .twins.sources import CachedTwins, Failover, FileTwins, twins_from
+    from .wire.address import Address, parse_address
+    from .wire.keys import Identity, KeyType
 
 __all__ = [
     "Address",
@@ -63,7 +56,6 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "address": ("Address", "parse_address"),
         "client": ("Client", "Reply"),
         "errors": (
             "BadMessage",
@@ -73,16 +65,17 @@ __getattr__ = lazy_names(
             "TokenRefused",
             "TwinsUnavailable",
         ),
-        "keys": ("Identity", "KeyType"),
-        "peer": ("Peer",),
-        "relay": ("Relay",),
-        "relay_link": ("LinkState", "RelayStatus"),
-        "relay_server": ("RelayServer",),
-        "relay_setup": ("serve_relay",),
+        "gateway.gateway": ("Peer",),
+        "relay.relay": ("Relay",),
+        "relay.server": ("RelayServer",),
+        "relay.setup": ("serve_relay",),
         "services": ("ServiceRequest",),
-        "twin_chain": ("ChainTwins",),
-        "twin_http": ("HttpTwins",),
-        "twin_sources": ("CachedTwins", "Failover", "FileTwins", "twins_from"),
-        "twins": ("Twin", "TwinDirectory"),
+        "session.relay_connection": ("LinkState", "RelayStatus"),
+        "twins.chain": ("ChainTwins",),
+        "twins.http": ("HttpTwins",),
+        "twins.records": ("Twin", "TwinDirectory"),
+        "twins.sources": ("CachedTwins", "Failover", "FileTwins", "twins_from"),
+        "wire.address": ("Address", "parse_address"),
+        "wire.keys": ("Identity", "KeyType"),
     },
 )

@@ -2,9 +2,10 @@
 
 Threads and locks:
 
-- One thread per relay connects, reads and answers pings (see ``relay_link``). It parses what comes,
-  checks answers, with the record of the twin that was looked up for the call, and puts them into
-  their futures: an answer is handed over on arrival. It never looks anything up, and never waits.
+- One thread per relay connects, reads and answers pings (see ``relay_connection``). It parses what
+  comes, checks answers, with the record of the twin that was looked up for the call, and puts them
+  into their futures: an answer is handed over on arrival. It never looks anything up, and never
+  waits.
 - One thread ends calls whose time is over, from the first call on (see ``pending``).
 - Functions that are served run in threads of their own (see ``services``).
 - Whoever calls looks the other twin up, encrypts, signs and sends in its own thread.
@@ -27,31 +28,24 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from .. import forks
-from ..arguments import strings
-from ..deadlines import LONGEST_WAIT, Deadline
 from ..exceptions import ForkedError
-from ..logs import logger
-from . import envelope as envelopes
-from .address import Address, address_of, is_text, parse_address
-from .endpoint import Endpoint, clock, life_until
-from .envelope import JSON_SCHEMA, Kind, kind_of
-from .errors import (
-    FAILED,
-    UNKNOWN_TWIN,
-    BadMessage,
-    BusError,
-    Replayed,
-    remote_error,
-)
-from .keys import Identity
-from .messages import Envelope
-from .pending import Call, PendingCalls
-from .relay_link import RelayStatus
+from ..runtime import fork
+from ..runtime.arguments import strings
+from ..runtime.deadline import LONGEST_WAIT, Deadline
+from ..runtime.logs import logger
+from .errors import FAILED, UNKNOWN_TWIN, BadMessage, BusError, Replayed, remote_error
 from .services import Function, Services, decode, encode
-from .transport import Transport
-from .twin_sources import twins_from
-from .twins import TwinDirectory
+from .session.identity_session import Endpoint, clock, life_until
+from .session.pending import Call, PendingCalls
+from .session.relay_connection import RelayStatus
+from .session.relay_pool import Transport
+from .twins.records import TwinDirectory
+from .twins.sources import twins_from
+from .wire import envelope as envelopes
+from .wire.address import Address, address_of, is_text, parse_address
+from .wire.envelope import JSON_SCHEMA, Kind, kind_of
+from .wire.keys import Identity
+from .wire.messages import Envelope
 
 __all__ = ["Client", "Reply"]
 
@@ -132,7 +126,7 @@ class Client:
         self._services = Services(self.name, self._endpoint, self._transport)
         self._closed = False
         self._in_child = False
-        forks.register(self)
+        fork.register(self)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._calls)} calls under way"
@@ -318,7 +312,7 @@ class Client:
         self.close()
 
     def forked(self) -> None:
-        """Become useless in a forked child; see ``forks``."""
+        """Become useless in a forked child; see ``runtime.fork``."""
         self._in_child = True
 
     def _check_process(self) -> None:

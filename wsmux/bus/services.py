@@ -16,19 +16,19 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..deadlines import Deadline
-from ..logs import logger
-from ..pool import Workers
-from . import envelope as envelopes
-from .address import Address
-from .answers import Answers
-from .endpoint import Endpoint, clock
-from .envelope import JSON_SCHEMA, time_left
+from ..runtime.capacity_limiter import Room
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.thread_pool import Workers
 from .errors import FAILED, BusError, CallTimeout, Replayed
-from .messages import Envelope
-from .receipt import Received
-from .room import Room
-from .transport import Transport
+from .session.answer_cache import Answers
+from .session.identity_session import Endpoint, clock
+from .session.relay_pool import Transport
+from .wire import envelope as envelopes
+from .wire.address import Address
+from .wire.envelope import JSON_SCHEMA, time_left
+from .wire.messages import Envelope
+from .wire.verification import Received
 
 __all__ = ["Function", "ServiceRequest", "Services", "decode", "encode"]
 

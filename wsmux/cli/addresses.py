@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..hints import check_characters, wrong_url
+from ..runtime.hints import check_characters, wrong_url
 from .terminal import CommandError
 from .tokens import add_token_file, token
 
@@ -35,7 +35,7 @@ PROTOCOLS = ("wsmux", "yamux", "bymux", "js-ws")
 
 def origin(text: str) -> str:
     """Parse an argument that must be the origin of pages."""
-    from ..transports.origin import allowed_origins
+    from ..handshake.origin import allowed_origins
 
     try:
         allowed_origins([text])
@@ -76,7 +76,7 @@ def url(text: str, *further: str) -> str:
 
 def header(text: str) -> str:
     """Parse an argument that must be a header."""
-    from ..headers import header_lines
+    from ..handshake.headers import header_lines
 
     try:
         return header_lines([text])[0]
@@ -155,7 +155,7 @@ def add_subprotocol(parser: argparse.ArgumentParser, name: str = "--subprotocol"
 
 
 def _subprotocol(text: str) -> str:
-    from ..transports.wires import check_subprotocol
+    from ..protocols.registry import check_subprotocol
 
     try:
         return check_subprotocol(text)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ..logs import logger
+from ..runtime.logs import logger
 from .addresses import (
     PROTOCOLS,
     add_connecting,
@@ -27,7 +27,7 @@ from .addresses import (
 from .terminal import CommandError, emit, seconds, sentence, talk
 
 if TYPE_CHECKING:
-    from ..connection import Connection
+    from ..mux.connection import Connection
 
 EPILOG = (
     "Example: wsmux bridge --listen ws://127.0.0.1:8765 --protocol wsmux --protocol yamux "

@@ -29,8 +29,8 @@ from .addresses import (
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
-    from ..connection import Connection
-    from ..stream import Stream
+    from ..mux.connection import Connection
+    from ..mux.stream import Stream
 
 EPILOG = "Example: wsmux cat ws://127.0.0.1:8765/ < file > answer"
 

@@ -159,7 +159,7 @@ def _conditions(args: argparse.Namespace) -> list[str]:
 
 
 def _native_masker() -> bool:
-    from ..websocket.masking import native_masker
+    from ..protocols.masking import native_masker
 
     return native_masker
 

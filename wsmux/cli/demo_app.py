@@ -17,8 +17,8 @@ import simple_websocket
 from flask import Flask, Response, request
 
 from ..flask import Mux
-from ..flask_responses import Ended
-from ..stream import Stream
+from ..flask.responses import Ended
+from ..mux.stream import Stream
 
 __all__ = ["app"]
 

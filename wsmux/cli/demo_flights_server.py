@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..mux.stream import Stream
 from ..rpc import Context, ErrorSchema, RiverError, Service
 from ..spark import batched, serve_data
-from ..stream import Stream
 from .demo_flights_data import EARTH, NO_VALUE, data_directory
 
 __all__ = ["main"]

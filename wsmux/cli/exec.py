@@ -29,7 +29,7 @@ from .addresses import (
 from .terminal import seconds
 
 if TYPE_CHECKING:
-    from ..stream import Stream
+    from ..mux.stream import Stream
     from ..tunnel.remote import RemoteProcess
 
 EPILOG = (

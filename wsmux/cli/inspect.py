@@ -17,9 +17,9 @@ from .addresses import PROTOCOLS
 from .terminal import CommandError, emit
 
 if TYPE_CHECKING:
-    from ..protocols.carrier import Framing, Received
-    from ..protocols.heads import FrameHead
-    from ..recordings import Entry, Header
+    from ..protocols.framing import Framing, Received
+    from ..recording.file_format import Entry, Header
+    from ..recording.frame_parser import FrameHead
 
 EPILOG = "Example: nc -l 9000 | tee log | wsmux inspect --protocol yamux -"
 
@@ -70,7 +70,7 @@ def opened(path: str) -> AbstractContextManager[IO[bytes]]:
 
 def run(args: argparse.Namespace) -> int:
     """Print frame by frame, as they come."""
-    from ..recordings import BadRecording
+    from ..recording.file_format import BadRecording
 
     with opened(args.file) as file:
         try:
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _recording(file: IO[bytes], args: argparse.Namespace) -> None:
-    from ..recordings import entry_line, header_line, read_recording
+    from ..recording.file_format import entry_line, header_line, read_recording
 
     header, entries = read_recording(file)
     if args.json:
@@ -98,7 +98,7 @@ def _recording(file: IO[bytes], args: argparse.Namespace) -> None:
 
 
 def _about(header: Header) -> Iterator[str]:
-    from ..logs import printable
+    from ..runtime.logs import printable
 
     yield printable(
         f"# {header.name}: {header.role} of {header.wire} over {header.carrier}, "
@@ -117,7 +117,7 @@ def _shown(entry: Entry) -> str:
 
 
 def _described(head: FrameHead) -> str:
-    from ..logs import printable
+    from ..runtime.logs import printable
 
     stream = "-" if head.stream is None else str(head.stream)
     facts: list[str] = [*head.flags]
@@ -151,8 +151,8 @@ def _frames(file: IO[bytes], args: argparse.Namespace) -> Iterator[tuple[int, Fr
         BadRecording: the bytes are none of this wire, or end within a frame.
     """
     from ..exceptions import RemoteProtocolError
-    from ..protocols.heads import cutter, read_head
-    from ..recordings import BadRecording
+    from ..recording.file_format import BadRecording
+    from ..recording.frame_parser import cutter, read_head
 
     framing, cut = _receiver(args), cutter(args.protocol, keep=False)
     place = malformed = 0
@@ -177,7 +177,7 @@ def _receiver(args: argparse.Namespace) -> Framing:
     """Return what parses the bytes, as whoever received them did."""
     from ..config import Config
     from ..protocols.base import Role
-    from ..transports.wires import wire
+    from ..protocols.registry import wire
 
     role = Role.SERVER if args.sender == "client" else Role.CLIENT
     spoken, config = wire(args.protocol), Config(max_message_size=MAX_MESSAGE)

@@ -14,7 +14,7 @@ from .terminal import CommandError, emit, talk
 from .twins import add_twins, sources
 
 if TYPE_CHECKING:
-    from ..bus.keys import Identity
+    from ..bus.wire.keys import Identity
 
 EPILOG = (
     "Words on the command line can be read by others on this machine: --mnemonic-file is safer. "
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     texts = sources(args)
     try:
-        from ..bus.peer import Peer
+        from ..bus.gateway.gateway import Peer
 
         identity = _identity(args)
         gateway = Peer(
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _identity(args: argparse.Namespace) -> Identity:
-    from ..bus.keys import Identity
+    from ..bus.wire.keys import Identity
 
     secret = args.mnemonic
     if secret is None:

@@ -15,7 +15,7 @@ from .terminal import CommandError, emit, positive_int, seconds, talk
 from .twins import add_twins, sources
 
 if TYPE_CHECKING:
-    from ..bus.relay import Relay
+    from ..bus.relay.relay import Relay
 
 EPILOG = (
     "Other relays reach this one by POST at https://DOMAIN/, so something in front of it does TLS, "
@@ -131,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         "ssl_context": server_tls(args),
     }
     try:
-        from ..bus.relay_setup import serve_relay
-        from ..bus.twin_sources import twins_from
+        from ..bus.relay.setup import serve_relay
+        from ..bus.twins.sources import twins_from
 
         twins = twins_from(texts, CACHED_TWINS)
         server = serve_relay(

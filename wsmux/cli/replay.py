@@ -49,8 +49,8 @@ def _place(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> int:
     """Replay, and print what differs."""
-    from ..recordings import BadRecording, read_recording
-    from ..replay import replay
+    from ..diagnostics.replay import replay
+    from ..recording.file_format import BadRecording, read_recording
 
     handler = _imported(args.handler) if args.handler else None
     stream_handler = _imported(args.stream_handler) if args.stream_handler else None

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..deadlines import Deadline
+from ..runtime.deadline import Deadline
 from .addresses import add_connecting, client_tls, headers, url
 from .rpc_schema import load, source
 from .terminal import CommandError, emit, seconds, talk
 
 if TYPE_CHECKING:
     from ..rpc import Client, RiverError, StreamCall
-    from ..rpc.pipes import Result
+    from ..rpc.engine.call_streams import Result
 
 EPILOG = (
     "Requests of an upload or stream are lines of JSON on stdin. Error results go to stderr, and "
@@ -90,7 +90,7 @@ class _Order(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Make the call; 1 if there is an error among what it brings."""
     from .. import rpc
-    from ..rpc.ids import SERVER_ID
+    from ..rpc.wire.ids import SERVER_ID
     from .rpc_json import json_argument
 
     init = json_argument("INIT", args.init)
@@ -130,7 +130,7 @@ def _look_up(args: argparse.Namespace) -> tuple[str, str, str]:
     service, _, procedure = args.procedure.rpartition(".")
     if args.schema is None:
         return service, procedure, args.kind or "rpc"
-    from ..rpc.served import read_schema
+    from ..rpc.schema.document import read_schema
 
     try:
         schema = read_schema(load(args.schema, args))

@@ -53,7 +53,7 @@ def _line_length(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Load a schema, write a client."""
-    from ..rpc.codegen import generate
+    from ..rpc.codegen.generator import generate
 
     data = load(args.source, args)
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from ..hints import not_connected
+from ..runtime.hints import not_connected
 from .terminal import CommandError
 
 __all__ = ["fetch"]

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
-from ..rpc.envelope import Envelope, EnvelopeError
-from ..rpc.json_codec import JsonCodec
-from ..rpc.values import MAX_SAFE, MIN_SAFE, BigInt
+from ..rpc.wire.envelope import Envelope, EnvelopeError
+from ..rpc.wire.json_codec import JsonCodec
+from ..rpc.wire.values import MAX_SAFE, MIN_SAFE, BigInt
 from .terminal import CommandError
 
 __all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]

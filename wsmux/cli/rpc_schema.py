@@ -56,7 +56,7 @@ def source(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Fetch, check, print."""
-    from ..rpc.served import read_schema
+    from ..rpc.schema.document import read_schema
 
     data = load(args.url, args)
     try:

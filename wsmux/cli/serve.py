@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..logs import logger
+from ..runtime.logs import logger
 from .addresses import add_listening, server_tls
 from .terminal import CommandError, emit, talk
 from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
-    from ..connection import Connection
-    from ..stream import Stream
+    from ..mux.connection import Connection
+    from ..mux.stream import Stream
 
 EPILOG = (
     "Without --open the streams are those that clients open. Ctrl-C ends the server. PATTERN is "
@@ -92,7 +92,7 @@ def _access(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         CommandError: that would be too many, or a token cannot be asked for.
     """
-    from ..access import is_loopback
+    from ..handshake.access import is_loopback
 
     known = tokens(args.token_file)
     if known and args.tcp:

@@ -21,7 +21,7 @@ from .terminal import CommandError, emit, installed, missing, positive_int, talk
 from .tokens import VARIABLE, add_token_file, tokens
 
 if TYPE_CHECKING:
-    from ..spark.dataserver import DataServer
+    from ..spark.server.data_server import DataServer
 
 EPILOG = (
     "Clients send 'Authorization: Bearer TOKEN' if there are tokens. SIZE, ROWS and TIME take "
@@ -99,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
     for module, extra in (("pyarrow", "spark"), ("msgpack", "rpc")):
         if not installed(module):
             raise missing(module, extra)
-    from ..acceptor import listen
-    from ..access import is_loopback
-    from ..spark.directory_store import open_directory
+    from ..endpoints.acceptor import listen
+    from ..handshake.access import is_loopback
+    from ..spark.store.directory_stores import open_directory
 
     known = tokens(args.token_file)
     if not known and not is_loopback(args.host):
@@ -135,8 +135,8 @@ def _reserved(host: str, port: int) -> socket.socket:
 
 
 def _serve(args: argparse.Namespace, known: list[str]) -> int:
-    from ..spark.dataserver import serve_data
-    from ..spark.store import Retention
+    from ..spark.server.data_server import serve_data
+    from ..spark.store.base import Retention
 
     options: dict[str, Any] = {"file_format": args.format, "origins": args.origin}
     if args.ttl is not None:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..deadlines import LONGEST_WAIT
-from ..hints import how_to_install
+from ..runtime.deadline import LONGEST_WAIT
+from ..runtime.hints import how_to_install
 
 __all__ = [
     "CommandError",

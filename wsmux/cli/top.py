@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from ..hints import not_connected
-from ..logs import printable
+from ..runtime.hints import not_connected
+from ..runtime.logs import printable
 from .addresses import address
 from .terminal import CommandError, Table, emit, seconds
 from .tokens import VARIABLE, add_token_file, token
@@ -157,7 +157,7 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         CommandError: it tells nothing, with status 2; or not in time.
     """
-    from ..livesocket import socket_path
+    from ..diagnostics.status_socket import socket_path
 
     pid: int = args.source
     body = bytearray()
@@ -203,7 +203,7 @@ def _refused(where: Address, status: int) -> str:
 
 
 def _checked(where: str, body: bytes) -> dict[str, Any]:
-    from ..live import VERSION
+    from ..diagnostics.status import VERSION
 
     try:
         seen = json.loads(body) if len(body) <= MAX_ANSWER else None

@@ -8,13 +8,13 @@ import threading
 import time
 
 from ..config import MAX_HEAD, Config
-from ..connection import Connection
-from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, WsmuxError
+from ..mux.connection import Connection
+from ..mux.stream import Stream
 from ..protocols.base import Role
-from ..protocols.carrier import Kind
-from ..stream import Stream
-from ..websocket.framing import WebSocketFraming
+from ..protocols.framing import Kind
+from ..protocols.websocket import WebSocketFraming
+from ..runtime.deadline import Deadline
 from .plan import Plan
 from .report import Report
 

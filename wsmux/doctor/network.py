@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ..deadlines import Deadline
+from ..runtime.deadline import Deadline
 from .report import Failed, Report
 
 __all__ = ["Place", "look_up", "place_of", "reach", "secure"]

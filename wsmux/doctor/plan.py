@@ -10,13 +10,13 @@ from typing import Any
 
 from ..client import connect
 from ..config import Config
-from ..connection import Connection
-from ..deadlines import Deadline
-from ..headers import header_lines
-from ..hints import check_url
-from ..transports.tcp import SCHEME, connect_tcp, is_tcp
-from ..transports.websocket_client import shake_hands
-from ..transports.wires import check_subprotocol, subprotocols
+from ..handshake.headers import header_lines
+from ..handshake.tcp import SCHEME, connect_tcp, is_tcp
+from ..handshake.websocket_client import shake_hands
+from ..mux.connection import Connection
+from ..protocols.registry import check_subprotocol, subprotocols
+from ..runtime.deadline import Deadline
+from ..runtime.hints import check_url
 
 __all__ = ["Plan"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..connection import Connection
 from ..exceptions import ConnectionClosed, HandshakeError, StreamRefused, WsmuxError
-from ..transports.websocket_server import WANTED_VERSION
-from ..transports.wires import subprotocols
+from ..handshake.websocket_server import WANTED_VERSION
+from ..mux.connection import Connection
+from ..protocols.registry import subprotocols
 from .answers import lost_upgrade
 from .plan import Plan
 from .report import Failed, Report

@@ -17,10 +17,8 @@ from enum import Enum, auto
 from itertools import chain
 from typing import NamedTuple
 
-from ..deadlines import Deadline
 from ..exceptions import FrameError, HandshakeError, RemoteProtocolError
 from ..protocols.base import Role
-from ..protocols.carrier import Kind, decode_close
 from ..protocols.events import (
     CreditGranted,
     GoAwayReceived,
@@ -29,7 +27,9 @@ from ..protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from ..transports.wires import wire
+from ..protocols.framing import Kind, decode_close
+from ..protocols.registry import wire
+from ..runtime.deadline import Deadline
 from .plan import Plan
 
 __all__ = ["WIRES", "Answer", "Found", "ask", "find"]

@@ -3,6 +3,8 @@
 A machine is fed messages and calls, and yields events and messages; it knows no sockets, threads
 or clocks. The owner holds one lock around every call. After a call that raises
 ``RemoteProtocolError`` the machine must only be asked for what it still has to send.
+
+``AnsweredProtocol`` adds a bound for the streams opened here that the peer has not answered yet.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 from ..config import Config
 from ..exceptions import LocalProtocolError
-from .budgets import Floods
-from .events import Event
+from .abuse_limits import Floods
+from .events import Event, OpenPermitted
 
-__all__ = ["Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
+__all__ = ["AnsweredProtocol", "Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -294,3 +296,36 @@ class MuxProtocol(ABC):
     @abstractmethod
     def open_streams(self) -> int:
         """Return how many streams are in the table."""
+
+
+class Answerable(Protocol):
+    """Be a stream opened here; the peer has ``answered`` once it has sent anything on it."""
+
+    answered: bool
+
+
+class AnsweredProtocol(MuxProtocol):
+    """Be the base of the machines whose peer answers each stream, rather than granting them."""
+
+    def __init__(self, role: Role, config: Config) -> None:
+        super().__init__(role, config)
+        self._pending_opens = 0
+        self._peer_refuses = False
+
+    def may_open(self) -> bool:
+        return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
+
+    def _opening(self) -> None:
+        """Count a stream that this side opens."""
+        self._pending_opens += 1
+        self.floods.streams += 1
+
+    def _answered(self, stream: Answerable) -> bool:
+        """Note a sign of acceptance, or that none is owed; tell whether it was the first."""
+        if stream.answered:
+            return False
+        stream.answered = True
+        self._pending_opens -= 1
+        if self._pending_opens == self.config.max_pending_opens - 1:
+            self._events.append(OpenPermitted())
+        return True

@@ -16,7 +16,7 @@ The text leaves points open. What is done here, and why:
 - Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
   no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
   body of a Write (1009), as nothing else does.
-- A Write of 0 bytes is taken even without credit. ``budgets.py`` charges it, as all but data.
+- A Write of 0 bytes is taken even without credit. ``abuse_limits`` charges it, as all but data.
   There are no resets to charge, only refusals: credit bounds who opens streams to end them.
 - A Close is answered with StopRead at once: no more credit is needed, and what was received stays
   readable. A StopRead is answered with Close at once: credit left must not be used up first, and
@@ -35,17 +35,21 @@ The text leaves points open. What is done here, and why:
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
 - "Small enough" packets are 16 KiB; those of one turn share a message.
 - Appendix B says when credit is granted anew. How much there is at a time is free: it grows where
-  the reader keeps up, as ``windows.py`` says.
+  the reader keeps up, as ``flow_control`` says.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
+
+A turn of a stream is several packets. Sent as one message and reported as one piece of data, it
+costs little more than a single packet would: Writes that follow each other on a stream are joined.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
 
-from ..config import Config
+from ..config import KIB, Config
 from ..exceptions import (
     CLEAN_CODES,
     FlowControlError,
@@ -56,8 +60,6 @@ from ..exceptions import (
 )
 from . import events as ev
 from .base import Buffer, Message, MuxProtocol, Role
-from .bymux_events import PausedEvents
-from .bymux_joined import MAX_BODY, take_writes, writes
 from .bymux_packets import (
     CLOSE,
     CREDIT,
@@ -67,15 +69,116 @@ from .bymux_packets import (
     PONG,
     STOP_READ,
     WRITE,
+    WRITE_LAYOUTS,
     Packet,
     PacketReader,
     encode_head,
 )
 from .bymux_state import BymuxState, HalfState, Scope
-from .events import DataReceived, Event
-from .windows import Growth
+from .events import DataReceived, Event, StreamFinished, StreamOpened
+from .flow_control import Growth
 
-__all__ = ["MAX_BODY", "BymuxProtocol"]
+__all__ = ["BymuxProtocol", "MAX_BODY", "PausedEvents", "take_writes", "writes"]
+
+# Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
+MAX_BODY = 16 * KIB
+
+# Most bytes reported as one piece; a read mostly asks for no more, and would cut it again.
+MAX_PIECE = 64 * KIB
+
+
+def writes(wire_id: int | None, data: Buffer) -> Message:
+    """Return the Writes that carry ``data``, as many as it takes."""
+    size = len(data)
+    if size <= MAX_BODY:
+        return encode_head(WRITE, wire_id, size), data
+    parts: list[Buffer] = []
+    rest = size % MAX_BODY
+    whole = size - rest
+    head = encode_head(WRITE, wire_id, MAX_BODY)
+    for start in range(0, whole, MAX_BODY):
+        parts += (head, data[start : start + MAX_BODY])
+    if rest:
+        parts += (encode_head(WRITE, wire_id, rest), data[whole:])
+    return b"", b"".join(parts)
+
+
+def take_writes(
+    active: dict[int, Scope], data: memoryview, position: int
+) -> tuple[Scope | None, bytes, int]:
+    """Take whole Writes on one stream, of bytes that it has the credit for and that are read.
+
+    Returns:
+        The stream, the bytes and where they end. No stream where another packet stands, or a Write
+        that must be looked at closer; then nothing was taken.
+    """
+    header, size = data[position], len(data)
+    layout = WRITE_LAYOUTS.get(header)
+    if layout is None or position + layout.size > size:
+        return None, b"", position
+    read, head = layout.unpack_from, layout.size
+    _, wire_id, number = read(data, position)
+    stream = active.get(wire_id)
+    start = position + head
+    end = start + number
+    if stream is None or end > size or not stream.incoming.take(number):
+        return None, b"", position
+    if end == size:
+        return stream, bytes(data[start:end]), end
+    bodies, joined = [data[start:end]], 0
+    room = min(stream.incoming.credit, MAX_PIECE - number)
+    while end + head <= size:
+        kind, following, number = read(data, end)
+        start = end + head
+        if kind != header or following != wire_id or not 0 < number <= room - joined:
+            break
+        if start + number > size:
+            break
+        end = start + number
+        joined += number
+        bodies.append(data[start:end])
+    stream.incoming.take(joined)
+    return stream, b"".join(bodies), end
+
+
+# What is reported of a stream even when it was refused.
+_KEPT = (StreamOpened, StreamFinished)
+
+
+class PausedEvents:
+    """Keep what the owner may not hear yet.
+
+    One message brings many packets, and each event costs the same however many wait: a peer could
+    otherwise make short messages cost minutes.
+
+    Attributes:
+        needed: ``take`` may return something else than it is given.
+    """
+
+    def __init__(self) -> None:
+        self.needed = False
+        self._waiting: deque[Event] = deque()
+        self._refused: set[int] = set()  # streams whose events that still wait are void
+
+    def refuse(self, stream_id: int) -> None:
+        """Drop what waits of a stream; only its beginning and its end are reported."""
+        self._refused.add(stream_id)
+        self.needed = True
+
+    def take(self, new: list[Event]) -> list[Event]:
+        """Return what waits and then ``new``, up to a ``StreamOpened``."""
+        self._waiting += new
+        events = []
+        while self._waiting:
+            event = self._waiting.popleft()
+            if isinstance(event, _KEPT) or getattr(event, "stream_id", None) not in self._refused:
+                events.append(event)
+            if type(event) is StreamOpened:
+                return events
+        self._refused.clear()
+        self.needed = False
+        return events
+
 
 _new = tuple.__new__  # for events that come with every packet: at half the cost
 TOO_BIG = 1009

@@ -22,46 +22,356 @@ it is silent or contradicts itself:
   is buffered; a window more is dropped, and what exceeds that ends the connection, as does DATA
   beyond the credit of a stream that is read no further. So does an ACK that lifts unspent credit
   above 2^32-1.
-- Each frame that is no data is charged to a budget of ``budgets.py``.
+- Each frame that is no data is charged to a budget of ``abuse_limits``.
 - A malformed message ends the connection with 1002 and a sentence; code 1 (parse) is understood
   when it comes, and never sent.
 - CLOSE Write that is not an echo says "I read no further" without an error.
 - Code 3 (refused) ends a stream that nobody took; applications use codes from 64 up.
 - GO_AWAY is not in the text.
 
-The js-ws dialect, and what it works around, stands in ``dialects.py``.
+The js-ws dialect differs where the shipped package does: types of two bytes, no subprotocol, no
+GO_AWAY, codes all the application's. It works around the package's defects:
+
+- CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
+  lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
+  as all is read; but on a stream that the peer opened not behind our own CLOSE, where a late ACK
+  opens a phantom stream there.
+- The window announced fits one message, since the package sends all its credit in one.
+- Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
+  answered as the package answers it.
+- Bytes behind a complete body are ignored; an ACK on a lower id never seen counts as late.
+
+``StreamIds`` knows which ids have been opened by two numbers and the few ranges that were left out.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from ..config import MAX_HEAD, Config
-from ..exceptions import FrameError, LocalProtocolError, StreamIdError
-from . import events as ev
-from .base import Buffer, Role
-from .dialects import CODE_UNKNOWN, WSMUX_V1, Dialect
-from .events import DataReceived
-from .ids import StreamIds
-from .nativestream import (
-    READ,
-    WRITE,
-    WRITE_DONE,
-    EarlyBytes,
-    NativeStream,
-    StoppedStreams,
-    check_body,
-    direction_of,
-    parse_head,
+from ..config import MAX_HEAD, SMALLEST_WINDOW, Config
+from ..exceptions import (
+    FlowControlError,
+    FrameError,
+    LocalProtocolError,
+    StreamIdError,
+    StreamsExhausted,
 )
-from .opens import AnsweredProtocol
-from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
+from . import events as ev
+from .base import AnsweredProtocol, Buffer, Role
+from .events import DataReceived
+from .flow_control import GrowingWindow, Growth, SendCredit
+from .stream_states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
-from .windows import GrowingWindow, Growth
 
-__all__ = ["NativeProtocol"]
+__all__ = [
+    "CODE_REFUSED",
+    "CODE_UNKNOWN",
+    "Dialect",
+    "EarlyBytes",
+    "JS_WS",
+    "MAX_GAPS",
+    "NativeProtocol",
+    "NativeStream",
+    "READ",
+    "StoppedStreams",
+    "StreamIds",
+    "WRITE",
+    "WRITE_DONE",
+    "WSMUX_V1",
+    "check_body",
+    "direction_of",
+    "parse_head",
+]
+
+WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
+
+# Directions, named from the receiver.
+READ, WRITE = 0, 1
+
+
+class NativeStream:
+    """Be one entry of the machine's table."""
+
+    __slots__ = (
+        "answered",
+        "credit",
+        "data_head",
+        "early",
+        "head",
+        "id",
+        "local",
+        "read",
+        "reset",
+        "window",
+        "write",
+    )
+
+    def __init__(self, stream_id: int, data: bytes, window: GrowingWindow, local: bool) -> None:
+        self.id = stream_id
+        self.head = encode_varint(stream_id)
+        self.data_head = self.head + data  # the same with the type DATA
+        self.write = WriteState.OPEN
+        self.read = ReadState.OPEN
+        self.credit = SendCredit()
+        self.window = window
+        self.local = local
+        self.answered = not local  # the peer has sent something on it
+        self.early: int | None = 0  # what it was given before its window, until that comes
+        self.reset = False  # the peer has, and was charged with it
+
+    def ended(self, direction: int) -> bool:
+        """Tell whether the half that an end in ``direction`` is for has ended before."""
+        if direction == READ:
+            return self.read is not ReadState.OPEN
+        return self.write in WRITE_DONE
+
+    @property
+    def peer_credit(self) -> int:
+        """How many bytes the peer may still send."""
+        return self.window.available
+
+    def receive_unread(self, size: int) -> None:
+        """Note bytes that nobody will read any more; they are limited all the same."""
+        try:
+            self.read = advance_read(self.read, ReadInput.DATA)
+        except KeyError:
+            raise StreamIdError(
+                f"DATA on stream {self.id} after the peer ended its writing half"
+            ) from None
+        if not self.window.receive(size):
+            raise overflow(self.id, size, self.window.available)
+
+
+@dataclass(init=False)
+class EarlyBytes:
+    """Say what goes on a stream before the ACK that answers it, which saves a round trip.
+
+    The rule; ``wsmux.js`` keeps the same one:
+
+    - Each end makes one promise for the whole connection: of a stream that the peer opens it takes
+      its receive window, but at most 16 KiB, before it answers, however late that is. Of a stream
+      that it refuses, or leaves out since its own GO_AWAY, it drops as much.
+    - The promise is heard with the first window that the end announces, and holds from then on:
+      its windows are all at least 16 KiB, or all of one size.
+    - So the opener of a stream may send as much as the smallest window that it has heard of, at
+      most 16 KiB, before the answer. While it has heard of none, it waits.
+    - These bytes are part of the window that the answer announces. It is never exceeded.
+
+    The founding text has the sender wait, and so has js-ws.
+
+    Attributes:
+        given: what this side may send so.
+        taken: what the peer may.
+
+    Args:
+        window: what this side is going to announce; 0 has both sides wait.
+    """
+
+    given: int
+    taken: int
+    _most: int
+    _smallest: int
+    _promised: bool
+
+    def __init__(self, window: int) -> None:
+        self.given = 0
+        self.taken = min(window, SMALLEST_WINDOW)
+        self._most = self._smallest = SMALLEST_WINDOW if window else 0
+        self._promised = False
+
+    def announce(self, window: int) -> int:
+        """Note a window that this side announces for a stream, and return it.
+
+        Raises:
+            LocalProtocolError: it breaks the promise that the first one was.
+        """
+        taken = min(window, self._most)
+        if self._promised and taken != self.taken:
+            more = " or more" if self.taken == self._most else ""
+            raise LocalProtocolError(
+                f"a window of {window} bytes breaks the promise that the first one was; "
+                f"announce {self.taken}{more}"
+            )
+        self.taken, self._promised = taken, True
+        return window
+
+    def heard(self, stream: NativeStream, window: int) -> int:
+        """Note the window that the peer announces for a stream; return what is left to grant of it.
+
+        Raises:
+            FlowControlError: it is smaller than what might be sent before it.
+        """
+        early = stream.early or 0
+        if window < early:
+            raise FlowControlError(
+                f"ACK of {window} bytes answers stream {stream.id}, where {early} could be expected"
+            )
+        stream.early = None
+        self.given = self._smallest = min(self._smallest, window)
+        return window - early
+
+
+class StoppedStreams(dict[int, int]):
+    """Map the streams that have finished here to what the peer may still be writing on them.
+
+    Args:
+        limit: how many are known; of more, the oldest give way.
+        early: tells what the peer may write on a stream that this side has never taken.
+    """
+
+    def __init__(self, limit: int, early: EarlyBytes) -> None:
+        super().__init__()
+        self._limit = limit
+        self._early = early
+
+    def keep(self, stream: NativeStream) -> None:
+        """Note a stream."""
+        self._note(stream.id, stream.window.available)
+
+    def receive(self, stream_id: int, size: int) -> None:
+        """Note bytes for one of them, or for a stream that was never taken."""
+        credit = self.get(stream_id, self._early.taken)
+        if size > credit:
+            raise overflow(stream_id, size, credit)
+        if size:
+            self._note(stream_id, credit - size)
+
+    def _note(self, stream_id: int, credit: int) -> None:
+        self[stream_id] = credit
+        if len(self) > self._limit:
+            del self[next(iter(self))]
+
+
+def parse_head(data: Buffer, width: int) -> tuple[int, int, int]:
+    """Return the id and the type of a message, and where its body begins."""
+    parsed = decode_varint(data)
+    if parsed is None:
+        raise FrameError("message without a whole stream id" if data else "empty message")
+    stream_id, offset = parsed
+    end = offset + width
+    if end > len(data):
+        raise FrameError(f"message for stream {stream_id} ends before its type")
+    return stream_id, int.from_bytes(data[offset:end], "big"), end
+
+
+def direction_of(kind: str, stream_id: int, data: Buffer, offset: int) -> int:
+    """Return the direction that a body begins with."""
+    if offset >= len(data):
+        raise FrameError(f"{kind} on stream {stream_id} without a direction")
+    direction = data[offset]
+    if direction > WRITE:
+        raise FrameError(f"{kind} on stream {stream_id} with the direction {direction}")
+    return direction
+
+
+def check_body(kind: str, stream_id: int, size: int, wanted: int, longer: bool) -> None:
+    """Refuse a body of the wrong length, or only one too short where ``longer`` ones are legal."""
+    if size != wanted and not (longer and size > wanted):
+        raise FrameError(f"{kind} on stream {stream_id} has a body of the wrong length")
+
+
+def overflow(stream_id: int, size: int, credit: int) -> FlowControlError:
+    """Return what ends the connection of a peer that goes on past its credit unread."""
+    return FlowControlError(
+        f"{size} bytes with {credit} of credit on stream {stream_id}, which is read no further"
+    )
+
+
+CODE_UNKNOWN = 0
+CODE_REFUSED = 3  # nobody took the stream; ours, not the founding text's
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Tell the two forms of the wire apart."""
+
+    name: str
+    subprotocol: str | None
+    type_width: int
+    first_application_code: int
+    refused_code: int
+    shipped: bool  # behave as, and towards, the shipped js-ws package
+
+
+WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, shipped=False)
+JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, shipped=True)
+
+
+# Ranges of ids remembered as left out by the peer; no peer that counts up leaves out any.
+MAX_GAPS = 64
+
+
+class StreamIds:
+    """Count the ids of both sides: even ones are the client's, odd ones the server's.
+
+    Attributes:
+        next: the id that this side opens next.
+        peer_next: the high-water mark; lower ids of the peer have been opened, or left out.
+        ignore_from: the first id of the peer that this side takes no more, since its GO_AWAY.
+    """
+
+    def __init__(self, role: Role, strict: bool) -> None:
+        self.next = 0 if role is Role.CLIENT else 1
+        self.peer_next = 1 - self.next
+        self.ignore_from: int | None = None
+        self._strict = strict
+        self._left_out: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)
+
+    def open(self) -> int:
+        """Return an id for a stream of this side."""
+        if self.next > MAX_VARINT:
+            raise StreamsExhausted(61)
+        self.next += 2
+        return self.next - 2
+
+    def peer_opened(self, stream_id: int) -> None:
+        """Note an id that the peer opened."""
+        if stream_id > self.peer_next:
+            self._left_out.append((self.peer_next, stream_id - 2))
+        self.peer_next = stream_id + 2
+
+    def seen(self, stream_id: int) -> bool:
+        """Tell whether an id was opened before; one that never can be any more is illegal."""
+        if (stream_id - self.next) % 2 == 0:
+            if stream_id < self.next:
+                return True
+            raise StreamIdError(
+                f"stream {stream_id} has the parity of this side, which has not opened it"
+            )
+        if stream_id >= self.peer_next:
+            return False
+        if self._strict and any(first <= stream_id <= last for first, last in self._left_out):
+            raise StreamIdError(
+                f"stream {stream_id} is new, but not above {self.peer_next - 2}, opened before"
+            )
+        return True
+
+    def check_seen(self, stream_id: int, kind: str) -> None:
+        """Refuse a message on an id that has not been opened."""
+        if not self.seen(stream_id):
+            raise StreamIdError(f"the first message on stream {stream_id} is {kind}, not ACK")
+
+    def ignored(self, stream_id: int) -> bool:
+        """Tell whether the peer opened an id without having heard that none is taken any more."""
+        first = self.ignore_from
+        return first is not None and stream_id >= first and (stream_id - first) % 2 == 0
+
+    def go_away(self) -> int:
+        """Take no further ids from the peer; return the first one that is not taken."""
+        self.ignore_from = self.peer_next
+        return self.peer_next
+
+    def check_go_away(self, stream_id: int) -> None:
+        """Refuse a GO_AWAY that names no id of this side, or one it has not reached."""
+        if (stream_id - self.next) % 2 or stream_id > self.next:
+            raise StreamIdError(
+                f"GO_AWAY names stream {stream_id}; the next one here would be {self.next}"
+            )
+
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 

@@ -5,8 +5,7 @@ Where the specification is silent, or this machine is stricter or milder than ot
 - Client streams are 1, 3, 5..., server streams 2, 4, 6...; ids only rise here. The peer may use an
   id again once its stream is over, but not before.
 - Both sides begin with 256 KiB of credit and can only add to it: a smaller ``receive_window``
-  cannot be announced, and counts as 256 KiB; one above 16 MiB counts as 16 MiB. Windows grow; see
-  ``yamux_windows``.
+  cannot be announced, and counts as 256 KiB; one above 16 MiB counts as 16 MiB. Windows grow.
 - ``open_stream`` and ``accept`` send an empty window update with SYN or ACK, and no call waits for
   the answer. Any frame of the peer's but RST is a sign that it took the stream.
 - What arrives on a stream that the owner has neither accepted nor refused is reported after it has.
@@ -22,28 +21,47 @@ Where the specification is silent, or this machine is stricter or milder than ot
 - A broken rule queues GO_AWAY 1 and raises. Unknown flags, repeated ACK and FIN, pings without
   flags and pongs nobody asked for do nothing. Frames of streams that are over, or never were, do
   nothing either, but their bytes are limited to what an honest peer can have had under way.
-- Each frame that brings no data is charged to a budget of ``budgets.py``.
+- Each frame that brings no data is charged to a budget of ``abuse_limits``.
 - Only data beyond 16 MiB in one frame is refused by its size alone; the credit is the limit.
+
+There is no clock here: the owner says what time it is.
+
+Every stream of Yamux begins with 256 KiB of credit, which neither side can make smaller. On a long
+way that is too little: a window is doubled when half of it was read in less than four round trips.
+A larger half takes longer to arrive, so the four round trips grow in proportion with the window;
+without that, growth would stop near 512 KiB on a path of 50 ms.
 """
 
 from __future__ import annotations
 
-from ..config import Config
-from ..exceptions import CLEAN_CODES, LocalProtocolError, RemoteProtocolError, StreamsExhausted
-from .base import Buffer, Message, Role
+from collections import deque
+
+from ..config import KIB, MAX_WINDOW, Config
+from ..exceptions import (
+    CLEAN_CODES,
+    FlowControlError,
+    FrameError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StreamIdError,
+    StreamsExhausted,
+)
+from .base import AnsweredProtocol, Buffer, Message, Role
 from .events import (
     CreditGranted,
     DataReceived,
     Event,
     GoAwayReceived,
     PongReceived,
+    StreamAborted,
     StreamEnded,
     StreamFinished,
     StreamOpened,
+    StreamRejected,
+    WriteStopped,
 )
-from .opens import AnsweredProtocol
-from .states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
-from .windows import MAX_STREAM_WINDOW, Growth
+from .flow_control import MAX_STREAM_WINDOW, GrowingWindow, Growth, SendCredit
+from .stream_states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .yamux_frames import (
     NORMAL,
     PROTOCOL_ERROR,
@@ -55,11 +73,214 @@ from .yamux_frames import (
     ended_by_peer,
     go_away_code,
 )
-from .yamux_pings import MEASURING, Pings
-from .yamux_streams import PEER_DONE, READING, WRITING, YamuxStream, check, reset_events
-from .yamux_windows import INITIAL_WINDOW
 
-__all__ = ["YamuxProtocol"]
+__all__ = [
+    "INITIAL_WINDOW",
+    "MEASURING",
+    "PEER_DONE",
+    "Pings",
+    "READING",
+    "WRITING",
+    "YamuxProtocol",
+    "YamuxStream",
+    "YamuxWindow",
+    "check",
+    "reset_events",
+]
+
+# Answers not yet taken; a peer that asks for more than can be sent loses the oldest. As go-yamux.
+MAX_ANSWERS = 32
+
+# Pings whose answer is awaited; the oldest are given up, so that a mute peer costs no memory.
+MAX_PINGS = 32
+
+# What the pings that measure carry; the owner's carry less.
+MEASURING = 2**32 - 1
+
+# Seconds between two measurements of the round-trip time. As go-yamux.
+MEASURE_INTERVAL = 30.0
+
+_SYN, _ACK, _PING = int(Flag.SYN), int(Flag.ACK), int(Type.PING)
+
+
+class Pings:
+    """Hold what is under way in both directions.
+
+    Attributes:
+        answers: values of the peer's pings, to be sent back.
+        rtt: seconds, half of it the last measurement; ``None`` before the first.
+    """
+
+    def __init__(self) -> None:
+        self.answers: deque[int] = deque(maxlen=MAX_ANSWERS)
+        self.rtt: float | None = None
+        self._measured: float | None = None  # when the last measurement began
+        self._sent: dict[int, float] = {}
+
+    def take_answers(self) -> list[Message]:
+        """Return the frames that answer the peer."""
+        answers: list[Message] = [(encode_head(_PING, _ACK, 0, v), b"") for v in self.answers]
+        self.answers.clear()
+        return answers
+
+    def ask(self, value: int, now: float) -> Message:
+        """Start the clock of a ping of the owner's, and return its frame."""
+        if not 0 <= value < MEASURING:
+            raise LocalProtocolError(f"a ping carries a number from 0 to 2^32-2, not {value}")
+        return self._ask(value, now)
+
+    def measure(self, now: float) -> Message:
+        """Return the frame that measures the round trip."""
+        self._measured = now
+        return self._ask(MEASURING, now)
+
+    def next_measurement(self, now: float) -> float:
+        """Return when to measure; the first time at once."""
+        return now if self._measured is None else self._measured + MEASURE_INTERVAL
+
+    def _ask(self, value: int, now: float) -> Message:
+        self._sent.pop(value, None)
+        self._sent[value] = now
+        if len(self._sent) > MAX_PINGS:
+            del self._sent[next(iter(self._sent))]
+        return encode_head(_PING, _SYN, 0, value), b""
+
+    def received(self, flags: int, value: int, now: float) -> bool:
+        """Take a ping or a pong; tell whether it was one that is answered or was asked for."""
+        if flags & _SYN:
+            self.answers.append(value)
+            return True
+        sent = self._sent.pop(value, None) if flags & _ACK else None
+        if sent is None:
+            return False
+        sample = now - sent
+        self.rtt = sample if self.rtt is None else (self.rtt + sample) / 2
+        return True
+
+
+# What each side may send on a new stream before it has heard anything ("Flow Control").
+INITIAL_WINDOW = 256 * KIB
+
+# A half window read in less than this many round trips makes the first doubling. As go-yamux.
+GROWTH_ROUND_TRIPS = 4
+
+
+class YamuxWindow(GrowingWindow):
+    """Watch the peer's credit, which begins with 256 KiB."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(INITIAL_WINDOW)
+
+    def short_time(self, rtt: float | None) -> float | None:
+        """Return the seconds within which half of it must be read for it to grow."""
+        return None if rtt is None else GROWTH_ROUND_TRIPS * rtt * self.size / INITIAL_WINDOW
+
+
+# Looking a member up in its class costs too much for each frame.
+READING, WRITING = ReadState.OPEN, WriteState.OPEN
+PEER_DONE = frozenset({ReadState.ENDED, ReadState.FORGOTTEN})
+_SYN, _RST = int(Flag.SYN), int(Flag.RST)
+_DATA, _PING, _GO_AWAY = int(Type.DATA), int(Type.PING), int(Type.GO_AWAY)
+
+
+class YamuxStream:
+    """Be one stream; both sides begin with 256 KiB of credit."""
+
+    __slots__ = ("answered", "credit", "early", "id", "local", "read", "window", "write")
+
+    def __init__(self, stream_id: int, local: bool) -> None:
+        self.id = stream_id
+        self.local = local
+        self.answered = not local  # the peer has sent something on it
+        self.early: list[Event] | None = None if local else []  # until the owner has taken it
+        self.write = WRITING
+        self.read = READING
+        self.credit = SendCredit()
+        self.credit.grant(INITIAL_WINDOW)
+        self.window = YamuxWindow()
+
+    @property
+    def peer_credit(self) -> int:
+        """How many bytes the peer may still send."""
+        return self.window.available
+
+    def receive(self, size: int) -> bool:
+        """Note the bytes of a frame that means nothing but them; tell whether it can be taken so.
+
+        If not, nothing is noted.
+        """
+        plain = self.read is READING and self.answered and self.early is None
+        return plain and self.window.receive(size)
+
+
+def check(head: Head, stream: YamuxStream | None, may_open: bool | None, drainable: int) -> None:
+    """Refuse a frame that breaks a rule, before anything is stored for it.
+
+    Args:
+        head: as it came.
+        stream: the one it names, if it is there.
+        may_open: whether the peer may open the id; ``None`` when it is of this side's parity.
+        drainable: bytes that are still taken for streams that are not there.
+
+    Raises:
+        RemoteProtocolError: one of its subclasses, which names the rule.
+    """
+    version, kind, flags, stream_id, length = head
+    if version:
+        raise FrameError(f"frame of version {version}, not 0")
+    if kind > _GO_AWAY:
+        raise FrameError(f"frame of the unknown type {kind}")
+    if (kind >= _PING) is not (stream_id == 0):
+        raise StreamIdError(f"{Type(kind).name} frame on stream {stream_id}")
+    if kind >= _PING:
+        return
+    if flags & _SYN and not may_open:
+        what = "of the parity of this side" if may_open is None else "which is open"
+        raise StreamIdError(f"the peer opened stream {stream_id}, {what}")
+    if kind == _DATA:
+        _check_data(head, stream, drainable)
+    elif not flags & _RST:
+        credit = INITIAL_WINDOW if flags & _SYN else stream.credit.available if stream else 0
+        if credit + length > MAX_WINDOW:
+            raise FlowControlError(
+                f"window update of {length} bytes lifts the credit of {credit} above 2^32-1"
+            )
+
+
+def _check_data(head: Head, stream: YamuxStream | None, drainable: int) -> None:
+    stream_id, length = head.stream_id, head.length
+    if length > MAX_STREAM_WINDOW:
+        raise FrameError(f"data frame of {length} bytes, above {MAX_STREAM_WINDOW}")
+    where = ""
+    if stream is not None:
+        if length and stream.read in PEER_DONE:
+            raise StreamIdError(f"data on stream {stream_id} after its FIN")
+        credit = stream.window.available
+    elif head.flags & _SYN:
+        credit = INITIAL_WINDOW
+    else:
+        credit, where = drainable, ", which is not open"
+    if length > credit:
+        raise FlowControlError(
+            f"{length} bytes with {credit} bytes of credit on stream {stream_id}{where}"
+        )
+
+
+def reset_events(stream: YamuxStream, code: int) -> list[Event]:
+    """Return what is reported when the peer resets a stream."""
+    reading, writing = stream.read is READING, stream.write is WRITING
+    if not stream.answered:
+        rejected = StreamRejected(stream.id, code, "the peer did not take it")
+        return [rejected] if reading or writing else []
+    events: list[Event] = []
+    if reading:
+        events.append(StreamAborted(stream.id, code, False, ""))
+    if writing:
+        events.append(WriteStopped(stream.id, code))
+    return events
+
 
 _new = tuple.__new__  # for events that come with every frame: at half the cost
 MAX_UINT32 = 2**32 - 1

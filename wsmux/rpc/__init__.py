@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..naming import lazy_names
+from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from .calls import StreamCall, Subscription, Upload
     from .client import Client, connect
-    from .codec import Codec, EncodeError
+    from .engine.call_streams import Err, Ok, Readable, Writable
+    from .engine.client_calls import Completions, PendingCall, StreamCall, Subscription, Upload
+    from .engine.server_calls import Context
     from .errors import RiverError
     from .flask_route import flask
-    from .greeting import Rejection
     from .options import Options
-    from .pending import Completions, PendingCall
-    from .pipes import Err, Ok, Readable, Writable
-    from .server import RpcServer, serve
-    from .server_calls import Context
+    from .server import RpcHandler, RpcServer, Serving, handler, serve
     from .services import ErrorSchema, Kind, Procedure, Service
-    from .serving import RpcHandler, Serving, handler
+    from .session.metadata_validation import Rejection
+    from .wire.codec import Codec, EncodeError
 
 __all__ = [
     "Client",
@@ -55,18 +53,22 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "calls": ("StreamCall", "Subscription", "Upload"),
         "client": ("Client", "connect"),
-        "codec": ("Codec", "EncodeError"),
+        "engine.call_streams": ("Err", "Ok", "Readable", "Writable"),
+        "engine.client_calls": (
+            "Completions",
+            "PendingCall",
+            "StreamCall",
+            "Subscription",
+            "Upload",
+        ),
+        "engine.server_calls": ("Context",),
         "errors": ("RiverError",),
-        "greeting": ("Rejection",),
-        "options": ("Options",),
-        "pending": ("Completions", "PendingCall"),
-        "pipes": ("Err", "Ok", "Readable", "Writable"),
-        "server": ("RpcServer", "serve"),
-        "server_calls": ("Context",),
-        "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
-        "serving": ("RpcHandler", "Serving", "handler"),
         "flask_route": ("flask",),
+        "options": ("Options",),
+        "server": ("RpcHandler", "RpcServer", "Serving", "handler", "serve"),
+        "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
+        "session.metadata_validation": ("Rejection",),
+        "wire.codec": ("Codec", "EncodeError"),
     },
 )

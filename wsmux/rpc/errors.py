@@ -1,20 +1,25 @@
-"""Name what can go wrong in a call, and the codes that belong to the protocol."""
+"""Name what can go wrong in a call, the codes that belong to the protocol, and failures of
+sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
-from ..exceptions import WsmuxError
+from ..exceptions import RemoteProtocolError, WsmuxError
 
 __all__ = [
     "CANCEL",
+    "FailureKind",
+    "GapError",
     "INVALID_REQUEST",
     "READABLE_BROKEN",
     "RESERVED_CODES",
+    "RiverError",
+    "SessionFailure",
     "UNCAUGHT_ERROR",
     "UNEXPECTED_DISCONNECT",
-    "RiverError",
 ]
 
 # The first three travel with the cancel flag; the others are made by the side that reads them.
@@ -56,3 +61,25 @@ class RiverError(WsmuxError):
         """Return the error that a payload of the right shape tells of."""
         extra = payload.get("extras", payload.get("extra"))
         return cls(payload["code"], payload["message"], extra)
+
+
+class FailureKind(StrEnum):
+    """Sort failures as the TypeScript implementation sorts its ``protocolError`` events."""
+
+    HANDSHAKE = "handshake_failed"
+    INVALID_MESSAGE = "invalid_message"
+    ORDERING = "message_ordering_violated"
+    SENDING = "message_send_failure"
+    RETRIES = "conn_retry_exceeded"
+
+
+class SessionFailure(RemoteProtocolError):
+    """Report that a session must be destroyed, and its connection closed without an answer."""
+
+    def __init__(self, message: str, kind: FailureKind = FailureKind.INVALID_MESSAGE) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class GapError(RemoteProtocolError):
+    """Report that a connection lost a message: it must be closed, its session lives on."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Unpack
 
-from ..admission import Admission
 from ..config import Config
 from ..exceptions import HandshakeError
-from ..flask_responses import Ended, Flask, Response, refusal, request
-from ..transports.origin import allowed_origins
-from ..transports.websocket_server import accept
-from .server import check_river_upgrade
+from ..flask.responses import Ended, Flask, Response, refusal, request
+from ..handshake.admission import Admission
+from ..handshake.origin import allowed_origins
+from ..handshake.websocket_server import accept
+from .server import RpcHandler, Serving, check_river_upgrade, handler
 from .services import Service
-from .serving import RpcHandler, Serving, handler
 
 __all__ = ["flask"]
 

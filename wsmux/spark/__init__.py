@@ -13,21 +13,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..naming import lazy_names
+from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from .batches import Deduplicator, arrow_batches, batched
-    from .calls import Procedure, rpc
-    from .dataserver import DataServer, serve_data
-    from .directory_store import DirectoryDatasets, DirectoryTopics
+    from .calls.batches import Deduplicator, arrow_batches, batched
+    from .calls.procedure import Procedure, rpc
+    from .connection_settings import Link, Recipe, connection
     from .errors import SparkError, error_from
-    from .link import Link
-    from .memory_store import MemoryDatasets, MemoryTopics
-    from .recipe import Recipe, connection
-    from .registering import register
+    from .server.data_server import DataServer, serve_data
+    from .server.named_streams import NamedStream
     from .shipping import ship
-    from .store import DatasetStore, Retention, TopicStore
-    from .streams import NamedStream
+    from .source.registration import register
+    from .store.base import DatasetStore, Retention, TopicStore
+    from .store.directory_stores import DirectoryDatasets, DirectoryTopics
+    from .store.memory import MemoryDatasets, MemoryTopics
 
 __all__ = [
     "DataServer",
@@ -57,17 +56,16 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "batches": ("Deduplicator", "arrow_batches", "batched"),
-        "calls": ("Procedure", "rpc"),
-        "dataserver": ("DataServer", "serve_data"),
-        "directory_store": ("DirectoryDatasets", "DirectoryTopics"),
+        "calls.batches": ("Deduplicator", "arrow_batches", "batched"),
+        "calls.procedure": ("Procedure", "rpc"),
+        "connection_settings": ("Link", "Recipe", "connection"),
         "errors": ("SparkError", "error_from"),
-        "link": ("Link",),
-        "memory_store": ("MemoryDatasets", "MemoryTopics"),
-        "recipe": ("Recipe", "connection"),
-        "registering": ("register",),
+        "server.data_server": ("DataServer", "serve_data"),
+        "server.named_streams": ("NamedStream",),
         "shipping": ("ship",),
-        "store": ("DatasetStore", "Retention", "TopicStore"),
-        "streams": ("NamedStream",),
+        "source.registration": ("register",),
+        "store.base": ("DatasetStore", "Retention", "TopicStore"),
+        "store.directory_stores": ("DirectoryDatasets", "DirectoryTopics"),
+        "store.memory": ("MemoryDatasets", "MemoryTopics"),
     },
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..hints import how_to_install
+from ..runtime.hints import how_to_install
 
 __all__ = ["build", "ship"]
 

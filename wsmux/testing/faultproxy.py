@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ..sockio import Wakeup
+from ..transport.socket_io import Wakeup
 from .carried import RESET, Carried
 from .faultynet import FaultyNet
 from .link import Faults, How

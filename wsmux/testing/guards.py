@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ..bell import drop_idle
+from ..runtime.parking import drop_idle
 
 __all__ = [
     "SETTLE",

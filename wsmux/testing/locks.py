@@ -18,28 +18,25 @@ from collections.abc import Callable, Collection, Iterable
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple, Self
 
-from ..arguments import strings
+from ..runtime.arguments import strings
 
 __all__ = ["LockOrder", "LockOrderError"]
 
 # What every connection needs, whatever else is loaded.
 NEEDED = (
-    "wsmux.acceptor",
-    "wsmux.admission",
-    "wsmux.channel",
-    "wsmux.memory",
-    "wsmux.pool",
-    "wsmux.sendqueue",
-    "wsmux.sockio",
-    "wsmux.workers",
+    "wsmux.endpoints.acceptor",
+    "wsmux.handshake.admission",
+    "wsmux.transport.message_transport",
+    "wsmux.runtime.memory",
+    "wsmux.runtime.thread_pool",
+    "wsmux.transport.send_queue",
+    "wsmux.transport.socket_io",
+    "wsmux.endpoints.stream_handlers",
 )
-
-# A bell's lock is taken by one thread and let go by another: it wakes, and guards nothing.
-NOT_WATCHED = "wsmux.bell"
 
 # Who sends holds the send lock while the socket is full. Only the I/O thread ever waits for it, in
 # ``finish``, after it has shut the socket down, which ends that wait.
-MAY_BLOCK = ("wsmux.sendqueue",)
+MAY_BLOCK = ("wsmux.transport.send_queue",)
 
 # The calls of a socket that may block.
 CALLS = ("accept", "connect", "recv", "recv_into", "send", "sendall", "sendmsg")
@@ -102,7 +99,7 @@ class LockOrder:
     ) -> None:
         self._may_block = frozenset(strings("may_block", may_block, MAY_BLOCK[0]))
         if isinstance(modules, str | bytes):
-            strings("modules", modules, "wsmux.stream")  # raises
+            strings("modules", modules, "wsmux.mux.stream")  # raises
         self._modules = [
             importlib.import_module(module) if isinstance(module, str) else module
             for module in (_of_wsmux() if modules is None else modules)
@@ -399,8 +396,11 @@ _ABSENT = object()
 def _of_wsmux() -> list[str]:
     for name in NEEDED:
         importlib.import_module(name)
-    own = (NOT_WATCHED, __package__)
-    return [name for name in sys.modules if name.startswith("wsmux.") and not name.startswith(own)]
+    return [
+        name
+        for name in sys.modules
+        if name.startswith("wsmux.") and not name.startswith(__package__)
+    ]
 
 
 def _stack() -> Stack:

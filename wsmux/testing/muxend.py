@@ -16,8 +16,8 @@ from ..exceptions import (
 from ..protocols import events as ev
 from ..protocols.base import MuxProtocol, Role
 from ..protocols.bymux_state import BymuxState
-from ..protocols.carrier import Framing, Kind, Received, decode_close, encode_close
-from ..transports.wires import wire
+from ..protocols.framing import Framing, Kind, Received, decode_close, encode_close
+from ..protocols.registry import wire
 from .network import End
 
 __all__ = ["MuxEnd"]

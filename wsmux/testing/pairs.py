@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from ..client import connect
 from ..config import Config
-from ..connection import Connection
+from ..endpoints.stream_handlers import StreamHandler
+from ..mux.connection import Connection
 from ..server import serve
-from ..workers import StreamHandler
 from .faultproxy import FaultProxy
 from .link import Faults
 

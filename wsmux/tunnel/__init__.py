@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..naming import lazy_names
+from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
     from .allow import AllowList

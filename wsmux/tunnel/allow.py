@@ -40,8 +40,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 
-from ..addresses import Address, unmapped
-from ..arguments import strings
+from ..runtime.arguments import strings
+from ..runtime.ip_addresses import Address, unmapped
 from .places import MAX_PORT, Place, Tcp, Unix, parse_place
 
 __all__ = ["AllowList"]

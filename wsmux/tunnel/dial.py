@@ -7,7 +7,7 @@ import os
 import socket
 from typing import Any
 
-from ..deadlines import Deadline
+from ..runtime.deadline import Deadline
 from .allow import AllowList
 from .errors import TunnelError
 from .places import Place, Tcp, Unix

@@ -9,17 +9,17 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from ..connection import Connection
-from ..deadlines import Deadline
-from ..logs import logger
-from ..stream import Stream
-from .asking import HEAD_TIMEOUT, answer, receive_request
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
 from .dial import dial
 from .errors import TunnelError
-from .heads import Request
+from .exchange import HEAD_TIMEOUT, answer, receive_request
 from .listening import MAX_TUNNELS, Entrance, open_by_socks
 from .places import Forward, Place
 from .remote_listening import RemoteListening
+from .request_head import Request
 from .serving import through
 from .supervisor import PATIENCE, Supervisor
 

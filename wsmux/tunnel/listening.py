@@ -6,13 +6,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ..acceptor import DRAIN, Acceptor, listen, listen_unix
 from ..config import Config
-from ..deadlines import Deadline
+from ..endpoints.acceptor import DRAIN, Acceptor, listen, listen_unix
 from ..exceptions import WsmuxError
-from ..logs import logger
-from ..sockets import carry, reset_on_close
-from ..stream import Stream
+from ..mux.stream import Stream
+from ..mux.stream_socket import carry, reset_on_close
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
 from .places import Place, Tcp, Unix
 from .socks import SocksError, SocksServer
 

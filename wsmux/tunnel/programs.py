@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import IO, TypeVar
 
-from ..arguments import strings
-from ..deadlines import Deadline
 from ..exceptions import StreamWriteClosed, WsmuxError
-from ..logs import logger
-from ..sockets import CHUNK
-from ..sockio import Wakeup
-from ..starting import daemon_thread
-from ..stream import Stream
-from .asking import HEAD_TIMEOUT, answer
+from ..mux.stream import Stream
+from ..mux.stream_socket import CHUNK
+from ..runtime.arguments import strings
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.threads import daemon_thread
+from ..transport.socket_io import Wakeup
 from .errors import TunnelError
-from .heads import Request
+from .exchange import HEAD_TIMEOUT, answer
+from .request_head import Request
 from .spawning import Spawned
 
 __all__ = ["SIGNALS", "Programs"]

@@ -7,15 +7,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from ..arguments import strings
-from ..connection import Connection
-from ..deadlines import Deadline
 from ..exceptions import StreamError, StreamReset
-from ..stream import Stream
-from .asking import HEAD_TIMEOUT, ask
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..runtime.arguments import strings
+from ..runtime.deadline import Deadline
 from .errors import TunnelError
-from .heads import Request
+from .exchange import HEAD_TIMEOUT, ask
 from .programs import SIGNALS
+from .request_head import Request
 
 __all__ = ["RemoteProcess"]
 

@@ -7,19 +7,19 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 
-from ..deadlines import Deadline
 from ..exceptions import WsmuxError
-from ..logs import logger
-from ..sockets import CHUNK, carry
-from ..stream import Stream
+from ..mux.stream import Stream
+from ..mux.stream_socket import CHUNK, carry
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
 from .allow import AllowList
-from .asking import HEAD_TIMEOUT, answer, ask, receive_request
 from .dial import CONNECT_TIMEOUT, dial
 from .errors import TunnelError
-from .heads import Request
+from .exchange import HEAD_TIMEOUT, answer, ask, receive_request
 from .listening import MAX_TUNNELS, Entrance
 from .places import Place, parse_place
 from .programs import Programs
+from .request_head import Request
 
 __all__ = ["TunnelServer", "place_of", "through"]
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ..connection import Connection
-from ..deadlines import Deadline
 from ..exceptions import ConnectionClosed, StreamRefused, WsmuxError
-from ..logs import logger
-from ..pause import Pause
-from ..starting import daemon_thread
-from ..stream import Stream
-from .asking import HEAD_TIMEOUT, ask
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..runtime.backoff import Pause
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.threads import daemon_thread
 from .errors import TunnelError
-from .heads import Request
+from .exchange import HEAD_TIMEOUT, ask
+from .request_head import Request
 
 __all__ = ["PATIENCE", "Supervisor"]
 

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import h11
 
-from ..connection import Connection
+from ..endpoints.http11 import CHUNK, Exchange, Headers, end_to_end
 from ..exceptions import WsmuxError
-from ..http_exchange import CHUNK, Exchange, Headers, end_to_end
-from ..logs import logger
-from ..snapshots import Request
-from ..transports.websocket_server import is_upgrade
+from ..handshake.request import Request
+from ..handshake.websocket_server import is_upgrade
+from ..mux.connection import Connection
+from ..runtime.logs import logger
 from .running import Environ, WsgiApp
 
 __all__ = ["Published"]

@@ -10,9 +10,9 @@ from urllib.parse import unquote_to_bytes
 
 import h11
 
+from ..endpoints.http11 import Exchange
 from ..exceptions import WsmuxError
-from ..http_exchange import Exchange
-from ..logs import VERBATIM, logger
+from ..runtime.logs import VERBATIM, logger
 
 __all__ = ["Environ", "Run", "WsgiApp", "make_environ"]
 

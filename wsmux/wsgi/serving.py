@@ -7,13 +7,13 @@ from typing import Self
 
 import h11
 
-from ..connection import Connection
-from ..deadlines import Deadline
-from ..draining import end_connections
-from ..http_exchange import Exchange
-from ..logs import logger
-from ..stream import Stream
-from ..workers import StreamWorkers
+from ..endpoints.http11 import Exchange
+from ..endpoints.shutdown import end_connections
+from ..endpoints.stream_handlers import StreamWorkers
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
 from .running import Run, WsgiApp, make_environ
 
 __all__ = ["Publication", "StreamServer", "serve"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wsmux.bus.client import Client
-from wsmux.bus.peer import Peer
+from wsmux.bus.gateway.gateway import Peer
 
 from ..callers import ALICE, BOB, client, known, serving, staged
 from ..people import Table

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from wsmux.bus.address import Address
-from wsmux.bus.peer import Peer
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.wire.address import Address
 
 from ...threads.waiting import wait_for
 from ..people import Person, Table

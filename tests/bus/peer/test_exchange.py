@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from wsmux.acceptor import listen
-from wsmux.bus.keys import KeyType
-from wsmux.bus.peer import Peer
-from wsmux.bus.relay import Relay
-from wsmux.bus.relay_server import RelayServer
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.relay.relay import Relay
+from wsmux.bus.relay.server import RelayServer
+from wsmux.bus.wire.keys import KeyType
+from wsmux.endpoints.acceptor import listen
 
 from ...threads.waiting import wait_for
 from ..callers import WAIT

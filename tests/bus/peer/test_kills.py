@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from wsmux.bus.client import Client
-from wsmux.bus.twins import twin_record
+from wsmux.bus.twins.records import twin_record
 
 from ...cli.commands import command
 from ..callers import ALICE, BOB, WAIT

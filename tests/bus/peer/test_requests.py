@@ -7,21 +7,15 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address
-from wsmux.bus.backlog import Waiting, backlog_key, encode_backlog
 from wsmux.bus.client import Client
-from wsmux.bus.endpoint import clock
-from wsmux.bus.errors import (
-    CANNOT_PARSE,
-    E2E_FAILURE,
-    EXPIRED,
-    FAILED,
-    UNKNOWN_TWIN,
-)
-from wsmux.bus.messages import Envelope
-from wsmux.bus.peer import Peer
-from wsmux.bus.peer_redis import ANSWER_LIFE
+from wsmux.bus.errors import CANNOT_PARSE, E2E_FAILURE, EXPIRED, FAILED, UNKNOWN_TWIN
+from wsmux.bus.gateway.backlog import Waiting, backlog_key, encode_backlog
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.gateway.redis_store import ANSWER_LIFE
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.messages import Envelope
 
 from ...threads.waiting import wait_for
 from ..callers import ALICE, BOB, CAROL

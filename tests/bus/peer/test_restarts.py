@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client
-from wsmux.bus.endpoint import clock
 from wsmux.bus.errors import EXPIRED, BusError
-from wsmux.bus.messages import Envelope
-from wsmux.bus.peer import Peer
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.messages import Envelope
 
 from ...threads.waiting import wait_for
 from ..callers import ALICE, BOB, WAIT, all_connected

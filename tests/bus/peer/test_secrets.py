@@ -10,11 +10,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from wsmux.bus import endpoint
 from wsmux.bus.client import Client
 from wsmux.bus.errors import BusError
-from wsmux.bus.peer import Peer
-from wsmux.bus.tokens import make_token
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.session import identity_session
+from wsmux.bus.wire.tokens import make_token
 
 from ..captured import PEOPLE, TWINS, identity
 from ..people import Table
@@ -34,7 +34,7 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(make_token(*args))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(endpoint, "make_token", make)
+    monkeypatch.setattr(identity_session, "make_token", make)
     return made
 
 

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from wsmux import __version__
-from wsmux.bus import envelope as envelopes
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client
-from wsmux.bus.endpoint import clock
-from wsmux.bus.errors import (
-    BAD_SIGNATURE,
-    BusError,
-)
-from wsmux.bus.peer import Peer
+from wsmux.bus.errors import BAD_SIGNATURE, BusError
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.session.identity_session import clock
+from wsmux.bus.wire import envelope as envelopes
+from wsmux.bus.wire.address import Address
 
 from ...threads.waiting import wait_for
 from ..callers import WAIT
@@ -97,18 +94,16 @@ def test_no_request_goes_to_lists_of_the_system(
 def test_lists_keep_the_newest(
     alice: Peer, asker: Client, server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wsmux.bus.peer_redis.MAX_LIST", 3)
+    monkeypatch.setattr("wsmux.bus.gateway.redis_store.MAX_LIST", 3)
     for number in range(5):
         asker.submit(1, "slow", number, timeout=WAIT)
-        wait_for(lambda number=number: length(server) == min(number + 1, 3))
-    with Caller(database(server, 1)) as each:
-        kept = [json.loads(raw)["dat"] for raw in each.redis.lrange("msgbus.slow", 0, -1)]
-    assert kept == [base64.b64encode(str(number).encode()).decode() for number in (4, 3, 2)]
+        newest = [base64.b64encode(str(n).encode()).decode() for n in range(number, -1, -1)]
+        wait_for(lambda newest=newest: kept(server) == newest[:3])
 
 
-def length(server: RedisServer) -> int:
+def kept(server: RedisServer) -> list[str]:
     with Caller(database(server, 1)) as each:
-        return int(each.redis.llen("msgbus.slow"))
+        return [json.loads(raw)["dat"] for raw in each.redis.lrange("msgbus.slow", 0, -1)]
 
 
 def test_the_gateway_tells_its_version(alice: Peer, asker: Client) -> None:

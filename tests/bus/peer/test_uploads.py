@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from wsmux.bus import upload_receive, upload_send, uploads
 from wsmux.bus.client import Client
 from wsmux.bus.errors import BusError
-from wsmux.bus.messages import Envelope
-from wsmux.bus.peer import Peer
+from wsmux.bus.gateway import upload_receiver, upload_sender, uploads
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.wire.messages import Envelope
 
 from ...threads.waiting import wait_for
 from ..callers import ALICE, BOB, WAIT
@@ -41,8 +41,8 @@ def taker(server: RedisServer, relay: StageRelay, twins: Table, tmp_path: Path) 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a file of several pieces."""
-    monkeypatch.setattr(upload_send, "CHUNK", 1000)
-    monkeypatch.setattr(upload_send, "WINDOW", 3000)
+    monkeypatch.setattr(upload_sender, "CHUNK", 1000)
+    monkeypatch.setattr(upload_sender, "WINDOW", 3000)
     path = tmp_path / "file"
     path.write_bytes(os.urandom(12_345))
     return path
@@ -228,12 +228,12 @@ def test_what_was_not_negotiated_is_refused(thief: Client, command: str) -> None
 def test_too_many_uploads_are_refused(
     thief: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(upload_receive, "MAX_OPEN", 2)
+    monkeypatch.setattr(upload_receiver, "MAX_OPEN", 2)
     for _ in range(2):
         assert negotiate(thief) == {"acks": True}
     with pytest.raises(BusError, match="under way"):
         negotiate(thief)
-    monkeypatch.setattr(upload_receive, "IDLE", -1.0)
+    monkeypatch.setattr(upload_receiver, "IDLE", -1.0)
     negotiate(thief)
     assert len(kept(tmp_path)) == 1
 
@@ -242,12 +242,12 @@ class Receiving:
     """Be an upload without a gateway."""
 
     def __init__(self, folder: Path) -> None:
-        self.receiver = upload_receive.UploadReceiver(folder)
+        self.receiver = upload_receiver.UploadReceiver(folder)
 
     def take(self, command: str, payload: bytes, uid: str = "u", twin: int = 1) -> bytes:
         envelope = Envelope(uid=uid)
         envelope.request.command = command
-        return self.receiver.take(envelope, upload_receive.Address(twin), payload)[0]
+        return self.receiver.take(envelope, upload_receiver.Address(twin), payload)[0]
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client
-from wsmux.bus.link import Link
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link
+from wsmux.bus.wire.address import Address
+from wsmux.runtime.deadline import Deadline
 
 from .companion import RETURNER, SERVICE, TRAVELLER, Companion
 from .directory import Numbered, identity

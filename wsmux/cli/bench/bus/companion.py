@@ -13,12 +13,12 @@ import threading
 from contextlib import suppress
 from typing import Self
 
-from wsmux.bus.address import Address
 from wsmux.bus.client import Client
-from wsmux.bus.envelope import parse
-from wsmux.bus.link import Link
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import parse
 from wsmux.exceptions import ConnectionClosed
+from wsmux.runtime.deadline import Deadline
 
 from ...children import end, undisturbed
 from ..processes import ROOT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from wsmux.bus.keys import Identity, KeyType
-from wsmux.bus.twins import Twin, TwinDirectory
-from wsmux.deadlines import Deadline
+from wsmux.bus.twins.records import Twin, TwinDirectory
+from wsmux.bus.wire.keys import Identity, KeyType
+from wsmux.runtime.deadline import Deadline
 
 __all__ = ["DOMAIN", "Numbered", "identity"]
 

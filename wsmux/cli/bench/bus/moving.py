@@ -8,12 +8,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from wsmux.bus.address import Address
-from wsmux.bus.envelope import digest, request
-from wsmux.bus.link import Link, dial
-from wsmux.bus.tokens import make_token
-from wsmux.deadlines import Deadline
+from wsmux.bus.session.link import Link, dial
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import digest, request
+from wsmux.bus.wire.tokens import make_token
 from wsmux.exceptions import ConnectionClosed
+from wsmux.runtime.deadline import Deadline
 
 from ..calls import SMALL
 from .directory import identity

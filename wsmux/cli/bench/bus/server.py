@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from wsmux.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
-from wsmux.bus.link import Link
-from wsmux.bus.redis_client import FAILURES, redis_client
-from wsmux.bus.relay_setup import serve_relay
+from wsmux.bus.relay.redis_client import FAILURES, redis_client
+from wsmux.bus.relay.setup import serve_relay
+from wsmux.bus.session.link import Link
 from wsmux.config import Config
-from wsmux.deadlines import Deadline
+from wsmux.endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from wsmux.protocols.base import Role
+from wsmux.runtime.deadline import Deadline
 
 from ...children import end, undisturbed
 from .directory import DOMAIN, Numbered

@@ -15,7 +15,7 @@ from ..secured import AUTHORITY, client_context, server_context
 
 if TYPE_CHECKING:
     import wsmux
-    from wsmux.sources import Connections
+    from wsmux.diagnostics.status import Connections
 
 PURE_PYTHON = "WSMUX_PURE_PYTHON_MASK"
 
@@ -41,7 +41,7 @@ class Mux(Peer):
     environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: None}
 
     def check(self) -> None:
-        from wsmux.websocket.masking import native_masker
+        from wsmux.protocols.masking import native_masker
 
         if native_masker is not self.c_masker:
             raise RuntimeError(f"{self.name}: wsmux does not mask as promised")

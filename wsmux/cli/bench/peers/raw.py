@@ -116,8 +116,8 @@ def open_line(address: str, **options: Any) -> Line:
 def _serve(serve: Serve, sock: socket.socket) -> None:
     import simple_websocket
 
-    from wsmux.deadlines import Deadline
-    from wsmux.transports.http_request import read_request
+    from wsmux.handshake.http_request import read_request
+    from wsmux.runtime.deadline import Deadline
 
     environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
     sock.settimeout(None)

@@ -22,7 +22,7 @@ class LatestOffset(Row):
     delays = (5,)
 
     def measure(self, place: Place, seconds: float) -> float:
-        from wsmux.spark.datasource import DefaultSource
+        from wsmux.spark.source.datasource import DefaultSource
 
         source = DefaultSource({"url": place.addresses["data"], "topic": TOPIC})
         reader = source.streamReader(source.schema())

@@ -1,0 +1,358 @@
+"""Hand envelopes over to the relays of other domains.
+
+Threads and locks. ``submit`` is called by the threads of connections; it puts the envelope into
+the queue and never waits for another relay. One feeder thread takes from the queue whatever there
+is room for and schedules it. Workers make one attempt at a time, a POST or a look-up of a twin.
+They are started when something is due and none is idle, ``WORKERS`` at most, and end after ``IDLE``
+seconds without work. Nobody sleeps with a message in hand: what failed goes back into the schedule
+with the time from which it may be tried again. One lock guards the schedule, the ranker and the
+counts; there is no I/O under it. A job belongs to the schedule or to one worker.
+
+A message is done when a relay has answered 202, or when its requester was told why it goes no
+further; until then the queue keeps it. So it arrives at least once, and a relay that accepted it
+but did not say so in time gets it again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+
+from ...runtime import fork
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ...runtime.threads import daemon_thread
+from ..errors import BadMessage, BusError, TwinsUnavailable
+from ..relay.queues import LIFE
+from ..relay.router import EXPIRED, NO_RELAYS, UNKNOWN_TWIN
+from ..twins.records import TwinDirectory
+from ..wire.address import Address, address_of
+from ..wire.envelope import Kind, kind_of, parse, relay_error, time_left
+from ..wire.messages import Envelope
+from .http_post import Answer
+from .queue import Entry, FederationQueue
+from .ranker import Ranker
+from .schedule import LOOK_UP, Job, Schedule
+
+__all__ = ["WORKERS", "Federation"]
+
+# Attempts under way at once, each in a thread while it lasts.
+WORKERS = 64
+
+# Seconds that a worker waits for further work; one stays while something is scheduled.
+IDLE = 10.0
+
+# What is scheduled at once, in messages and bytes; the rest stays in the queue.
+MAX_HELD = 10_000
+MAX_HELD_BYTES = 64 * 1024 * 1024
+
+# Entries taken from the queue at once: with the longest envelopes, 256 MiB.
+BATCH = 16
+
+# Seconds after which the feeder looks after the queue, though there is no room.
+HOUSEKEEPING = 1.0
+
+# Seconds for one look-up of a twin.
+LOOK_UP_TIME = 12.0
+
+# Refusals that may end; any other status from 400 to 499 is final. The founding relay takes them
+# all for final.
+PASSING = frozenset(
+    {
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_EARLY,
+        HTTPStatus.TOO_MANY_REQUESTS,
+    }
+)
+
+# What requesters are told, word for word as by the founding relay.
+REJECTED = "remote relay rejected permanently"
+
+_log = logger("wsmux.bus")
+
+
+def _ignore(domain: str, success: bool) -> None:
+    """Count nothing."""
+
+
+class Federation:
+    """Deliver envelopes to other relays until ``close``.
+
+    Args:
+        twins: tells the relays of a twin. ranker: orders them; it is the federation's then.
+        post: offers an envelope to a domain; see ``Poster``.
+        queue: keeps what is under way; it is the federation's then.
+        deliver_error: takes an error envelope for an address of this relay; must not raise but
+            ``BusError``.
+        count: is told of each attempt: the domain, and whether it was accepted.
+        clock: Unix seconds. workers: most attempts at once.
+    """
+
+    def __init__(
+        self,
+        twins: TwinDirectory,
+        ranker: Ranker,
+        post: Callable[[str, bytes], Answer],
+        queue: FederationQueue,
+        deliver_error: Callable[[Address, Envelope], object],
+        *,
+        count: Callable[[str, bool], object] = _ignore,
+        clock: Callable[[], float] = time.time,
+        workers: int = WORKERS,
+    ) -> None:
+        self._twins = twins
+        self._ranker = ranker
+        self._post = post
+        self._queue = queue
+        self._deliver_error = deliver_error
+        self._counted = count
+        self._clock = clock
+        self._limit = workers
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # for idle workers
+        self._freed = threading.Condition(self._lock)  # for the feeder
+        self._schedule = Schedule()
+        self._held = self._held_bytes = 0
+        self._idle = 0
+        self._workers: set[threading.Thread] = set()
+        self._started = 0
+        self._closed = False
+        self._is_copy = False  # of a forked child
+        self._feeder = daemon_thread(target=self._feed, name="wsmux-federation")
+        self._feeder.start()
+        fork.register(self)
+
+    def __repr__(self) -> str:
+        return f"<Federation held={self._held} workers={len(self._workers)}>"
+
+    def forked(self) -> None:
+        """See ``runtime.fork``."""
+        self._is_copy = True
+
+    @property
+    def held(self) -> int:
+        """The messages that were taken from the queue and are not done."""
+        return self._held
+
+    def submit(self, envelope: Envelope, data: bytes, domains: Sequence[str]) -> None:
+        """Send an envelope to one of a twin's relays; from any thread.
+
+        Blocks no longer than the queue does: not at all in memory, for a round trip with Redis.
+        If it cannot be queued, the requester is told. In a forked child nothing happens.
+
+        Args:
+            envelope: what ``data`` holds.
+            data: the bytes, which are sent as they are.
+            domains: the relays of the destination.
+        """
+        if self._is_copy:
+            return
+        try:
+            self._queue.put(data, domains)
+        except BusError as failure:
+            self._tell(envelope, failure.message)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop, and wait ``timeout`` seconds at most for the attempts under way.
+
+        What is not done is lost in memory, and stays in Redis.
+        """
+        if self._is_copy:
+            return
+        deadline = Deadline(timeout)
+        self._queue.close()
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            self._freed.notify_all()
+            threads = [self._feeder, *self._workers]
+        for thread in threads:
+            thread.join(deadline.remaining())
+        self._queue.release()
+        if self._held:
+            _log.warning("the federation ended with %d messages under way", self._held)
+
+    # The feeder
+
+    def _feed(self) -> None:
+        while (room := self._room()) is not None:
+            try:
+                entries = self._queue.take(room)
+            except Exception:
+                _log.exception("the queue of the federation failed")
+                with self._lock:
+                    self._freed.wait(HOUSEKEEPING)
+                continue
+            for entry in entries:
+                self._hold(entry)
+
+    def _room(self) -> int | None:
+        """Return how many entries may be taken, after a while 0; ``None`` at the end."""
+        with self._lock:
+            if not self._closed and self._is_full():
+                self._freed.wait(HOUSEKEEPING)
+            if self._closed:
+                return None
+            return 0 if self._is_full() else min(BATCH, MAX_HELD - self._held)
+
+    def _is_full(self) -> bool:
+        return self._held >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES
+
+    def _hold(self, entry: Entry) -> None:
+        try:
+            life = time_left(parse(entry.data), int(self._clock()))
+        except BadMessage as error:  # Redis holds what others have written
+            _log.warning("dropped from the queue of the federation: %s", error)
+            self._queue.done(entry.ticket)
+            return
+        now = time.monotonic()
+        job = Job(entry.ticket, entry.data, now + min(life, LIFE))
+        with self._lock:
+            if entry.domains:
+                job.routed(self._order(entry.domains))
+            self._held += 1
+            self._held_bytes += len(job.data)
+            self._add_locked(job, now)
+
+    def _add_locked(self, job: Job, due: float) -> None:
+        self._schedule.add(job, due)
+        self._call_locked()
+
+    def _call_locked(self) -> None:
+        """Have a worker look at the schedule."""
+        if self._idle:
+            self._changed.notify()
+        elif len(self._workers) < self._limit and not self._closed:
+            self._started += 1
+            name = f"wsmux-federation-{self._started}"
+            worker = daemon_thread(target=self._work, name=name)
+            self._workers.add(worker)
+            try:
+                worker.start()
+            except RuntimeError:
+                _log.exception("no thread for %s; messages wait for the running ones", name)
+                self._workers.discard(worker)
+
+    # A worker
+
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            job, lane = taken
+            try:
+                self._attempt(job, lane)
+            except Exception:
+                _log.exception("dropped a message for another relay")
+                self._finish(job)
+            finally:
+                with self._lock:
+                    self._schedule.release(lane, time.monotonic())
+
+    def _take(self) -> tuple[Job, str] | None:
+        """Return what is due, waiting for it; ``None`` when the worker is to end."""
+        until = time.monotonic() + IDLE
+        with self._lock:
+            while not self._closed:
+                now = time.monotonic()
+                taken, due = self._schedule.take(now), self._schedule.next_due()
+                if taken is not None:
+                    if due is not None and due <= now:
+                        self._call_locked()
+                    return taken
+                if now >= until and (due is None or self._idle):
+                    break
+                self._idle += 1
+                self._changed.wait((until if due is None else due) - now)
+                self._idle -= 1
+            self._workers.discard(threading.current_thread())
+            return None
+
+    def _attempt(self, job: Job, lane: str) -> None:
+        if time.monotonic() >= job.expires_at:
+            self._give_up(job, EXPIRED)
+        elif lane == LOOK_UP:
+            self._look_up(job)
+        else:
+            self._offer(job, lane)
+
+    def _look_up(self, job: Job) -> None:
+        number = parse(job.data).destination.twin
+        try:
+            twin = self._twins.get(number, Deadline(LOOK_UP_TIME))
+        except TwinsUnavailable as error:
+            self._failed(job, error.message)
+            return
+        if twin is None:
+            self._give_up(job, UNKNOWN_TWIN)
+        elif not twin.relays:
+            self._give_up(job, NO_RELAYS)
+        else:
+            with self._lock:
+                job.routed(self._order(twin.relays))
+                self._add_locked(job, time.monotonic())
+
+    def _offer(self, job: Job, domain: str) -> None:
+        try:
+            answer = self._post(domain, job.data)
+        except OSError as error:
+            self._downvoted(job, domain, str(error) or type(error).__name__)
+            return
+        except ValueError as error:  # a domain that is none
+            self._refused(job, domain, str(error))
+            return
+        if answer.status == HTTPStatus.ACCEPTED:
+            self._counted(domain, True)
+            self._finish(job)
+        elif 400 <= answer.status < 500 and answer.status not in PASSING:
+            self._refused(job, domain, answer.text)
+        else:
+            self._downvoted(job, domain, f"status {answer.status}, {answer.text}")
+
+    def _downvoted(self, job: Job, domain: str, reason: str) -> None:
+        self._counted(domain, False)
+        with self._lock:
+            self._ranker.downvote(domain, time.monotonic())
+        self._failed(job, f"{domain}: {reason}")
+
+    def _failed(self, job: Job, reason: str) -> None:
+        _log.info("a message for another relay has to wait: %s", reason)
+        with self._lock:
+            wait = job.failed(reason, self._order, random.random())
+            self._add_locked(job, time.monotonic() + wait)
+
+    def _refused(self, job: Job, domain: str, reason: str) -> None:
+        """Ask the next relay; a refusal is no failure, so it does not change the rank."""
+        self._counted(domain, False)
+        _log.info("%s refused a message: %s", domain, reason)
+        if job.refused(reason):
+            with self._lock:
+                self._add_locked(job, time.monotonic())
+        else:
+            self._give_up(job, f"{REJECTED}: {reason}")
+
+    def _order(self, domains: Iterable[str]) -> list[str]:
+        return self._ranker.order(domains, time.monotonic())
+
+    def _give_up(self, job: Job, text: str) -> None:
+        _log.info("gave up a message: %s; last: %s", text, job.reason or "no attempt")
+        self._tell(parse(job.data), text)
+        self._finish(job)
+
+    def _tell(self, envelope: Envelope, text: str) -> None:
+        """Send the error to the source of a request; other failures have nobody to be told."""
+        source = address_of(envelope.source)
+        if kind_of(envelope) is not Kind.REQUEST or source is None:
+            return
+        try:
+            self._deliver_error(source, relay_error(envelope, text, int(self._clock())))
+        except BusError as failure:
+            _log.warning("a requester was not told that %s: %s", text, failure)
+
+    def _finish(self, job: Job) -> None:
+        self._queue.done(job.ticket)
+        with self._lock:
+            self._held -= 1
+            self._held_bytes -= len(job.data)
+            self._freed.notify()

@@ -1,0 +1,195 @@
+"""Check what other relays post, before it reaches a session.
+
+The founding relay takes anything that parses, from anybody. Here the source must be a twin on
+record that signed the envelope, which also keeps out whatever claims to come from a relay; the
+destination must belong here; and nothing is taken twice, nor after its time. What another relay can
+repeat with success is answered with 429 or 503, anything else with a final refusal.
+
+An envelope that was accepted before is accepted again and goes nowhere: relays repeat a post whose
+answer was lost. So nobody can use up a twin's limit with copies of what it has signed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..errors import BadMessage, BusError
+from ..relay.queues import LIFE
+from ..relay.rate_limiter import Limiter, NoLimit
+from ..relay.router import EXPIRED, LIMITED, OFFLINE, UNKNOWN_TWIN
+from ..twins.records import Twin, TwinDirectory
+from ..wire.address import Address, address_of
+from ..wire.envelope import MAX_ENVELOPE, Kind, digest, is_fail_fast, kind_of, parse, time_left
+from ..wire.keys import verify
+from ..wire.messages import Envelope
+from ..wire.replay_cache import Replays
+from .http_post import TOTAL, Answer
+
+__all__ = ["FederationInput"]
+
+# What twins send each other; pings and pongs stay between a twin and its relay.
+FEDERATED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR})
+
+ACCEPTED = Answer(HTTPStatus.ACCEPTED, "")
+
+_log = logger("wsmux.bus")
+
+
+class _Refused(Exception):
+    """Carry what is answered instead of 202."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.answer = Answer(status, text)
+
+
+class FederationInput:
+    """Take what other relays post; for any number of threads.
+
+    Args:
+        twins: tells accounts and relays. domains: those of this relay.
+        is_connected: tells whether a session is connected here.
+        deliver: takes the bytes of an envelope for a session of this relay, connected or not, and
+            when it expires in Unix seconds; raises ``BusError`` if it neither hands it over nor
+            queues it.
+        limiter: counts what each source sends through other relays; it is the input's then.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        twins: TwinDirectory,
+        domains: Collection[str],
+        is_connected: Callable[[Address], bool],
+        deliver: Callable[[Address, bytes, int], object],
+        *,
+        limiter: Limiter | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._twins = twins
+        self._domains = frozenset(domains)
+        self._is_connected = is_connected
+        self._deliver = deliver
+        self._limiter = limiter or NoLimit()
+        self._clock = clock
+        self._lock = threading.Lock()  # for the limiter and the replays; nothing waits under it
+        self._replays = Replays()
+        self._under_way: set[bytes] = set()  # signatures of what is being delivered
+
+    def receive(self, data: bytes) -> Answer:
+        """Take the body of a POST, and return what to answer.
+
+        Blocks for the directory of twins, up to the seconds that another relay waits for its
+        answer, and as ``deliver`` does.
+        """
+        deadline = Deadline(TOTAL)
+        try:
+            envelope, destination = self._parse(data)
+            self._check_source(envelope, deadline)
+            if self._begin(envelope, len(data)):
+                self._accept(envelope, destination, data, deadline)
+        except _Refused as refusal:
+            if refusal.answer.text != LIMITED:  # which is logged as a warning
+                _log.info("refused what another relay posted: %s", refusal)
+            return refusal.answer
+        return ACCEPTED
+
+    def _parse(self, data: bytes) -> tuple[Envelope, Address]:
+        """Return the envelope and its destination, if it may be worth a look-up."""
+        if len(data) > MAX_ENVELOPE:
+            raise _Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"an envelope has at most {MAX_ENVELOPE} bytes, not {len(data)}",
+            )
+        try:
+            envelope = parse(data)
+        except BadMessage as error:
+            raise _Refused(HTTPStatus.BAD_REQUEST, error.message) from error
+        kind = kind_of(envelope)
+        if kind not in FEDERATED:
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"relays pass on no message of kind {kind}")
+        destination = address_of(envelope.destination)
+        if destination is None:
+            raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no destination")
+        if time_left(envelope, self._now()) <= 0:
+            raise _Refused(HTTPStatus.GONE, EXPIRED)
+        return envelope, destination
+
+    def _check_source(self, envelope: Envelope, deadline: Deadline) -> None:
+        source = address_of(envelope.source)
+        if source is None:
+            raise _Refused(HTTPStatus.FORBIDDEN, "twin 0 sends nothing through other relays")
+        twin = self._find(source.twin, deadline)
+        if twin is None:
+            raise _Refused(HTTPStatus.UNAUTHORIZED, f"twin {source.twin}, the source, is unknown")
+        try:
+            valid = verify(twin.account, digest(envelope), envelope.signature)
+        except ImportError as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        if not valid:
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED,
+                f"the signature is not of the account on record for twin {source.twin}",
+            )
+
+    def _begin(self, envelope: Envelope, size: int) -> bool:
+        """Count an envelope and take it in hand; ``False`` if it was accepted before."""
+        signature, source, now = envelope.signature, envelope.source.twin, self._clock()
+        with self._lock:
+            if self._replays.knows(signature, int(now)):
+                return False
+            if signature in self._under_way:
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the message is being accepted")
+            allowed = self._limiter.allows(source, size, now)
+            if allowed:
+                self._under_way.add(signature)
+        if not allowed:
+            _log.warning("twin %d is above its limit for what other relays post", source)
+            raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, LIMITED)
+        return True
+
+    def _accept(
+        self, envelope: Envelope, destination: Address, data: bytes, deadline: Deadline
+    ) -> None:
+        """Deliver an envelope that is in hand, and remember that, if it belongs here."""
+        end = envelope.timestamp + envelope.expiration
+        try:
+            self._check_destination(envelope, destination, deadline)
+            self._deliver(destination, data, end)
+            with self._lock:
+                self._replays.add(envelope.signature, min(end, self._now() + LIFE))
+        except BusError as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message) from error
+        finally:
+            with self._lock:
+                self._under_way.discard(envelope.signature)
+
+    def _check_destination(
+        self, envelope: Envelope, destination: Address, deadline: Deadline
+    ) -> None:
+        """Refuse what does not belong here, or asks not to be queued."""
+        if self._is_connected(destination):
+            return
+        twin = self._find(destination.twin, deadline)
+        if twin is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, UNKNOWN_TWIN)
+        if self._domains.isdisjoint(twin.relays):
+            raise _Refused(
+                HTTPStatus.FORBIDDEN, f"this is no relay of twin {twin.id}, the destination"
+            )
+        if is_fail_fast(envelope.tags):
+            raise _Refused(HTTPStatus.NOT_FOUND, OFFLINE)
+
+    def _find(self, number: int, deadline: Deadline) -> Twin | None:
+        try:
+            return self._twins.get(number, deadline)
+        except BusError as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message) from error
+
+    def _now(self) -> int:
+        return int(self._clock())

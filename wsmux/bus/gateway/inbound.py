@@ -1,0 +1,174 @@
+"""Hand what relays bring to programs: requests to services, answers to those who wait.
+
+Nothing is believed before ``Endpoint.accept`` has checked it. Then a request goes to the list of
+its command, and an answer, if it comes from whom was asked, to the list that its request named.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..errors import E2E_FAILURE, FAILED, BusError, CallTimeout, Replayed
+from ..services import ERROR_LIFE, encode
+from ..session.identity_session import clock
+from ..wire import envelope as envelopes
+from ..wire.address import address_of
+from ..wire.envelope import Kind, kind_of, time_left
+from ..wire.messages import Envelope
+from ..wire.verification import Received
+from .json_messages import JsonError, incoming_request, incoming_response
+from .outbound import Half
+from .queue_names import command_queue
+from .redis_store import Tracked
+
+__all__ = ["Incoming"]
+
+# The plugin that the gateway itself is.
+OWN = "rmb"
+VERSION = "rmb.version"
+
+_log = logger("wsmux.bus")
+
+
+class Incoming(Half):
+    """Take envelopes, each in a thread of a pool."""
+
+    def take(self, envelope: Envelope) -> None:
+        """Check an envelope and hand it on; waits while Redis is gone, as long as it lives."""
+        deadline = Deadline(max(0, time_left(envelope, clock())))
+        endpoint = self._endpoint
+        try:
+            received = endpoint.accept(envelope, lambda number: endpoint.twin(number, deadline))
+            if received.kind is Kind.REQUEST:
+                self._request(envelope, received, deadline)
+            elif received.kind in (Kind.RESPONSE, Kind.ERROR):
+                self._answer(envelope, received, deadline)
+        except Replayed as error:
+            self._again(envelope, error)
+        except BusError as error:
+            _log.warning("a message of twin %d is dropped: %s", envelope.source.twin, error)
+            self._tell(envelope, error)
+
+    # Requests
+
+    def _request(self, envelope: Envelope, received: Received, deadline: Deadline) -> None:
+        assert received.source is not None  # relays send none
+        source, command = str(received.source), envelope.request.command
+        self._asked.note(envelope.uid, source, encrypted=received.encrypted)
+        if self._uploads.is_ours(command):
+            self._respond(envelope, received, self._uploads.take(envelope, received), deadline)
+        elif command.partition(".")[0] == OWN:
+            if command != VERSION:
+                raise BusError(FAILED, f"the gateway has no command {command[:80]!r}")
+            self._respond(envelope, received, encode(_version()), deadline)
+        else:
+            try:
+                queue = command_queue(command)
+            except ValueError as error:
+                raise BusError(FAILED, str(error)) from error
+            message = incoming_request(
+                envelope.uid,
+                received.source,
+                command,
+                envelope.expiration,
+                received.payload,
+                envelope.tags if envelope.HasField("tags") else None,
+                envelope.schema if envelope.HasField("schema") else None,
+                envelope.timestamp,
+            )
+            self._store.push(queue, message, deadline)
+
+    def _respond(
+        self, envelope: Envelope, received: Received, data: bytes, deadline: Deadline
+    ) -> None:
+        """Answer a request here, without a program."""
+        endpoint, now = self._endpoint, clock()
+        assert received.twin is not None
+        payload = endpoint.seal(data, received.twin, deadline, must=received.encrypted)
+        life = max(1, time_left(envelope, now))
+        made = envelopes.response(
+            envelope, endpoint.address, now, life, plain=payload.plain, cipher=payload.cipher
+        )
+        self._send(envelope, endpoint.sign(made), deadline)
+
+    def _again(self, envelope: Envelope, error: Replayed) -> None:
+        """Send an answer once more: the first one may have been lost with its connection."""
+        answer = None
+        if kind_of(envelope) is Kind.REQUEST:
+            answer = self._asked.answer(envelope.uid, str(address_of(envelope.source)))
+        _log.info("%s; %s", error, "its answer is sent again" if answer else "it is dropped")
+        if answer is not None:
+            self._transport.offer(answer)
+
+    def _tell(self, envelope: Envelope, error: BusError) -> None:
+        """Tell the sender of a request why it goes no further."""
+        if kind_of(envelope) is not Kind.REQUEST or not envelope.source.twin:
+            return
+        now = clock()
+        left = time_left(envelope, now)
+        life = left if left > 0 else ERROR_LIFE
+        source = self._endpoint.address
+        made = envelopes.error(envelope, source, error.code, error.message, now, life)
+        self._send(envelope, self._endpoint.sign(made), Deadline(life))
+
+    def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
+        self._asked.answered(envelope.uid, str(address_of(envelope.source)), signed)
+        try:
+            self._transport.send(signed, deadline, envelope.source.twin)
+        except CallTimeout as error:
+            _log.warning("an answer could not be sent: %s", error)
+        except ValueError:
+            _log.info("an answer could not be sent: the gateway is closing")
+
+    # Answers
+
+    def _answer(self, envelope: Envelope, received: Received, deadline: Deadline) -> None:
+        tracked = self._store.tracked(envelope.uid, deadline)
+        if tracked is None:
+            _log.info("an answer of twin %s is dropped: nobody waits for it", _name(received))
+            return
+        error = self._error(envelope, received, tracked)
+        waiting = tracked.waiting
+        if waiting.module is not None:
+            self._uploads.answered(waiting, received, error)
+            return
+        message = incoming_response(
+            waiting.reference,
+            b"" if error else received.payload,
+            "0" if received.source is None else str(received.source),
+            envelope.schema if envelope.HasField("schema") else None,
+            envelope.timestamp,
+            error,
+        )
+        if not self._store.answer(waiting, message, deadline):
+            _log.info("an answer of twin %s is dropped: there was one before", _name(received))
+
+    def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
+        """Return the error that an answer is, or that is wrong with it.
+
+        Raises:
+            BusError: it comes from somebody who was not asked.
+        """
+        sent = envelopes.parse(tracked.signed) if tracked.signed else None
+        if sent is not None and received.source is not None:
+            if sent.destination.twin != received.source.twin:
+                text = f"an answer of twin {received.source}, who was not asked"
+                raise BusError(FAILED, text, twin=received.source.twin)
+            if sent.HasField("cipher") and received.payload and not received.encrypted:
+                text = "an encrypted request was answered in the clear"
+                return JsonError(E2E_FAILURE, text)
+        if received.kind is Kind.ERROR:
+            return JsonError(envelope.error.code, envelope.error.message)
+        return None
+
+
+def _name(received: Received) -> str:
+    return "0" if received.source is None else received.source.shown()
+
+
+def _version() -> str:
+    """Return the package's version; only the top layer may import the package by a statement."""
+    version: str = import_module("wsmux").__version__
+    return version

@@ -1,0 +1,277 @@
+"""Read and write the JSON by which programs on one machine talk to their peer gateway.
+
+Programs push requests and responses to lists in Redis, and take what came from lists of their own.
+Here is only the text. Absent values are ``null`` when written; unknown ones are ignored when read.
+
+What is stricter than in the original gateway, which only logs that something is wrong with a
+message: an empty command, an empty list of destinations, or more of them than ``MAX_DESTINATIONS``,
+are refused, and ``caller_of`` finds whom to tell, if the message says at least that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, NamedTuple
+
+from ..errors import BadMessage
+from ..wire.address import Address, is_text, parse_address
+
+__all__ = [
+    "MAX_LIFE",
+    "JsonError",
+    "OutgoingRequest",
+    "OutgoingResponse",
+    "caller_of",
+    "incoming_request",
+    "incoming_response",
+    "parse_request",
+    "parse_response",
+]
+
+# Seconds; what a program asks for beyond it is cut, as the original gateway does.
+MAX_LIFE = 1800
+
+# What programs answer to; the gateway takes responses from there.
+REPLY_LIST = "msgbus.system.reply"
+
+# Twins that one request may name; each gets an envelope of its own.
+MAX_DESTINATIONS = 1000
+
+# Bytes of one message: the payload of the largest envelope in base64, and the rest.
+MAX_JSON = 24 * 1024 * 1024
+
+_VERSION = 1
+
+_U32, _U64 = 2**32 - 1, 2**64 - 1
+
+
+class JsonError(NamedTuple):
+    """Tell why there is no answer."""
+
+    code: int
+    message: str
+
+
+class OutgoingRequest(NamedTuple):
+    """Be what a program wants to be asked elsewhere; times are seconds.
+
+    ``timestamp`` is when it was made, ``expiration`` how long it lives from then on.
+    """
+
+    reference: str | None
+    command: str
+    expiration: int
+    data: bytes
+    tags: str | None
+    destinations: tuple[int, ...]
+    reply_to: str
+    schema: str | None
+    timestamp: int
+
+
+class OutgoingResponse(NamedTuple):
+    """Be what a program answers; ``reference`` is the ``ref`` of the request it took."""
+
+    reference: str | None
+    data: bytes
+    destination: Address
+    schema: str | None
+    timestamp: int
+    error: JsonError | None
+
+
+def parse_request(text: bytes) -> OutgoingRequest:
+    """Read what was pushed to ``msgbus.system.local``.
+
+    Raises:
+        BadMessage: it is no request; the sentence names the field.
+    """
+    fields = _Fields(_object(text))
+    fields.number("ver", _U64)
+    request = OutgoingRequest(
+        reference=fields.optional_text("ref"),
+        command=fields.text("cmd"),
+        expiration=min(fields.number("exp", _U64), MAX_LIFE),
+        data=fields.data(),
+        tags=fields.optional_text("tag"),
+        destinations=fields.twins("dst"),
+        reply_to=fields.text("ret"),
+        schema=fields.optional_text("shm"),
+        timestamp=fields.number("now", _U64),
+    )
+    if not request.command:
+        raise BadMessage("'cmd' is empty: name the command to call")
+    return request
+
+
+def parse_response(text: bytes) -> OutgoingResponse:
+    """Read what was pushed to ``msgbus.system.reply``.
+
+    Raises:
+        BadMessage: it is no response; the sentence names the field.
+    """
+    fields = _Fields(_object(text))
+    fields.number("ver", _U64)
+    return OutgoingResponse(
+        reference=fields.optional_text("ref"),
+        data=fields.data(),
+        destination=fields.address("dst"),
+        schema=fields.optional_text("shm"),
+        timestamp=fields.number("now", _U64),
+        error=fields.error("err"),
+    )
+
+
+def caller_of(text: bytes) -> tuple[str, str | None] | None:
+    """Return the ``ret`` and ``ref`` of a request that cannot be read, if that much can."""
+    try:
+        fields = _Fields(_object(text))
+        return fields.text("ret"), fields.optional_text("ref")
+    except BadMessage:
+        return None
+
+
+def incoming_request(
+    uid: str,
+    source: Address,
+    command: str,
+    expiration: int,
+    data: bytes,
+    tags: str | None,
+    schema: str | None,
+    timestamp: int,
+) -> bytes:
+    """Write a request from elsewhere, for the list of its command."""
+    return _text(
+        {
+            "ver": _VERSION,
+            "ref": uid,
+            "src": str(source),
+            "cmd": command,
+            "exp": expiration,
+            "dat": base64.b64encode(data).decode(),
+            "tag": tags,
+            "ret": REPLY_LIST,
+            "shm": schema,
+            "now": timestamp,
+        }
+    )
+
+
+def incoming_response(
+    reference: str | None,
+    data: bytes,
+    source: str,
+    schema: str | None,
+    timestamp: int,
+    error: JsonError | None = None,
+) -> bytes:
+    """Write the answer to a request, for the list that its ``ret`` named.
+
+    ``source`` is empty, and ``timestamp`` 0, when the gateway itself could not deliver.
+    """
+    return _text(
+        {
+            "ver": _VERSION,
+            "ref": reference,
+            "dat": base64.b64encode(data).decode(),
+            "src": source,
+            "shm": schema,
+            "now": timestamp,
+            "err": None if error is None else {"code": error.code, "message": error.message},
+        }
+    )
+
+
+def _text(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_JSON:
+        raise BadMessage(f"a message of {len(text)} bytes, {MAX_JSON} are the most")
+    try:
+        value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BadMessage("the message is no JSON object")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise BadMessage("a field stands there twice")
+    return fields
+
+
+def _no_number(text: str) -> Any:
+    raise BadMessage(f"{text} is no JSON")
+
+
+class _Fields:
+    """Take the fields out of an object, each with its type."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def _required(self, name: str) -> Any:
+        value = self._fields.get(name)
+        if value is None:
+            raise BadMessage(f"{name!r} is missing")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._required(name)
+        if not isinstance(value, str):
+            raise BadMessage(f"{name!r} is no text")
+        if not is_text(value):
+            raise BadMessage(f"{name!r} holds half a character")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def number(self, name: str, most: int) -> int:
+        return _number(name, self._required(name), most)
+
+    def data(self) -> bytes:
+        try:
+            return base64.b64decode(self.text("dat"), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadMessage(f"'dat' is no standard base64: {error}") from error
+
+    def twins(self, name: str) -> tuple[int, ...]:
+        value = self._required(name)
+        if not isinstance(value, list) or not value:
+            raise BadMessage(f"{name!r} must list the ids of the twins to ask")
+        if len(value) > MAX_DESTINATIONS:
+            raise BadMessage(f"{name!r} lists {len(value)} twins, {MAX_DESTINATIONS} are the most")
+        return tuple(_number(name, item, _U32) for item in value)
+
+    def address(self, name: str) -> Address:
+        try:
+            address = parse_address(self.text(name))
+        except ValueError as error:
+            raise BadMessage(f"{name!r}: {error}") from error
+        if not address.twin:
+            raise BadMessage(f"{name!r} names twin 0, which is nobody")
+        return address
+
+    def error(self, name: str) -> JsonError | None:
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise BadMessage(f"{name!r} is no object")
+        inner = _Fields(value)
+        return JsonError(inner.number("code", _U32), inner.text("message"))
+
+
+def _number(name: str, value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise BadMessage(f"{name!r} must hold whole numbers from 0 to {most}")
+    return value

@@ -1,0 +1,215 @@
+"""Send what programs push to their gateway: requests, and the answers of services.
+
+Each destination of a request gets an envelope with a uid of its own; the original gives all the
+same one. So an answer is tied to whom was asked, and a second one finds nobody waiting.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import TypeVar
+
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..errors import CANNOT_PARSE, EXPIRED, BadMessage, BusError, CallTimeout, TwinsUnavailable
+from ..session.asked_requests import Asked
+from ..session.identity_session import Endpoint, clock
+from ..session.relay_pool import Transport
+from ..wire import envelope as envelopes
+from ..wire.address import Address, put_address
+from ..wire.envelope import JSON_SCHEMA
+from ..wire.messages import Envelope
+from .backlog import Waiting
+from .json_messages import (
+    MAX_LIFE,
+    JsonError,
+    OutgoingRequest,
+    OutgoingResponse,
+    caller_of,
+    incoming_response,
+    parse_request,
+    parse_response,
+)
+from .queue_names import reply_queue
+from .redis_store import REPLY, PeerRedis, Tracked
+from .uploads import Uploads
+
+__all__ = ["Half", "Outgoing", "life_left", "undeliverable"]
+
+
+class Half:
+    """Be one direction: ``Outgoing`` or ``Incoming``.
+
+    Args:
+        endpoint: speaks for the twin.
+        transport: the relays.
+        store: the lists of programs.
+        asked: what is remembered of the requests of others.
+        uploads: takes and sends files.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        transport: Transport,
+        store: PeerRedis,
+        asked: Asked,
+        uploads: Uploads,
+    ) -> None:
+        self._endpoint = endpoint
+        self._transport = transport
+        self._store = store
+        self._asked = asked
+        self._uploads = uploads
+
+
+# Seconds to put into Redis what became of a message that has expired.
+GRACE = 60.0
+
+# Seconds between two questions to a directory of twins that is gone.
+PAUSE = 1.0
+
+_log = logger("wsmux.bus")
+
+T = TypeVar("T")
+
+
+def life_left(timestamp: int, expiration: int, now: int) -> int:
+    """Return the seconds left of what was made at a time; of one to come, all."""
+    return expiration if timestamp > now else timestamp + expiration - now
+
+
+def undeliverable(reference: str | None, code: int, text: str) -> bytes:
+    """Return what a program is told of a request that this gateway cannot send."""
+    return incoming_response(reference, b"", "", None, 0, JsonError(code, text))
+
+
+class Outgoing(Half):
+    """Make envelopes of what programs push, and send them; for the threads of a pool."""
+
+    def request(self, raw: bytes) -> None:
+        """Handle what was taken from ``msgbus.system.local``."""
+        try:
+            request = parse_request(raw)
+            queue = reply_queue(request.reply_to)
+        except (BadMessage, ValueError) as error:
+            self._refuse(raw, error)
+            return
+        life = life_left(request.timestamp, request.expiration, clock())
+        deadline = Deadline(max(0, life))
+        if self._uploads.is_ours(request.command) and life > 0:
+            tracked, errors = self._uploads.begin(request, life, deadline)
+        else:
+            tracked, errors = self._prepare(request, life, deadline)
+        told = [(queue, undeliverable(request.reference, *error)) for error in errors]
+        self._store.sending(raw, tracked, told, Deadline(max(0, life) + GRACE))
+        for each in tracked:
+            self.send(each)
+
+    def response(self, raw: bytes) -> None:
+        """Handle what was taken from ``msgbus.system.reply``."""
+        try:
+            response = parse_response(raw)
+            if response.reference is None:
+                raise BadMessage("'ref' is missing: it names the request that is answered")
+            life = life_left(response.timestamp, MAX_LIFE, clock())
+            self._answer(response, response.reference, Deadline(max(0, life)))
+        except BusError as error:
+            _log.warning("an answer of a service is dropped: %s", error)
+        self._store.done(REPLY, raw, Deadline(GRACE))
+
+    def send(self, tracked: Tracked) -> None:
+        """Hand an envelope to a relay, waiting for one while it lives; else tell who waits."""
+        envelope = envelopes.parse(tracked.signed)
+        life = envelopes.time_left(envelope, clock())
+        try:
+            if life <= 0:
+                raise CallTimeout("the request expired before it was answered")
+            self._transport.send(tracked.signed, Deadline(life), envelope.destination.twin)
+        except CallTimeout as error:
+            waiting = tracked.waiting
+            message = undeliverable(waiting.reference, EXPIRED, error.message)
+            self._store.answer(waiting, message, Deadline(GRACE))
+        except ValueError:
+            _log.info("%s is kept for the next start: the gateway is closing", tracked.waiting.uid)
+
+    def _refuse(self, raw: bytes, error: Exception) -> None:
+        """Drop a request that cannot be read, and tell its sender, if it says who that is."""
+        text = error.message if isinstance(error, BusError) else str(error)
+        _log.warning("a request of a program is dropped: %s", text)
+        told = []
+        caller = caller_of(raw)
+        if caller is not None:
+            try:
+                told = [(reply_queue(caller[0]), undeliverable(caller[1], CANNOT_PARSE, text))]
+            except ValueError:
+                _log.info("its sender cannot be told: no list may be called %r", caller[0][:80])
+        self._store.sending(raw, [], told, Deadline(GRACE))
+
+    def _prepare(
+        self, request: OutgoingRequest, life: int, deadline: Deadline
+    ) -> tuple[list[Tracked], list[JsonError]]:
+        """Return the envelopes of a request, and the errors instead of others."""
+        tracked, errors = [], []
+        for number in request.destinations:
+            try:
+                if life <= 0:
+                    raise BusError(EXPIRED, "the request had expired when it was taken")
+                tracked.append(self._envelope(request, number, life, deadline))
+            except BusError as error:
+                errors.append(JsonError(error.code, error.message))
+        return tracked, errors
+
+    def _envelope(
+        self, request: OutgoingRequest, number: int, life: int, deadline: Deadline
+    ) -> Tracked:
+        endpoint = self._endpoint
+        twin = endpoint.twin(number, deadline)
+        payload = endpoint.seal(request.data, twin, deadline)
+        made = envelopes.request(
+            str(uuid.uuid4()),
+            endpoint.address,
+            Address(number),
+            request.command,
+            clock(),
+            life,
+            plain=payload.plain,
+            cipher=payload.cipher,
+            schema=request.schema or JSON_SCHEMA,
+            tags=request.tags,
+        )
+        waiting = Waiting(made.uid, request.reference, request.reply_to, None, life)
+        return Tracked(waiting, endpoint.sign(made))
+
+    def _answer(self, response: OutgoingResponse, uid: str, deadline: Deadline) -> None:
+        endpoint, now = self._endpoint, clock()
+        source = str(response.destination)
+        asked = Envelope(uid=uid, schema=response.schema or JSON_SCHEMA)
+        put_address(asked.source, response.destination)
+        life = life_left(response.timestamp, MAX_LIFE, now)
+        if life <= 0:
+            raise BusError(EXPIRED, f"the answer to {uid} had expired when it was taken")
+        if response.error is not None:
+            code, text = response.error
+            made = envelopes.error(asked, endpoint.address, code, text, now, life)
+        else:
+            number = response.destination.twin
+            twin = self._patiently(lambda: endpoint.twin(number, deadline), deadline)
+            must = self._asked.was_encrypted(uid, source)
+            payload = endpoint.seal(response.data, twin, deadline, must=must)
+            made = envelopes.response(
+                asked, endpoint.address, now, life, plain=payload.plain, cipher=payload.cipher
+            )
+        signed = endpoint.sign(made)
+        self._asked.answered(uid, source, signed)
+        self._transport.send(signed, deadline, response.destination.twin)
+
+    def _patiently(self, look_up: Callable[[], T], deadline: Deadline) -> T:
+        """Ask again while the directory is gone: an answer cannot be asked for again."""
+        while True:
+            try:
+                return look_up()
+            except TwinsUnavailable:
+                if deadline.expired() or not self._store.pause(PAUSE):
+                    raise

@@ -1,0 +1,196 @@
+"""Take files that other twins upload, in pieces, into one directory.
+
+Unlike in the original gateway, whose remote side names the file and any twin may write into any
+upload: files get names of their own, belong to the twin and session that began them, and have a
+size that was agreed on. Size and, where the sender tells it, hash are checked at the end.
+
+Pieces of one upload are handed over in the order in which they came, by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from ...runtime.logs import logger
+from ..errors import FAILED, BusError
+from ..wire.address import Address
+from ..wire.messages import Envelope
+from .queue_names import command_queue
+
+__all__ = ["CLOSE", "NEGOTIATE", "WRITE", "Finished", "UploadReceiver"]
+
+NEGOTIATE, WRITE, CLOSE = "file.negotiate", "file.write", "file.close"
+
+# Bytes of one file, and files that are being uploaded at once, of all twins.
+MAX_SIZE = 1024 * 1024 * 1024
+MAX_OPEN = 16
+
+# Seconds without a piece after which an upload is given up.
+IDLE = 300.0
+
+# What a file is called until it is whole.
+PART = ".part"
+
+_log = logger("wsmux.bus")
+
+
+class Finished(NamedTuple):
+    """Be a file that is whole: where it lies, and the command that its sender wants called."""
+
+    path: Path
+    size: int
+    command: str | None
+
+
+class _Upload:
+    """Be a file that is being written; one thread at a time."""
+
+    def __init__(self, directory: Path, size: int, command: str | None) -> None:
+        self.path = directory / secrets.token_hex(16)
+        self.size = size
+        self.command = command
+        self.received = 0
+        self.last = time.monotonic()
+        self._hash = sha256()
+        self._part = self.path.with_suffix(PART)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._file: BinaryIO = os.fdopen(os.open(self._part, flags, 0o600), "wb")
+
+    def write(self, data: bytes) -> None:
+        if self.received + len(data) > self.size:
+            raise BusError(FAILED, f"more than the {self.size} bytes that were agreed on")
+        self._file.write(data)
+        self._hash.update(data)
+        self.received += len(data)
+        self.last = time.monotonic()
+
+    def finish(self, digest: object) -> Finished:
+        if self.received != self.size:
+            text = f"{self.received} of {self.size} bytes came: some were lost, upload again"
+            raise BusError(FAILED, text)
+        if digest is not None and digest != self._hash.hexdigest():
+            raise BusError(FAILED, "the hash is another one: pieces changed places, upload again")
+        self._file.close()
+        self._part.rename(self.path)
+        return Finished(self.path, self.size, self.command)
+
+    def discard(self) -> None:
+        self._file.close()
+        self._part.unlink(missing_ok=True)
+
+
+class UploadReceiver:
+    """Keep the uploads of other twins.
+
+    Args:
+        directory: where files go; made if need be.
+        max_size: bytes of one file.
+
+    Raises:
+        OSError: the directory cannot be used.
+    """
+
+    def __init__(self, directory: Path, max_size: int = MAX_SIZE) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in directory.glob(f"*{PART}"):
+            left.unlink()  # of a gateway that did not end by itself
+        self._directory = directory
+        self._max_size = max_size
+        self._lock = threading.Lock()
+        self._uploads: dict[tuple[str, Address], _Upload] = {}
+
+    def take(
+        self, envelope: Envelope, source: Address, payload: bytes
+    ) -> tuple[bytes, Finished | None]:
+        """Do what a request asks for; return the answer, and the file if it is whole.
+
+        Raises:
+            BusError: code 500; it cannot be done, and an upload that was begun is given up.
+        """
+        command, key = envelope.request.command, (envelope.uid, source)
+        if command == NEGOTIATE:
+            self._begin(key, _members(payload))
+            return _json({"acks": True}), None
+        with self._lock:
+            upload = self._uploads.get(key)
+        if upload is None:
+            raise BusError(FAILED, "there is no such upload of yours here: negotiate it first")
+        try:
+            if command == WRITE:
+                upload.write(payload)
+                return _json({"received": upload.received}), None
+            if command != CLOSE:
+                raise BusError(FAILED, f"uploads have no command {command[:80]!r}")
+            digest = _members(payload).get("sha256") if payload else None
+            finished = upload.finish(digest)
+        except (OSError, BusError) as error:
+            self._forget(key, upload)
+            if isinstance(error, OSError):
+                raise BusError(FAILED, f"the file cannot be written: {error.strerror}") from error
+            raise
+        with self._lock:
+            self._uploads.pop(key, None)
+        return _json({"done": True}), finished
+
+    def close(self) -> None:
+        """Give up what is not whole."""
+        with self._lock:
+            left = list(self._uploads.items())
+        for key, upload in left:
+            self._forget(key, upload)
+
+    def _begin(self, key: tuple[str, Address], members: dict[str, Any]) -> None:
+        size, command = members.get("size"), members.get("cmd")
+        if type(size) is not int or not 0 <= size <= self._max_size:
+            raise BusError(FAILED, f"'size' must be a number from 0 to {self._max_size}")
+        if command is not None:
+            if not isinstance(command, str):
+                raise BusError(FAILED, "'cmd' must be the name of a command")
+            try:
+                command_queue(command)
+            except ValueError as error:
+                raise BusError(FAILED, str(error)) from error
+        self._give_up_idle()
+        with self._lock:
+            if key in self._uploads:
+                raise BusError(FAILED, "this upload was negotiated before")
+            if len(self._uploads) >= MAX_OPEN:
+                raise BusError(FAILED, f"{MAX_OPEN} uploads are under way: try again later")
+            try:
+                self._uploads[key] = _Upload(self._directory, size, command)
+            except OSError as error:
+                raise BusError(FAILED, f"no file can be made: {error.strerror}") from error
+
+    def _give_up_idle(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            idle = [item for item in self._uploads.items() if now - item[1].last > IDLE]
+        for key, upload in idle:
+            _log.info("the upload %r of twin %s is given up: no piece came", key[0], key[1].shown())
+            self._forget(key, upload)
+
+    def _forget(self, key: tuple[str, Address], upload: _Upload) -> None:
+        with self._lock:
+            self._uploads.pop(key, None)
+        upload.discard()
+
+
+def _members(payload: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(payload.decode())
+    except (ValueError, RecursionError) as error:
+        raise BusError(FAILED, f"the payload is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BusError(FAILED, "the payload is no JSON object")
+    return value
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,144 @@
+"""Send a file to another twin: negotiate, then pieces of 512 KiB, then the end, all with one uid.
+
+A receiver of this package confirms each piece, so that a few are under way at a time, and says at
+the end whether the file is whole. The original one does not; to it everything is sent at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from ...runtime.deadline import Deadline
+from ..errors import FAILED, BusError, CallTimeout
+from ..session.identity_session import Endpoint, clock, life_until
+from ..session.relay_pool import Transport
+from ..twins.records import Twin
+from ..wire import envelope as envelopes
+from ..wire.address import Address
+from .json_messages import JsonError
+from .upload_receiver import CLOSE, MAX_SIZE, WRITE
+
+__all__ = ["SendJob", "open_file"]
+
+CHUNK = 512 * 1024
+
+# Bytes that a receiver who confirms has not confirmed.
+WINDOW = 8 * CHUNK
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file that may be uploaded: a regular one of at most ``MAX_SIZE`` bytes.
+
+    Raises:
+        BusError: code 500; it is none.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+    except (OSError, ValueError) as error:
+        raise BusError(FAILED, f"the file cannot be read: {error}") from error
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_SIZE:
+        os.close(fd)
+        raise BusError(FAILED, f"{path!r} is no regular file of at most {MAX_SIZE} bytes")
+    return os.fdopen(fd, "rb")
+
+
+class SendJob:
+    """Send one file; its thread calls ``run``, and others tell it what the receiver says."""
+
+    def __init__(
+        self, endpoint: Endpoint, transport: Transport, uid: str, twin: Twin, path: Path, life: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._transport = transport
+        self._uid = uid
+        self._twin = twin
+        self._path = path
+        self._deadline = Deadline(life)
+        self._condition = threading.Condition()
+        self._acks = False
+        self._received = 0
+        self._done = False
+        self._error: BusError | None = None
+        self.started = False
+
+    def tell(self, payload: bytes, error: JsonError | None) -> None:
+        """Note what the receiver says."""
+        with self._condition:
+            if error is not None:
+                self._error = BusError(error.code, error.message, twin=self._twin.id)
+            elif payload:
+                self._note_locked(payload)
+            self._condition.notify_all()
+
+    def unanswered(self) -> bool:
+        """Tell whether the other side let the time pass without a word."""
+        return not self.started and self._deadline.expired()
+
+    def stop(self) -> None:
+        """End it: the gateway closes."""
+        self.tell(b"", JsonError(FAILED, "the gateway was closed: upload again"))
+
+    def run(self) -> None:
+        """Send the file; returns when the receiver has it, as far as it says so.
+
+        Raises:
+            BusError: it has not. CallTimeout: time is up.
+        """
+        sent, digest = 0, sha256()
+        with open_file(str(self._path)) as file:
+            while chunk := file.read(CHUNK):
+                self._wait(partial(self._has_room, sent))
+                self._send(WRITE, chunk)
+                sent += len(chunk)
+                digest.update(chunk)
+        self._send(CLOSE, json.dumps({"size": sent, "sha256": digest.hexdigest()}).encode())
+        self._wait(lambda: self._done)
+
+    def _has_room(self, sent: int) -> bool:
+        return sent - self._received <= WINDOW - CHUNK
+
+    def _note_locked(self, payload: bytes) -> None:
+        try:
+            said = json.loads(payload.decode())
+        except (ValueError, RecursionError):
+            return  # an original receiver may say anything
+        if isinstance(said, dict):
+            self._acks = self._acks or said.get("acks") is True
+            self._done = self._done or said.get("done") is True
+            if type(said.get("received")) is int:
+                self._received = max(self._received, said["received"])
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        """Wait for a receiver who confirms; raise what it complains of."""
+        with self._condition:
+            while self._error is None and self._acks and not ready():
+                if self._deadline.expired():
+                    raise CallTimeout("the upload was not confirmed in time", self._twin.id)
+                self._condition.wait(self._deadline.remaining())
+            if self._error is not None:
+                raise self._error
+
+    def _send(self, command: str, data: bytes) -> None:
+        endpoint, left = self._endpoint, self._deadline.remaining()
+        assert left is not None
+        payload = endpoint.seal(data, self._twin, self._deadline)
+        made = envelopes.request(
+            self._uid,
+            endpoint.address,
+            Address(self._twin.id),
+            command,
+            clock(),
+            life_until(left),
+            plain=payload.plain,
+            cipher=payload.cipher,
+        )
+        self._transport.send(endpoint.sign(made), self._deadline, self._twin.id)

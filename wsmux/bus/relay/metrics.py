@@ -1,0 +1,128 @@
+"""Count what a relay does, under the known relay's names.
+
+What it calls ``relay_message_rx`` and the like are counters without the ending ``_total``, which
+the library adds to every counter: here they are gauges that only rise. ``events_listener_*`` and
+``rmb_cache_flushes_total`` are left out: no chain's events are listened to, so that nothing flushes
+the cache. ``relay_message_refused_total`` is an addition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from ...runtime.hints import how_to_install
+
+try:
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        ProcessCollector,
+        generate_latest,
+    )
+except ImportError as error:  # pragma: no cover - the tests need it
+    raise ImportError(f"wsmux.bus needs prometheus-client: {how_to_install('bus')}") from error
+
+__all__ = ["CONTENT_TYPE", "RelayMetrics", "Tally"]
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+EVICTIONS = ("closed", "back_pressure_timeout", "cancelled")
+
+# There is one thread a connection; the label is kept for dashboards.
+WORKER = "0"
+
+
+class Tally:
+    """Count the messages of one connection; each number has one thread, or lock, that raises it.
+
+    The library's own counters take 2 us each time, and four of them count a message.
+    """
+
+    __slots__ = ("rx", "rx_bytes", "tx", "tx_bytes")
+
+    def __init__(self) -> None:
+        self.rx = self.rx_bytes = self.tx = self.tx_bytes = 0
+
+
+_COUNTED = (
+    ("relay_message_rx", "envelopes received", "rx"),
+    ("relay_message_tx", "envelopes handed to connections", "tx"),
+    ("relay_message_rx_bytes", "bytes of those received", "rx_bytes"),
+    ("relay_message_tx_bytes", "bytes of those handed over", "tx_bytes"),
+)
+
+
+class RelayMetrics:
+    """Hold the numbers of one relay in a registry of its own. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._connections = Gauge(
+            "relay_worker_connections", "connections at the moment", ["worker"], registry=registry
+        )
+        self._lock = threading.Lock()
+        self._tallies: set[Tally] = set()
+        self._past = Tally()  # of connections that have ended
+        for name, shown, field in _COUNTED:
+            Gauge(name, shown, registry=registry).set_function(partial(self._sum, field))
+        self._evictions = Counter(
+            "relay_session_evictions", "connections that ended", ["reason"], registry=registry
+        )
+        self._refused = Counter(
+            "relay_message_refused", "envelopes that went no further", ["reason"], registry=registry
+        )
+        self._federated = Gauge(
+            "federation_message_success", "envelopes a relay took", ["relay"], registry=registry
+        )
+        self._not_federated = Gauge(
+            "federation_message_error",
+            "envelopes a relay did not take",
+            ["relay"],
+            registry=registry,
+        )
+        for reason in EVICTIONS:
+            self._evictions.labels(reason)
+        ProcessCollector(registry=registry)
+
+    def text(self) -> bytes:
+        """Return the numbers in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def watch_cache(self, misses: Callable[[], float], entries: Callable[[], float]) -> None:
+        """Show a cache of twins, which is asked when the numbers are."""
+        for name, shown, ask in (
+            ("rmb_cache_misses_total", "look-ups that went to the directory", misses),
+            ("rmb_cache_entries", "twins in the cache", entries),
+        ):
+            Gauge(name, shown, registry=self._registry).set_function(ask)
+
+    def refused(self, reason: str) -> None:
+        """Count an envelope that went no further; ``reason`` is one of a few texts."""
+        self._refused.labels(reason).inc()
+
+    def connected(self, tally: Tally) -> None:
+        """Count a connection that begins, whose messages are counted in ``tally``."""
+        self._connections.labels(WORKER).inc()
+        with self._lock:
+            self._tallies.add(tally)
+
+    def ended(self, tally: Tally, reason: str) -> None:
+        """Count a connection that has ended, for one of ``EVICTIONS``."""
+        self._connections.labels(WORKER).dec()
+        self._evictions.labels(reason).inc()
+        with self._lock:
+            self._tallies.discard(tally)
+            for field in Tally.__slots__:
+                setattr(self._past, field, getattr(self._past, field) + getattr(tally, field))
+
+    def _sum(self, field: str) -> float:
+        with self._lock:
+            return float(sum(getattr(each, field) for each in (self._past, *self._tallies)))
+
+    def federated(self, domain: str, done: bool) -> None:
+        """Count an envelope that another relay took, or did not."""
+        (self._federated if done else self._not_federated).labels(domain).inc()

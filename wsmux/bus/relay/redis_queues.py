@@ -1,0 +1,242 @@
+"""Keep the queues of sessions in Redis streams, which known relays can share.
+
+Keys, fields and bounds are the known relay's: ``stream:TWIN[:SESSION]`` with the envelope in field
+``_``, about 10,000 entries, dropped an hour after the last one was added. What was delivered is
+deleted; what was not is read again by the session's next mailbox, here or at another relay.
+
+Threads and locks. ``put`` is one round trip of the calling thread. A reader thread waits for the
+streams of up to ``EACH`` mailboxes at once and fills their buffers; a mailbox whose buffer is full
+is left out until there is room. One writer thread deletes what was acknowledged, in batches, and
+rings readers that wait in Redis while something has changed: each has a stream of its own for that,
+under ``wsmux:bell:``, which expires. One lock guards all state; there is no I/O under it, and no
+session is woken under it.
+
+When Redis fails, readers and the writer try again, after pauses that grow, and go on where they
+were; ``put`` does so until its deadline. A key that is no stream fails what names it, so readers
+set its session aside, look at it now and then, and go on with the others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import fork
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..wire.address import Address
+from .queues import LIFE, MAX_QUEUED, Entry, Mailbox, QueueUnavailable, SessionQueues
+from .redis_client import FAILURES, cause, explain, is_wrong_type
+from .redis_io import FIELD, Id, Pause, Reader, Writer, parse_id
+
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["RedisQueues"]
+
+# Mailboxes of one reader. The known relay has 1000; each wait names the stream of every one.
+EACH = 256
+
+# Entries that a mailbox holds before it is left out, and below which it is read again.
+FULL, LOW = 64, 16
+
+_log = logger("wsmux.bus")
+
+
+class RedisQueues(SessionQueues):
+    """Keep the queues in Redis; see the module.
+
+    Args:
+        client: made by ``redis_client``; it is the queues' then.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._mailboxes: dict[Address, _RedisMailbox] = {}
+        self._readers: list[Reader] = []
+        self._failure: str | None = None
+        self._is_copy = False  # of a forked child
+        self._closing = threading.Event()
+        self._writer = Writer(client, self._lock, self._report)
+        fork.register(self)
+
+    def __repr__(self) -> str:
+        return f"<RedisQueues sessions={len(self._mailboxes)} readers={len(self._readers)}>"
+
+    def forked(self) -> None:
+        """See ``runtime.fork``."""
+        self._is_copy = True
+        self._lock = threading.Lock()
+        self._mailboxes.clear()
+        self._closing = threading.Event()
+        self._closing.set()
+
+    def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+        """Return the mailbox of a session; what it holds is read in the background."""
+        with self._lock:
+            mailbox = _RedisMailbox(self, address, wake)
+            if self._closing.is_set():
+                return mailbox
+            before = self._mailboxes.get(address)
+            if before is not None:
+                before.end_locked()
+            self._mailboxes[address] = mailbox
+            mailbox.begin_locked(self._reader_locked())
+        return mailbox
+
+    def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
+        """Add an envelope to a stream; Redis drops it after ``LIFE``, whatever its own time."""
+        pause = Pause()
+        while True:
+            if self._closing.is_set():
+                raise QueueUnavailable("the queues are closed")
+            try:
+                added = self._add(address.stream_key(), data)
+                break
+            except FAILURES as error:
+                if is_wrong_type(error):  # for this session alone
+                    text = f"nothing can wait for {address.shown()}: {cause(error)}"
+                    raise QueueUnavailable(text) from error
+                self._report(error)
+                seconds, left = pause.next(), deadline.remaining()
+                if left is not None and left <= seconds:
+                    raise QueueUnavailable(explain(error)) from error
+                self._closing.wait(seconds)
+        self._report(None)
+        with self._lock:
+            mailbox = self._mailboxes.get(address)
+            if mailbox is not None:
+                mailbox.last_put = max(mailbox.last_put, added)
+
+    def trouble(self) -> str | None:
+        """Return why Redis last failed, if it has not answered since."""
+        return self._failure
+
+    def close(self, deadline: Deadline) -> None:
+        """Delete what was acknowledged, end the threads, and disconnect."""
+        if self._is_copy:
+            return
+        self._closing.set()
+        with self._lock:
+            for mailbox in list(self._mailboxes.values()):
+                mailbox.end_locked()
+            self._mailboxes.clear()
+            readers = list(self._readers)
+            for reader in readers:
+                reader.close_locked()
+        self._writer.close(deadline)
+        for reader in readers:
+            reader.join(deadline)
+        self._client.close()
+
+    def _add(self, key: str, data: bytes) -> Id:
+        pipeline: Any = self._client.pipeline(transaction=True)
+        pipeline.xadd(key, {FIELD: data}, maxlen=MAX_QUEUED, approximate=True)
+        pipeline.expire(key, LIFE)
+        return parse_id(pipeline.execute()[0])
+
+    def _reader_locked(self) -> Reader:
+        """Return a reader with room for one more mailbox."""
+        for reader in self._readers:
+            if len(reader) < EACH:
+                return reader
+        number = len(self._readers) + 1
+        reader = Reader(self._client, self._lock, self._writer, self._report, number)
+        self._readers.append(reader)
+        return reader
+
+    def _report(self, error: Exception | None) -> None:
+        """Note a failure, or that there is none any more; log the first of a row."""
+        before, self._failure = self._failure, None if error is None else explain(error)
+        if error is not None and before is None:
+            _log.warning("the queues of sessions have to wait: %s", self._failure)
+        elif error is None and before is not None:
+            _log.warning("the queues of sessions go on")
+
+    # For mailboxes
+
+    def _forget(self, mailbox: _RedisMailbox) -> None:
+        with self._lock:
+            mailbox.end_locked()
+            if self._mailboxes.get(mailbox.address) is mailbox:
+                del self._mailboxes[mailbox.address]
+
+    def _delivered(self, mailbox: _RedisMailbox, ids: Iterable[str]) -> None:
+        done = {each.encode() for each in ids}
+        with self._lock:
+            self._writer.delete_locked(mailbox.key, done)
+            current = self._mailboxes.get(mailbox.address)
+            if current is not None and current is not mailbox:
+                current.drop_locked(done)
+
+
+class _RedisMailbox(Mailbox):
+    """Hand out one stream; the lock is the queues'.
+
+    Attributes:
+        key: of the stream.
+        last_read, last_put: the newest entry that was read, and that this process has put.
+        full: whether the buffer is, so that the stream is not read.
+    """
+
+    def __init__(self, queues: RedisQueues, address: Address, wake: Callable[[], None]) -> None:
+        self.address = address
+        self.key = address.stream_key().encode()
+        self.wake = wake
+        self.last_read: Id = (0, 0)
+        self.last_put: Id = (0, 0)
+        self.full = False
+        self._queues = queues
+        self._reader: Reader | None = None  # before the beginning, and after the end
+        self._buffer: deque[Entry] = deque()
+
+    def take(self, limit: int) -> list[Entry]:
+        with self._queues._lock:
+            buffer = self._buffer
+            taken = [buffer.popleft() for _ in range(min(limit, len(buffer)))]
+            if self.full and len(buffer) < LOW and self._reader is not None:
+                self.full = False
+                self._reader.hurry_locked(self)
+        return taken
+
+    def waiting(self) -> bool:
+        with self._queues._lock:
+            return self._reader is not None and (
+                bool(self._buffer)
+                or self.full
+                or self.last_put > self.last_read
+                or self._reader.is_behind_locked(self)
+            )
+
+    def ack(self, ids: Iterable[str]) -> None:
+        self._queues._delivered(self, ids)
+
+    def close(self) -> None:
+        self._queues._forget(self)
+
+    # For the queues and the reader, with the lock held
+
+    def begin_locked(self, reader: Reader) -> None:
+        """Have a reader fill the buffer."""
+        self._reader = reader
+        reader.add_locked(self)
+
+    def end_locked(self) -> None:
+        """Hand out nothing more."""
+        if self._reader is not None:
+            self._reader.remove_locked(self)
+            self._reader = None
+            self._buffer.clear()
+
+    def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
+        """Take what was read, in order."""
+        for number, data in entries:
+            self._buffer.append(Entry("{}-{}".format(*number), data))
+        self.full = len(self._buffer) >= FULL
+
+    def drop_locked(self, ids: set[bytes]) -> None:
+        """Forget entries that an earlier mailbox has delivered after all."""
+        self._buffer = deque(entry for entry in self._buffer if entry.id.encode() not in ids)

@@ -1,0 +1,290 @@
+"""Hand envelopes to connected twins, at the pace of each. Threads and locks: see ``relay``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from ...exceptions import ConnectionClosed, ForkedError
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..errors import BadMessage
+from ..session.link import EVICTED, TAKEN_OVER, Link
+from ..wire.address import Address
+from ..wire.envelope import Kind, kind_of, parse, time_left
+from ..wire.messages import Envelope
+from .metrics import RelayMetrics, Tally
+from .queues import Entry, QueueUnavailable, SessionQueues
+
+__all__ = ["PUT_TIME", "Session", "Sessions"]
+
+# Seconds without room after which a connection is ended. As the known relay.
+STUCK_LIMIT = 60.0
+
+# Seconds to get an envelope into a queue before its sender is told that it is lost.
+PUT_TIME = 5.0
+
+# Seconds after which it is looked again whether the socket has taken what must be acknowledged.
+ACK_PAUSE = 0.02
+
+# Entries taken from a queue at once, and handed over before the connection is read again.
+TAKEN, TURN = 64, 256
+
+# What the metrics call an end, by the code of the link.
+_REASONS = {EVICTED: "back_pressure_timeout", TAKEN_OVER: "cancelled"}
+
+_log = logger("wsmux.bus")
+
+
+class _Handed(NamedTuple):
+    """Remember an envelope that the socket may not have taken; ``entry`` is "" for a direct one."""
+
+    ticket: int
+    data: bytes
+    expires_at: int
+    entry: str
+
+
+class Session:
+    """Be one connection of a twin.
+
+    Args:
+        address: whose it is.
+        link: its connection; the session asks it for batches, and reads none.
+        queues: where envelopes wait.
+        tally: what counts those handed over.
+        stuck_limit: seconds without room after which it is evicted.
+
+    Attributes:
+        address, link, tally: as given.
+        penalty: seconds for which its last message, above the limit, has held it up; the thread
+            that reads it has them.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        link: Link,
+        queues: SessionQueues,
+        tally: Tally,
+        stuck_limit: float,
+    ) -> None:
+        self.address = address
+        self.link = link
+        self._queues = queues
+        self.tally = tally
+        self.penalty = 0.0
+        self._stuck_limit = stuck_limit
+        self._lock = threading.Lock()
+        self._putting = 0  # threads on their way into the queue
+        self._taken: deque[Entry] = deque()  # from the mailbox, not handed over yet
+        self._unsent: deque[_Handed] = deque()
+        self._stuck_since: float | None = None
+        self._over = False
+        self._mailbox = queues.open(address, link.wake)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.address} over {self.link.name}>"
+
+    # Any thread
+
+    def deliver(self, data: bytes, expires_at: int) -> None:
+        """Hand an envelope over, or queue it behind what waits; blocks only as the queue does.
+
+        Raises:
+            QueueUnavailable: it went neither way.
+        """
+        with self._lock:
+            direct = not (self._over or self._putting or self._waiting_locked())
+            if direct and self._hand_locked(data, expires_at, ""):
+                return
+            self._putting += 1
+        try:
+            self._queues.put(self.address, data, expires_at, Deadline(PUT_TIME))
+        finally:
+            with self._lock:
+                self._putting -= 1
+
+    def stuck(self) -> bool:
+        """Tell whether the connection has no room."""
+        return self._stuck_since is not None
+
+    # The connection's thread
+
+    def drain(self, now: float) -> list[Envelope]:
+        """Hand over what waits, acknowledge what is out, and set the timer for the rest.
+
+        Args:
+            now: by the monotonic clock.
+
+        Returns:
+            Envelopes that ran out in the queue; their requesters are to be told. Pongs, which have
+            the time of their ping, do not count: a twin's clock may be wrong.
+        """
+        expired: list[Envelope] = []
+        with self._lock:
+            done = self._hand_waiting_locked(expired)
+            done += self._settle_locked()
+            if not self._waiting_locked():
+                self._stuck_since = None  # what it had no room for went elsewhere
+            due = self._due_locked()
+        if done:
+            self._mailbox.ack(done)
+        if due is not None and now >= due and self.stuck():
+            seconds = f"{self._stuck_limit:.0f} s"
+            self.link.fail(EVICTED, f"the connection took no message for {seconds}; read faster")
+        self.link.set_timer(due)
+        return expired
+
+    def end(self) -> None:
+        """Put what the socket did not take back into the queue; the link has ended."""
+        with self._lock:
+            self._over = True
+            done = self._settle_locked()
+            left = [each for each in self._unsent if not each.entry]
+            self._unsent.clear()
+            self._taken.clear()
+        self._mailbox.ack(done)
+        self._mailbox.close()
+        for each in left:
+            try:
+                self._queues.put(self.address, each.data, each.expires_at, Deadline(PUT_TIME))
+            except QueueUnavailable as error:
+                _log.warning("an envelope for %s is lost: %s", self.address.shown(), error)
+
+    # With the lock held
+
+    def _waiting_locked(self) -> bool:
+        return bool(self._taken) or self._mailbox.waiting()
+
+    def _hand_locked(self, data: bytes, expires_at: int, entry: str) -> bool:
+        """Queue an envelope for the socket; false if there is no room, or no connection."""
+        try:
+            ticket = self.link.send_nowait(data)
+        except (ConnectionClosed, ForkedError):
+            return False
+        if not ticket:
+            if self._stuck_since is None:
+                self._stuck_since = time.monotonic()
+            self.link.ask_room()
+            return False
+        self._stuck_since = None
+        self.tally.tx += 1
+        self.tally.tx_bytes += len(data)
+        if entry or self.link.sent < ticket:
+            self._unsent.append(_Handed(ticket, data, expires_at, entry))
+            if not entry and len(self._unsent) > TURN:
+                self._settle_direct_locked()
+        return True
+
+    def _hand_waiting_locked(self, expired: list[Envelope]) -> list[str]:
+        """Hand over entries of the queue; return the ids of those that nobody is to have."""
+        dropped: list[str] = []
+        now = int(time.time())
+        for _ in range(TURN):
+            if not self._taken:
+                self._taken.extend(self._mailbox.take(TAKEN))
+            if not self._taken:
+                break
+            entry = self._taken[0]
+            try:
+                envelope = parse(entry.data)
+            except BadMessage as error:
+                _log.warning(
+                    "an entry in the queue of %s is dropped: %s", self.address.shown(), error
+                )
+                dropped.append(entry.id)
+            else:
+                if time_left(envelope, now) <= 0 and kind_of(envelope) is not Kind.PONG:
+                    expired.append(envelope)
+                    dropped.append(entry.id)
+                elif not self._hand_locked(entry.data, 0, entry.id):
+                    break
+            self._taken.popleft()
+        else:
+            self.link.wake()  # more may be waiting; the connection is read in between
+        return dropped
+
+    def _settle_locked(self) -> list[str]:
+        """Forget what the socket has taken; return the ids to acknowledge."""
+        sent, done = self.link.sent, list[str]()
+        while self._unsent and self._unsent[0].ticket <= sent:
+            entry = self._unsent.popleft().entry
+            if entry:
+                done.append(entry)
+        return done
+
+    def _settle_direct_locked(self) -> None:
+        """Forget direct envelopes that the socket has taken, up to the first from the queue."""
+        sent = self.link.sent
+        while self._unsent and self._unsent[0].ticket <= sent and not self._unsent[0].entry:
+            self._unsent.popleft()
+
+    def _due_locked(self) -> float | None:
+        """Return when to look again, by the monotonic clock."""
+        if self._stuck_since is not None:
+            return self._stuck_since + self._stuck_limit
+        if any(each.entry for each in self._unsent):
+            return time.monotonic() + ACK_PAUSE
+        return None
+
+
+class Sessions:
+    """Know the connected sessions; a later connection of an address takes over from an earlier.
+
+    Args:
+        queues: where envelopes wait.
+        metrics: what counts them, and the connections.
+        stuck_limit: seconds without room after which a connection is ended.
+    """
+
+    def __init__(
+        self, queues: SessionQueues, metrics: RelayMetrics, stuck_limit: float = STUCK_LIMIT
+    ) -> None:
+        self._queues = queues
+        self._metrics = metrics
+        self._stuck_limit = stuck_limit
+        self._lock = threading.Lock()
+        self._sessions: dict[Address, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def forked(self) -> None:
+        """Start over in a forked child."""
+        self._lock = threading.Lock()
+        self._sessions.clear()
+
+    def get(self, address: Address) -> Session | None:
+        """Return the session that is connected under an address."""
+        return self._sessions.get(address)
+
+    def all(self) -> list[Session]:
+        """Return every session."""
+        with self._lock:
+            return list(self._sessions.values())
+
+    def add(self, address: Address, link: Link) -> Session:
+        """Return a session that has the address from now on; the one before is ended with 4001."""
+        tally = Tally()
+        with self._lock:  # the later mailbox and the later session must be the same
+            before = self._sessions.get(address)
+            session = Session(address, link, self._queues, tally, self._stuck_limit)
+            self._sessions[address] = session
+        self._metrics.connected(tally)
+        if before is not None:
+            text = f"another connection took over the session {address}"
+            before.link.fail(TAKEN_OVER, text)
+        return session
+
+    def remove(self, session: Session) -> None:
+        """End a session whose link has ended; one that took over from it stays."""
+        with self._lock:
+            if self._sessions.get(session.address) is session:
+                del self._sessions[session.address]
+        session.end()
+        error = session.link.error
+        code = error.code if isinstance(error, ConnectionClosed) else 0
+        self._metrics.ended(session.tally, _REASONS.get(code, "closed"))

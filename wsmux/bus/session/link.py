@@ -1,0 +1,343 @@
+"""Carry envelopes over one WebSocket: the wire between a twin and a relay.
+
+Each envelope is one binary message; there is no subprotocol. The token is the whole query string.
+
+Threads and locks: the channel's (see ``channel``). The one thread that iterates ``batches`` or
+``messages`` is the link's I/O thread; it must keep iterating for pings to be answered and for the
+close to end. Every other method may be called from any thread, the I/O thread among them, but for
+``send`` and ``close``, which wait for that thread and must not be called in it.
+
+What is queued for the socket is bounded by bytes, 256 KiB and one message, where the real relay
+counts 256 messages: envelopes of 16 MiB would take 4 GiB of that.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from typing import Any
+from urllib.parse import urlsplit
+
+from ...config import Config
+from ...exceptions import HandshakeError, WsmuxError, closed_error
+from ...handshake.websocket_client import shake_hands
+from ...protocols.base import Role
+from ...protocols.framing import Kind
+from ...protocols.websocket import WebSocketFraming
+from ...runtime.deadline import Deadline
+from ...runtime.hints import check_characters, wrong_url
+from ...runtime.parking import Bell, Waiter, wake
+from ...transport.message_transport import hang_up, message_channel
+from ..wire.envelope import MAX_ENVELOPE
+
+__all__ = [
+    "BAD_ENVELOPE",
+    "EVICTED",
+    "GOING_AWAY",
+    "NORMAL",
+    "NOT_BINARY",
+    "TAKEN_OVER",
+    "Link",
+    "dial",
+]
+
+# Close codes (RFC 6455 section 7.4.1); 4001 is from the range for private use.
+NORMAL, GOING_AWAY, NOT_BINARY, BAD_ENVELOPE, EVICTED, TAKEN_OVER = (
+    1000,
+    1001,
+    1003,
+    1007,
+    1013,
+    4001,
+)
+
+# Seconds without a byte after which a client pings, and further ones after which it gives up: 40
+# in all, as the published peers.
+PING_INTERVAL = PING_TIMEOUT = 20.0
+
+# Seconds for the closing handshake, unless a caller has more time.
+CLOSE_TIMEOUT = 2.0
+
+# Makes a token for one connection; each is used once.
+TokenMaker = Callable[[], str]
+
+
+class _Room(Waiter):
+    """Stand where a thread that waits for room would; wakes the I/O thread instead."""
+
+    __slots__ = ("_wake",)
+
+    def __init__(self, wake_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake_up
+
+    def collect(self, wakes: list[Bell]) -> None:
+        self._wake()
+
+    def rouse(self, wakes: list[Bell]) -> None:
+        self._wake()
+
+
+class Link:
+    """Carry envelopes over one socket whose handshake is done; see the module for the threads.
+
+    A client pings after 20 s of silence and gives the relay up after 40 s. A relay only answers.
+
+    Args:
+        sock: the socket, which is the link's then.
+        role: which end this is; the client masks.
+        max_message: bytes of the longest message taken; ``send`` takes no longer one, either.
+        ping_interval, ping_timeout: seconds, for a client; see ``PING_INTERVAL``.
+
+    Raises:
+        OSError: the system has no descriptor to give; the socket is closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        role: Role,
+        *,
+        max_message: int = MAX_ENVELOPE,
+        ping_interval: float | None = PING_INTERVAL,
+        ping_timeout: float | None = PING_TIMEOUT,
+    ) -> None:
+        pings = role is Role.CLIENT
+        self._max_message = max_message
+        self._channel = message_channel(
+            sock,
+            WebSocketFraming(role, max_message),
+            role,
+            close_timeout=CLOSE_TIMEOUT,
+            ping_interval=ping_interval if pings else None,
+            ping_timeout=ping_timeout if pings else None,
+        )
+        self._room = _Room(self._channel.wake)
+
+    def __repr__(self) -> str:
+        state = "open" if self.error is None else f"ended: {self.error}"
+        return f"<Link {self.name} {state}>"
+
+    @property
+    def name(self) -> str:
+        """The channel's name, for logs and threads."""
+        return self._channel.name
+
+    @property
+    def error(self) -> WsmuxError | None:
+        """What ended the link, or is ending it; ``None`` while it lives. The first cause stays."""
+        return self._channel.error
+
+    @property
+    def now(self) -> float:
+        """When the I/O thread last woke, by the monotonic clock; for that thread."""
+        return self._channel.now
+
+    @property
+    def sent(self) -> int:
+        """The ticket of the last message known to be with the socket; it may lag behind."""
+        return self._channel.queue.sent
+
+    # Any thread
+
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        """Queue one message, waiting for room; when it raises, nothing of it was sent.
+
+        What the socket does not take at once, the I/O thread sends.
+
+        Raises:
+            ValueError: it is longer than ``max_message``. TimeoutError: no room in time.
+            ConnectionClosed: the link has ended. ForkedError: in a forked child.
+        """
+        self._check_size(data)
+        channel, waiter, waited = self._channel, Waiter(), False
+        try:
+            with channel.mutex:
+                channel.check_locked()
+                while not channel.queue.has_room_locked(waited):
+                    if deadline.expired():
+                        raise TimeoutError(f"{self.name} had no room in time; nothing was sent")
+                    waited = True
+                    channel.queue.wait_room_locked(waiter, deadline)
+                    channel.check_locked()
+                channel.queue.add_data_locked([(b"", data)])
+                waited = False
+        finally:
+            if waited:
+                channel.wake()  # the turn was not used: it is passed on
+        channel.flush()
+
+    def send_nowait(self, data: bytes) -> int:
+        """Queue one message if there is room, without waiting.
+
+        Returns:
+            Its ticket, from 1 up: the message is with the socket once ``sent`` has reached it. 0
+            when there is no room: the peer is slow.
+
+        Raises:
+            ValueError: it is longer than ``max_message``.
+            ConnectionClosed: the link has ended. ForkedError: in a forked child.
+        """
+        self._check_size(data)
+        channel = self._channel
+        with channel.mutex:
+            channel.check_locked()
+            if not channel.queue.has_room_locked(waited=False):
+                return 0
+            ticket = channel.queue.add_data_locked([(b"", data)])
+        channel.flush()
+        return ticket
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self._max_message:
+            text = f"an envelope of {len(data)} bytes is above the limit of {self._max_message}"
+            raise ValueError(text)
+
+    def ask_room(self) -> None:
+        """Have the I/O thread yield a batch when the queue has room again."""
+        with self._channel.mutex:
+            if not self._channel.queue.has_room_locked(waited=True):
+                self._channel.queue.ask_room_locked(self._room)
+                return
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the I/O thread yield a batch, even an empty one; waits for nothing."""
+        self._channel.wake()
+
+    def hang_up(self, code: int = NORMAL, reason: str = "") -> None:
+        """Begin to close behind what is queued; returns at once. The first cause stays."""
+        hang_up(self._channel, code, reason)
+
+    def fail(self, code: int, reason: str) -> None:
+        """End for a failure: what is queued is dropped, the code goes out; returns at once."""
+        wakes: list[Bell] = []
+        with self._channel.mutex:
+            self._channel.fail_locked(closed_error(code, reason, "local"))
+            self._channel.rouse_locked(wakes)
+        wake(wakes)
+        self._channel.flush()
+        self.wake()
+
+    def close(self, code: int, reason: str, deadline: Deadline) -> None:
+        """Send what is queued and a Close, and wait for the peer's part; never longer than told."""
+        self._channel.close(code, reason, deadline)
+
+    def abort(self) -> None:
+        """Cut the connection without a Close; the I/O thread ends soon."""
+        self._channel.abort()
+
+    def discard(self) -> None:
+        """Cut it and close the socket: for a link that nobody runs, or whose iteration ended."""
+        self._channel.discard()
+
+    def wait_finished(self, deadline: Deadline) -> bool:
+        """Wait until the I/O thread has closed the socket; false when time is up."""
+        return self._channel.wait_finished(deadline.remaining())
+
+    # The I/O thread
+
+    def set_timer(self, due: float | None) -> None:
+        """Have a batch, even an empty one, at a time of the monotonic clock."""
+        self._channel.set_owner_timer(due)
+
+    def batches(self) -> Generator[list[bytes]]:
+        """Run the link; yield the messages that came, in order.
+
+        A batch may be empty: after ``wake``, at the time of ``set_timer``, when ``ask_room`` found
+        room, and now and then. A text message ends the link with 1003, one above the limit with
+        1009. The iteration ends when the socket is closed; ``error`` says why. Closing the
+        generator cuts the link.
+        """
+        channel, wakes = self._channel, list[Bell]()
+        batches = channel.batches()
+        try:
+            for received in batches:
+                ended = channel.error is not None
+                if ended:  # what still comes is for nobody, and who waits must hear of it
+                    with channel.mutex:
+                        channel.rouse_locked(wakes)
+                    wake(wakes)
+                    continue
+                count = next((n for n, (kind, _) in enumerate(received) if kind is Kind.TEXT), None)
+                yield [bytes(data) for _, data in received[:count]]
+                if count is not None:
+                    self.fail(NOT_BINARY, "a text message; envelopes are binary messages")
+        finally:
+            batches.close()
+            self.discard()  # for batches that were never begun
+            with channel.mutex:
+                channel.rouse_locked(wakes)
+            wake(wakes)
+
+    def messages(self) -> Generator[bytes]:
+        """Run the link as ``batches`` does; yield one message after the other."""
+        batches = self.batches()
+        try:
+            for batch in batches:
+                for data in batch:
+                    if self.error is not None:
+                        break
+                    yield data
+        finally:
+            batches.close()
+
+
+def dial(
+    url: str,
+    make_token: TokenMaker,
+    deadline: Deadline,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    options: dict[str, Any] | None = None,
+    **link: Any,
+) -> Link:
+    """Connect to a relay and return the link; the caller runs it.
+
+    Args:
+        url: ``ws://`` or ``wss://``, without a query, which is the token's place.
+        make_token: called once, in this thread.
+        ssl_context: how to do TLS, for ``wss``.
+        options: what websocket-client takes, proxies among them; see ``wsmux.connect``.
+        link: what ``Link`` takes.
+
+    Raises:
+        ValueError: the address is no such URL.
+        HandshakeError: the relay refused; ``status`` and the text tell why. It never shows the
+            token. TimeoutError: it took too long. OSError: no connection came about.
+    """
+    parts = urlsplit(url)
+    shown = parts._replace(query="").geturl()
+    check_characters(url, shown)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(wrong_url(shown, "ws", "wss"))
+    if parts.query or parts.fragment:
+        raise ValueError(f"{shown!r} must have no query and no fragment: the token goes there")
+    more = dict(options or {})
+    if ssl_context is not None:
+        more["sslopt"] = {**more.get("sslopt", {}), "context": ssl_context}
+    token = make_token()
+    try:
+        sock, _ = shake_hands(
+            f"{url}?{token}",
+            subprotocols=(),
+            headers=None,
+            deadline=deadline,
+            max_size=Config().max_handshake_size,
+            options=more,
+        )
+    # The texts hold the address, and the causes may.
+    except HandshakeError as error:
+        raise HandshakeError(_hidden(error, token), error.status) from None
+    except TimeoutError as error:
+        raise TimeoutError(_hidden(error, token)) from None
+    except OSError as error:
+        if token not in str(error):
+            raise
+        raise OSError(error.errno, _hidden(error.strerror, token)) from None
+    return Link(sock, Role.CLIENT, **link)
+
+
+def _hidden(error: object, token: str) -> str:
+    return str(error).replace(f"?{token}", "").replace(token, "...")

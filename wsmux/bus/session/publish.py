@@ -1,0 +1,71 @@
+"""Bring the record of the own twin up to date: its key for encryption and its relays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ..errors import BusError
+from ..twins.records import TwinDirectory, twin_record
+from ..wire.keys import Identity
+
+__all__ = ["publish"]
+
+# Seconds for one attempt, between attempts at first, and at most.
+TIMEOUT = 60.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+
+_log = logger("wsmux.bus")
+
+
+def publish(
+    identity: Identity,
+    number: int,
+    domains: tuple[str, ...],
+    twins: TwinDirectory,
+    pause: Callable[[float], bool],
+) -> bool:
+    """Compare a twin's record with what it should say, and write it where that is possible.
+
+    While the directory cannot be asked, this waits and tries again.
+
+    Args:
+        identity: the keys of the twin.
+        number: the twin.
+        domains: those of its relays.
+        twins: the directory.
+        pause: waits for so many seconds; false ends this.
+
+    Returns:
+        Whether the record is right now. If not, a warning has told it as it should be.
+    """
+    wait = FIRST_PAUSE
+    while True:
+        try:
+            return _attempt(identity, number, domains, twins)
+        except BusError as error:
+            _log.warning("the record of twin %d cannot be compared: %s", number, error)
+        if not pause(wait):
+            return False
+        wait = min(2 * wait, LONGEST_PAUSE)
+
+
+def _attempt(
+    identity: Identity, number: int, domains: tuple[str, ...], twins: TwinDirectory
+) -> bool:
+    deadline = Deadline(TIMEOUT)
+    found = twins.get(number, deadline)
+    if found is None:
+        _log.warning("the directory has no twin %d: nobody will find it", number)
+        return False
+    wanted = found._replace(relays=domains, pk=identity.e2e_public)
+    if set(found.relays) == set(domains) and found.pk == wanted.pk:
+        return True
+    if twins.update(identity, domains, wanted.pk, deadline):
+        _log.info("the record of twin %d was brought up to date", number)
+        return True
+    record = json.dumps(twin_record(wanted))
+    _log.warning("the record of twin %d is not up to date; it should be %s", number, record)
+    return False

@@ -1,0 +1,151 @@
+"""Send over one of several relays, and receive from all of them.
+
+A message goes to the relay that took the last one, as long as it takes the next within half a
+second; then to the others in turn. While there is none, whoever sends waits, as long as its message
+lives. As the original gateway, but for its pauses of a second.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+
+from ...runtime.deadline import Deadline
+from ..errors import CallTimeout
+from .relay_connection import LinkState, RelayLink, RelayStatus
+
+__all__ = ["MAX_RELAYS", "Transport"]
+
+# As the original gateway: a twin has no more relays on record.
+MAX_RELAYS = 4
+
+# Seconds that a relay has to take a message before the next one is tried.
+ACCEPT = 0.5
+
+
+class Transport:
+    """Hold a link to each relay.
+
+    Args:
+        urls: those of the relays, the preferred one first.
+        make_token: makes a token for one connection.
+        receive: given each message, in the thread of the link that it came by.
+        ssl_context: how to do TLS.
+
+    Raises:
+        ValueError: there are too many relays, or none, or one is no address.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        make_token: Callable[[], str],
+        receive: Callable[[bytes], None],
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        distinct = list(dict.fromkeys(urls))
+        if not 0 < len(distinct) <= MAX_RELAYS:
+            raise ValueError(f"{len(distinct)} relays were given: 1 to {MAX_RELAYS} can be used")
+        self._condition = threading.Condition()
+        self._changes = 0
+        self._started = False
+        self._closed = False
+        self._links = [
+            RelayLink(url, make_token, receive, self._note_change, ssl_context) for url in distinct
+        ]
+        self._preferred = self._links[0]
+
+    def start(self) -> None:
+        """Begin to connect, once; this does not wait for it."""
+        with self._condition:
+            if self._started or self._closed:
+                return
+            self._started = True
+            for link in self._links:
+                link.start()
+
+    def send(self, data: bytes, deadline: Deadline, twin: int | None = None) -> None:
+        """Hand a message to a relay, waiting for one until the deadline.
+
+        Args:
+            data: the envelope.
+            deadline: when it expires.
+            twin: for whom it is, for the error's text.
+
+        Raises:
+            CallTimeout: no relay took it in time; it was not sent.
+            ValueError: the transport is closed.
+        """
+        while True:
+            with self._condition:
+                self._check_open_locked()
+                changes = self._changes
+            if self._try_each(data, deadline):
+                return
+            with self._condition:
+                while not self._closed and self._changes == changes and not self._any_connected():
+                    if deadline.expired():
+                        break
+                    self._condition.wait(deadline.remaining())
+            if deadline.expired():
+                reasons = "; ".join(
+                    f"{each.url}: {each.reason or each.state}" for each in self.status()
+                )
+                text = f"no relay took the message in time ({reasons})"
+                raise CallTimeout(text, twin, retry_safe=True)
+
+    def offer(self, data: bytes) -> bool:
+        """Hand a message to a relay without waiting; false if none takes it."""
+        return any(link.offer(data) for link in self._order())
+
+    def wait_connected(self, deadline: Deadline) -> None:
+        """Wait until there is a connection to one relay at least.
+
+        Raises:
+            CallTimeout: there is none in time; attempts go on.
+            ValueError: the transport is closed.
+        """
+        with self._condition:
+            while not self._any_connected():
+                self._check_open_locked()
+                if deadline.expired():
+                    reasons = "; ".join(f"{each.url}: {each.reason}" for each in self.status())
+                    raise CallTimeout(f"no relay is connected ({reasons})", retry_safe=True)
+                self._condition.wait(deadline.remaining())
+
+    def status(self) -> list[RelayStatus]:
+        """Return how it stands with each relay."""
+        return [link.status() for link in self._links]
+
+    def close(self, deadline: Deadline) -> None:
+        """End every connection, waiting for it at most until the deadline; twice is fine."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        for link in self._links:
+            link.close(deadline)
+
+    def _check_open_locked(self) -> None:
+        if self._closed:
+            raise ValueError("this client of the bus is closed")
+
+    def _any_connected(self) -> bool:
+        return any(link.status().state is LinkState.CONNECTED for link in self._links)
+
+    def _order(self) -> list[RelayLink]:
+        first = self._preferred
+        return [first, *(link for link in self._links if link is not first)]
+
+    def _try_each(self, data: bytes, deadline: Deadline) -> bool:
+        for link in self._order():
+            left = deadline.remaining()
+            if link.send(data, Deadline(ACCEPT if left is None else min(left, ACCEPT))):
+                self._preferred = link
+                return True
+        return False
+
+    def _note_change(self) -> None:
+        with self._condition:
+            self._changes += 1
+            self._condition.notify_all()

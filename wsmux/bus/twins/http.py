@@ -1,0 +1,95 @@
+"""Ask a registrar for twins over HTTP."""
+
+from __future__ import annotations
+
+import json
+from http.cookiejar import DefaultCookiePolicy
+
+from ...runtime.hints import how_to_install
+
+try:
+    import requests
+except ImportError as error:
+    raise ImportError(f"wsmux.bus needs requests: {how_to_install('bus')}") from error
+
+from ...runtime.deadline import Deadline
+from ..errors import TwinsUnavailable
+from .records import Twin, TwinDirectory, parse_twin
+
+__all__ = ["HttpTwins"]
+
+# Bytes of one record.
+MAX_RECORD = 64 * 1024
+
+# Bytes that are waited for together. More would let a slow registrar hold a thread for long, as
+# every one of them may take until the deadline.
+CHUNK = 1
+
+
+class HttpTwins(TwinDirectory):
+    """Ask ``GET URL/twins/ID``, which answers what ``parse_twin`` takes, or 404; read-only.
+
+    An account is looked up by ``GET URL/twins?account=0x...``, a query of this package's own. A
+    redirection counts as a failure. The deadline bounds connecting, the wait for the head, and
+    that for each byte of the record, of which none is awaited after it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.name = url.rstrip("/")
+        self._session = requests.Session()
+        # Many threads share it, and cookies alone would be changed by them.
+        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+
+    def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
+        """Return a twin, or ``None`` if the registrar has none of that number."""
+        twin = self._ask(f"/twins/{twin_id}", deadline)
+        if twin is not None and twin.id != twin_id:
+            raise TwinsUnavailable(f"{self.name} told of twin {twin.id} when asked for {twin_id}")
+        return twin
+
+    def find(self, account: bytes, deadline: Deadline) -> Twin | None:
+        """Return the twin of an account, or ``None`` if the registrar has none."""
+        twin = self._ask(f"/twins?account=0x{account.hex()}", deadline)
+        if twin is not None and twin.account != account:
+            raise TwinsUnavailable(f"{self.name} told of another account than it was asked for")
+        return twin
+
+    def close(self) -> None:
+        """Close the connections that are kept open."""
+        self._session.close()
+
+    def _ask(self, path: str, deadline: Deadline) -> Twin | None:
+        try:
+            with self._session.get(
+                self.name + path, timeout=self._left(deadline), stream=True, allow_redirects=False
+            ) as answer:
+                if answer.status_code == 404:
+                    return None
+                if answer.status_code != 200:
+                    raise TwinsUnavailable(f"{self.name} answered with status {answer.status_code}")
+                data = self._body(answer, deadline)
+        except requests.RequestException as failure:
+            raise TwinsUnavailable(f"{self.name} cannot be asked: {failure}") from failure
+        try:
+            return parse_twin(json.loads(data))
+        except (ValueError, RecursionError) as failure:
+            raise TwinsUnavailable(f"{self.name} told of no twin: {failure}") from failure
+
+    def _body(self, answer: requests.Response, deadline: Deadline) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in answer.iter_content(CHUNK):
+            self._left(deadline)
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_RECORD:
+                raise TwinsUnavailable(
+                    f"{self.name} told of a twin in more than {MAX_RECORD} bytes"
+                )
+        return b"".join(chunks)
+
+    def _left(self, deadline: Deadline) -> float | None:
+        remaining = deadline.remaining()
+        if remaining == 0:
+            raise TwinsUnavailable(f"{self.name} did not answer in time")
+        return remaining

@@ -1,0 +1,243 @@
+"""Make identities from mnemonics and seeds, sign with them, and verify signatures.
+
+A signature is one byte that names the scheme, ``s`` for sr25519 or ``e`` for ed25519, and 64 bytes.
+The seed of a mnemonic is Substrate's: stretched from the entropy, not from the words as BIP-39 has
+it. Derivation paths change the signing key alone; the key for encryption is always the seed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from hashlib import blake2b, pbkdf2_hmac
+from typing import Any, NoReturn, Self
+
+from ...runtime.hints import how_to_install
+
+try:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from mnemonic import Mnemonic
+except ImportError as error:
+    text = f"wsmux.bus needs cryptography and mnemonic: {how_to_install('bus')}"
+    raise ImportError(text) from error
+
+from .e2e import Box
+from .ss58 import ACCOUNT_BYTES, ss58_encode
+
+__all__ = ["SIGNATURE_BYTES", "Identity", "KeyType", "verify"]
+
+SIGNATURE_BYTES = 65
+SEED_BYTES = 32
+STRETCHING = 2048
+
+# Substrate's published words for tests; a secret that is a path alone derives from them.
+DEV_WORDS = "bottom drive obey lake curtain smoke basket hold race lonely fit walk"
+
+# Characters of a path. Nobody has such a long one, and SCALE writes longer texts another way.
+MAX_PATH = 1024
+
+# Bytes of a junction of a path, and what ed25519 hashes before seed and junction.
+JUNCTION_BYTES = 32
+ED25519_MARK = b"\x2cEd25519HDKD"
+
+# Accounts for which anybody can sign: the points of small order of ed25519 in all their spellings,
+# the first bit of the last byte aside. The first is that of sr25519, too.
+_ANYBODY = frozenset(
+    bytes.fromhex(point)
+    for point in (
+        "00" * 32,
+        "01" + "00" * 31,
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "ec" + "ff" * 30 + "7f",
+        "ed" + "ff" * 30 + "7f",
+        "ee" + "ff" * 30 + "7f",
+    )
+)
+
+_HEX = re.compile(r"0x[0-9a-fA-F]{64}")
+
+
+class KeyType(StrEnum):
+    """Name a scheme of signatures."""
+
+    ED25519 = "ed25519"
+    SR25519 = "sr25519"
+
+    @property
+    def prefix(self) -> bytes:
+        """Return the byte that stands before a signature."""
+        return self[0].encode()
+
+
+def _sr25519() -> Any:
+    try:
+        import sr25519  # an extra of its own
+    except ImportError as error:
+        text = f"keys of type sr25519 need py-sr25519-bindings: {how_to_install('bus-sr25519')}"
+        raise ImportError(text) from error
+    return sr25519
+
+
+def _seed_of(secret: str) -> bytes:
+    """Return the 32 bytes that a mnemonic or hexadecimal text stands for."""
+    if secret.startswith("0x"):
+        if not _HEX.fullmatch(secret):
+            raise ValueError("a seed is 0x and 64 hexadecimal digits")
+        return bytes.fromhex(secret[2:])
+    try:
+        entropy = bytes(Mnemonic("english").to_entropy(secret.split()))
+    except (ValueError, LookupError):  # their texts name words of the secret
+        raise ValueError(
+            "a mnemonic is 12, 15, 18, 21 or 24 English words of BIP-39 with a right checksum"
+        ) from None
+    return pbkdf2_hmac("sha512", entropy, b"mnemonic", STRETCHING)[:SEED_BYTES]
+
+
+def _compact(length: int) -> bytes:
+    """Return a length below 2^14 as SCALE writes it before a text."""
+    return bytes((length << 2,)) if length < 64 else (length << 2 | 1).to_bytes(2, "little")
+
+
+def _junctions(path: str) -> list[bytes]:
+    """Return what the parts of a path stand for: numbers as 64 bits, others as text."""
+    if not path:
+        return []
+    parts = path[2:].split("//")
+    if len(path) > MAX_PATH or any(not part or "/" in part for part in parts):
+        raise ValueError(
+            f"a derivation path is '//name', once or several times, {MAX_PATH} characters at most"
+        )
+    found = []
+    for part in parts:
+        if part.isascii() and part.isdigit() and int(part) < 2**64:
+            junction = int(part).to_bytes(8, "little")
+        else:
+            text = part.encode()
+            junction = _compact(len(text)) + text
+        if len(junction) > JUNCTION_BYTES:
+            junction = blake2b(junction, digest_size=JUNCTION_BYTES).digest()
+        found.append(junction.ljust(JUNCTION_BYTES, b"\0"))
+    return found
+
+
+def _ed25519_pair(
+    seed: bytes, junctions: Sequence[bytes]
+) -> tuple[bytes, Callable[[bytes], bytes]]:
+    for junction in junctions:
+        seed = blake2b(ED25519_MARK + seed + junction, digest_size=SEED_BYTES).digest()
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(seed)
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), key.sign
+
+
+def _sr25519_pair(
+    seed: bytes, junctions: Sequence[bytes]
+) -> tuple[bytes, Callable[[bytes], bytes]]:
+    module = _sr25519()
+    public, secret = module.pair_from_seed(seed)
+    for junction in junctions:
+        _, public, secret = module.hard_derive_keypair((junction, public, secret), b"")
+    return public, lambda message: module.sign((public, secret), message)
+
+
+_PAIRS = {KeyType.ED25519: _ed25519_pair, KeyType.SR25519: _sr25519_pair}
+
+
+class Identity:
+    """Hold the keys of one twin; many threads may use one. Made by ``from_secret``."""
+
+    def __init__(self, seed: bytes, path: str, key_type: KeyType) -> None:
+        self._key_type = key_type
+        self._account, self._sign = _PAIRS[key_type](seed, _junctions(path))
+        self._box = Box(seed)
+
+    @classmethod
+    def from_secret(cls, text: str, key_type: KeyType | str) -> Self:
+        """Return the identity of a secret.
+
+        Args:
+            text: a mnemonic, or ``0x`` and 64 hexadecimal digits; then maybe a path of hard
+                junctions, as ``//name``. A path alone derives from Substrate's words for tests.
+            key_type: ``"ed25519"``, or ``"sr25519"``, which needs an extra package.
+
+        Raises:
+            ValueError: the secret is bad, or there is no such type. No text repeats the secret.
+            ImportError: the type is sr25519, and its package is not installed.
+        """
+        secret, slashes, path = text.strip().partition("//")
+        if slashes and not secret:
+            secret = DEV_WORDS
+        return cls(_seed_of(secret), slashes + path, KeyType(key_type))
+
+    def __repr__(self) -> str:
+        return f"Identity({self.address}, {self._key_type})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an identity holds secrets and is not pickled: make it where it is used")
+
+    @property
+    def key_type(self) -> KeyType:
+        """Return the scheme of its signatures."""
+        return self._key_type
+
+    @property
+    def account(self) -> bytes:
+        """Return the public key for signatures, 32 bytes, by which directories know the twin."""
+        return self._account
+
+    @property
+    def address(self) -> str:
+        """Return the account as SS58 text."""
+        return ss58_encode(self._account)
+
+    @property
+    def e2e_public(self) -> bytes:
+        """Return the public key for encryption, a compressed point of 33 bytes."""
+        return self._box.public
+
+    @property
+    def secret_box(self) -> Box:
+        """Return what encrypts and decrypts for this twin."""
+        return self._box
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature of a message, 65 bytes; those of sr25519 differ each time."""
+        return self._key_type.prefix + self._sign(message)
+
+
+def verify(account: bytes, message: bytes, signature: bytes) -> bool:
+    """Tell whether the holder of an account signed a message, by the scheme the signature names.
+
+    Accounts for which anybody can sign, such as one of zeros, have no valid signature; known peers
+    accept them.
+
+    Raises:
+        ImportError: the scheme is sr25519, and its package is not installed.
+    """
+    if len(account) != ACCOUNT_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    if account[:-1] + bytes((account[-1] & 0x7F,)) in _ANYBODY:
+        return False
+    prefix, body = signature[:1], signature[1:]
+    if prefix == KeyType.SR25519.prefix:
+        return _verify_sr25519(account, message, body)
+    return prefix == KeyType.ED25519.prefix and _verify_ed25519(account, message, body)
+
+
+def _verify_sr25519(account: bytes, message: bytes, signature: bytes) -> bool:
+    module = _sr25519()
+    try:
+        return bool(module.verify(signature, message, account))
+    except ValueError:  # the account, or the signature, is no point
+        return False
+
+
+def _verify_ed25519(account: bytes, message: bytes, signature: bytes) -> bool:
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(account).verify(signature, message)
+    except (InvalidSignature, ValueError):  # the latter for an account that is no point
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""Write accounts as text and read them: SS58, base58 of prefix, account and checksum.
+
+Only accounts of 32 bytes are known here, and of prefixes those of one byte, up to 63. TFChain uses
+42, the generic one of Substrate; any other is read as well, since the account is what counts.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from ...runtime.hints import how_to_install
+
+try:
+    from base58 import b58decode, b58encode
+except ImportError as error:
+    raise ImportError(f"wsmux.bus needs base58: {how_to_install('bus')}") from error
+
+__all__ = ["ACCOUNT_BYTES", "parse_account", "ss58_decode", "ss58_encode"]
+
+ACCOUNT_BYTES = 32
+
+GENERIC = 42
+MAX_PREFIX = 63
+CHECKSUM_BYTES = 2
+
+# Characters of the longest text of 35 bytes.
+MAX_TEXT = 50
+
+
+def _checksum(body: bytes) -> bytes:
+    return blake2b(b"SS58PRE" + body).digest()[:CHECKSUM_BYTES]
+
+
+def ss58_encode(account: bytes) -> str:
+    """Return the text of an account, with the prefix 42.
+
+    Raises:
+        ValueError: it has not 32 bytes.
+    """
+    if len(account) != ACCOUNT_BYTES:
+        raise ValueError(f"an account has {ACCOUNT_BYTES} bytes, not {len(account)}")
+    body = bytes((GENERIC,)) + account
+    return b58encode(body + _checksum(body)).decode()
+
+
+def ss58_decode(text: str) -> bytes:
+    """Return the account that a text names.
+
+    Raises:
+        ValueError: it is no base58, of a wrong length, or the checksum does not fit.
+    """
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"an SS58 address has at most {MAX_TEXT} characters, not {len(text)}")
+    try:
+        whole = b58decode(text.encode("ascii"))
+    except ValueError as failure:
+        raise ValueError(f"{text!r} is no SS58 address: it is no base58") from failure
+    body, checksum = whole[:-CHECKSUM_BYTES], whole[-CHECKSUM_BYTES:]
+    if len(body) != 1 + ACCOUNT_BYTES or body[0] > MAX_PREFIX:
+        raise ValueError(
+            f"{text!r} is no SS58 address of {ACCOUNT_BYTES} bytes with a prefix up to {MAX_PREFIX}"
+        )
+    if _checksum(body) != checksum:
+        raise ValueError(f"the checksum of the SS58 address {text!r} is wrong: look for a typo")
+    return body[1:]
+
+
+def parse_account(text: str) -> bytes:
+    """Return the account that SS58 text, or ``0x`` and 64 hexadecimal digits, names.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if not text.startswith("0x"):
+        return ss58_decode(text)
+    try:
+        account = bytes.fromhex(text[2:])
+    except ValueError as failure:
+        raise ValueError(f"{text[:80]!r} is no account: it is not hexadecimal") from failure
+    if len(account) != ACCOUNT_BYTES:
+        raise ValueError(f"an account has {ACCOUNT_BYTES} bytes, not {len(account)}")
+    return account

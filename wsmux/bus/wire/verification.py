@@ -1,0 +1,171 @@
+"""Decide whether an envelope that arrived may be believed, and decrypt it.
+
+A signature proves less than it seems to: it covers neither the kind of message nor the kind of
+payload, and a relay may deliver twice, late, or to the wrong twin. So beyond the known peers, which
+check expiry, sender, signature and encryption only:
+
+- The destination must be this twin and session.
+- Twin 0, by which relays speak, may send errors and pongs alone; known peers take anything from it.
+- What was accepted once is refused until it has expired. It is known by its signature, not by its
+  uid, which the parts of an upload share; a copy cut anew, whose signature is the same, is refused
+  with it.
+- The kind must be one that is awaited, and a request must name a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+from ..errors import BAD_SIGNATURE, EXPIRED, FAILED, NO_PUBLIC_KEY, UNKNOWN_TWIN, BusError, Replayed
+from ..twins.records import Twin
+from .address import Address, address_of
+from .envelope import Kind, digest, kind_of, time_left
+from .keys import verify
+from .messages import Envelope
+from .replay_cache import REMEMBERED, Replays
+
+__all__ = ["AWAITED", "Received", "Receiver"]
+
+# What a peer awaits; a ping is for relays.
+AWAITED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PONG})
+
+# What twin 0 may send: relays have no account, so nobody could check more.
+UNSIGNED = frozenset({Kind.ERROR, Kind.PONG})
+
+
+class Received(NamedTuple):
+    """Hold an envelope that may be believed.
+
+    Attributes:
+        kind: what it is.
+        source: who sent it; ``None`` for a relay.
+        twin: what the directory knows of the source; ``None`` for a relay.
+        payload: the payload, decrypted.
+        encrypted: whether it came encrypted.
+    """
+
+    kind: Kind
+    source: Address | None
+    twin: Twin | None
+    payload: bytes
+    encrypted: bool
+
+
+class Receiver:
+    """Check what arrives for one session of a twin.
+
+    Args:
+        address: the twin and session of this side.
+        unseal: decrypts a cipher, given the sender's public key; as ``Box.open``.
+        lock: guards what is remembered; a ``threading.Lock()`` if several threads call ``accept``.
+        remembered: the bound of what is remembered.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        unseal: Callable[[bytes, bytes], bytes],
+        lock: AbstractContextManager[object] | None = None,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        self._address = address
+        self._unseal = unseal
+        self._lock = nullcontext() if lock is None else lock
+        self._replays = Replays(remembered)
+
+    def accept(
+        self,
+        envelope: Envelope,
+        now: int,
+        find: Callable[[int], Twin | None],
+        awaited: Collection[Kind] = AWAITED,
+    ) -> Received:
+        """Return what an envelope says, once it may be believed.
+
+        Blocks only as ``find`` does. An envelope that cannot be decrypted counts as accepted.
+
+        Args:
+            envelope: what arrived.
+            now: Unix seconds.
+            find: returns a twin, or ``None`` if there is none, or raises ``BusError``.
+            awaited: the kinds that may come.
+
+        Raises:
+            BusError: code 102 if it is expired, 103 if the sender is unknown, 104 for its
+                signature, 105 for a cipher of a sender without a key, 106 for one that cannot be
+                read, 500 for anything else.
+            Replayed: it was accepted before; it must not be answered.
+        """
+        kind, source = kind_of(envelope), address_of(envelope.source)
+        twin = None if source is None else source.twin
+        self._check_kind(envelope, kind, awaited, twin)
+        self._check_destination(envelope, source)
+        if time_left(envelope, now) <= 0:
+            raise BusError(EXPIRED, "the message has expired", twin=twin)
+        if source is None:
+            if kind not in UNSIGNED:
+                raise BusError(FAILED, f"a {kind} of twin 0: relays send errors and pongs only")
+            return Received(kind, None, None, envelope.plain, False)
+        sender = self._check_sender(envelope, source.twin, now, find)
+        payload = self._payload(envelope, sender)
+        return Received(kind, source, sender, payload, envelope.HasField("cipher"))
+
+    def _check_kind(
+        self, envelope: Envelope, kind: Kind, awaited: Collection[Kind], twin: int | None
+    ) -> None:
+        if kind not in awaited:
+            expected = ", ".join(sorted(awaited))
+            raise BusError(FAILED, f"a message of kind {kind}: awaited is {expected}", twin=twin)
+        if kind is Kind.REQUEST and not envelope.request.command:
+            raise BusError(FAILED, "a request names a command", twin=twin)
+
+    def _check_destination(self, envelope: Envelope, source: Address | None) -> None:
+        """Refuse what is for others; known relays leave the destination of some errors empty."""
+        destination = address_of(envelope.destination)
+        if destination != self._address and not (destination is None and source is None):
+            raise BusError(
+                FAILED,
+                f"a message for {destination or 'nobody'} came to {self._address}",
+                twin=None if source is None else source.twin,
+            )
+
+    def _check_sender(
+        self, envelope: Envelope, number: int, now: int, find: Callable[[int], Twin | None]
+    ) -> Twin:
+        """Return the twin that signed an envelope, and remember the signature."""
+        signature = envelope.signature
+        with self._lock:
+            self._refuse_known(signature, number, now)
+        twin = find(number)
+        if twin is None:
+            raise BusError(UNKNOWN_TWIN, f"unknown twin id '{number}'", twin=number)
+        try:
+            valid = verify(twin.account, digest(envelope), signature)
+        except ImportError as failure:
+            raise BusError(FAILED, str(failure), twin=number) from failure
+        if not valid:
+            raise BusError(
+                BAD_SIGNATURE, "the signature is not of the account on record", twin=number
+            )
+        with self._lock:
+            self._refuse_known(signature, number, now)  # another thread may have been faster
+            self._replays.add(signature, envelope.timestamp + envelope.expiration)
+        return twin
+
+    def _refuse_known(self, signature: bytes, number: int, now: int) -> None:
+        if self._replays.knows(signature, now):
+            raise Replayed("this message was accepted before", number)
+
+    def _payload(self, envelope: Envelope, twin: Twin) -> bytes:
+        if not envelope.HasField("cipher"):
+            return envelope.plain
+        if twin.pk is None:
+            raise BusError(
+                NO_PUBLIC_KEY, f"twin {twin.id} encrypts, and published no key", twin=twin.id
+            )
+        try:
+            return self._unseal(envelope.cipher, twin.pk)
+        except BusError as failure:
+            raise BusError(failure.code, failure.message, twin=twin.id) from failure

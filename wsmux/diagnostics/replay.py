@@ -1,0 +1,392 @@
+"""Run the peer's part of a recorded conversation against a handler, and compare what it answers.
+
+The handler gets a real connection, with a real machine, over a socket pair. At the other end stands
+the recording: it sends the frames that were received then, each when the handler's side has said as
+much as it had then, and has granted the credit that the frame needs. So it does not matter how fast
+either is.
+
+What is compared is what was said, stream by stream: the bytes, and the ends with their codes.
+Credit and pings are a matter of time, and are not; pings are answered as they come.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..config import Config
+from ..endpoints.connection_options import Behaviour, ConnectionHandler
+from ..endpoints.stream_handlers import StreamHandler
+from ..exceptions import FrameError
+from ..protocols.base import Role
+from ..protocols.bymux_packets import PONG
+from ..protocols.bymux_packets import encode_head as bymux_head
+from ..protocols.framing import MAX_CONTROL, ByteFraming, Framing, Kind, encode_close
+from ..protocols.native import parse_head
+from ..protocols.registry import wire
+from ..protocols.yamux_frames import Flag, Type
+from ..protocols.yamux_frames import encode_head as yamux_head
+from ..recording.file_format import BadRecording, Entry, Header
+from ..recording.frame_parser import TYPE_WIDTHS, FrameHead, cutter, read_head
+from ..runtime.deadline import Deadline
+from ..runtime.threads import daemon_thread
+
+__all__ = ["Outcome", "replay"]
+
+CHUNK = 256 * 1024
+POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
+
+# The code of a connection that was cut.
+LOST = 1006
+
+# What the handler's side says when its handler returns, on one wire or another.
+GOODBYE = ("CARRIER_CLOSE 1000", "GO_AWAY 0", "CLOSE", "STOP_READ")
+
+CARRIER = {f"CARRIER_{kind.name}": kind for kind in (Kind.CLOSE, Kind.PING, Kind.PONG)}
+KINDS = CARRIER | {"TEXT": Kind.TEXT}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Be what came of a replay.
+
+    Attributes:
+        fed: frames that were sent to the handler's side.
+        streams: those on which something was said, by either side.
+        differences: where the answers differ from the recorded ones, a sentence each.
+    """
+
+    fed: int
+    streams: int
+    differences: list[str]
+
+
+class Said:
+    """Gather what one side has said, but for what is a matter of time.
+
+    Attributes:
+        data: the bytes on each stream.
+        marks: what else was said on each, and under ``None`` on the connection.
+        credit: what was granted to each stream.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[int, bytearray] = {}
+        self.marks: dict[int | None, Counter[str]] = {}
+        self.credit: Counter[int] = Counter()
+
+    def add(self, head: FrameHead, raw: bytes) -> None:
+        """Take a frame."""
+        stream = head.stream
+        if stream is not None:
+            data = self.data.setdefault(stream, bytearray())
+            if head.length:
+                data += raw[len(raw) - head.length :]
+            self.credit[stream] += head.credit or 0
+        for mark in marks_of(head):
+            self.marks.setdefault(stream, Counter())[mark] += 1
+
+    def size(self, stream: int) -> int:
+        """Return how many bytes were said on a stream, -1 if nothing at all was."""
+        return len(self.data[stream]) if stream in self.data else -1
+
+    def count(self, stream: int | None, mark: str) -> int:
+        """Return how often a mark was said."""
+        return self.marks.get(stream, Counter())[mark]
+
+    def reads_no_more(self, stream: int) -> bool:
+        """Tell whether the other side need not write on a stream any further."""
+        marks = self.marks.get(stream, Counter())
+        return any("write" in mark or "RST" in mark or mark == "STOP_READ" for mark in marks)
+
+    def forget_goodbye(self) -> None:
+        """Leave out that the handler returned, which it may not have done in the recording."""
+        for mark in GOODBYE:
+            self.marks.get(None, Counter()).pop(mark, None)
+
+
+def marks_of(head: FrameHead) -> list[str]:
+    """Return what a frame says besides bytes, credit and pings."""
+    if head.type in ("PING", "PONG", "CARRIER_PING", "CARRIER_PONG", "ACK", "DATA", "CREDIT"):
+        return (
+            [flag for flag in head.flags if flag in ("SYN", "FIN")] if head.type == "DATA" else []
+        )
+    code = "" if head.code is None else f" {head.code}"
+    if head.type == "WINDOW":
+        return [f"{flag}{code}" for flag in head.flags if flag != "ACK"]
+    if head.type == "WRITE":
+        return [] if head.value is None else [f"WRITE {head.value}"]
+    direction = f" {head.direction}" if head.direction else ""
+    return [f"{head.type}{direction}{code}"]
+
+
+class Expected(NamedTuple):
+    """Be what the handler's side must have said before the recording goes on."""
+
+    stream: int | None
+    size: int
+    marks: list[tuple[str, int]]
+
+    def met(self, said: Said) -> bool:
+        """Tell whether it has."""
+        if self.stream is not None and said.size(self.stream) < self.size:
+            return False
+        return all(said.count(self.stream, mark) >= count for mark, count in self.marks)
+
+    def __str__(self) -> str:
+        where = "the connection" if self.stream is None else f"stream {self.stream}"
+        what = [f"{self.size} bytes"] * (self.size > 0) + [mark for mark, _ in self.marks]
+        return f"{' and '.join(what) or 'anything'} on {where}"
+
+
+@dataclass
+class Script:
+    """Be a recording, as what to wait for and what to send."""
+
+    steps: list[Expected | Entry] = field(default_factory=list)
+    said: Said = field(default_factory=Said)
+    closes: bool = False  # either side's Close is in it
+
+    @classmethod
+    def of(cls, spoken: str, entries: Iterable[Entry]) -> Script:
+        """Read the frames of a recording of this wire.
+
+        Raises:
+            BadRecording: it has heads only, or others than its frames have.
+        """
+        script = cls()
+        for number, entry in enumerate(entries, 2):
+            if entry.raw is None:
+                raise BadRecording(
+                    "the recording has heads only: replaying wants Recording(payload=...)"
+                )
+            kind = KINDS.get(entry.head.type, Kind.BINARY)
+            head = read_head(spoken, entry.raw, entry.size, kind)
+            if head != entry.head or (kind >= Kind.CLOSE and entry.size > MAX_CONTROL):
+                raise BadRecording(f"line {number} says something else than the frame in it")
+            script.closes = script.closes or entry.head.type == "CARRIER_CLOSE"
+            if entry.sent:
+                script._expect(entry.head, entry.raw)
+            elif not is_answer(entry.head):
+                script.steps.append(entry)
+        return script
+
+    def _expect(self, head: FrameHead, raw: bytes) -> None:
+        said = self.said
+        said.add(head, raw)
+        stream, marks = head.stream, set(marks_of(head))
+        if stream is not None or marks:
+            size = -1 if stream is None else said.size(stream)
+            counts = [(mark, said.count(stream, mark)) for mark in sorted(marks)]
+            self.steps.append(Expected(stream, size, counts))
+
+
+def is_answer(head: FrameHead) -> bool:
+    """Tell whether a frame answers a ping, which the replay does by itself."""
+    yamux = head.type == "PING" and "ACK" in head.flags
+    return yamux or head.type in ("PONG", "CARRIER_PONG")
+
+
+class Player:
+    """Be the recorded peer, at one end of a socket."""
+
+    def __init__(self, header: Header, script: Script, sock: socket.socket, config: Config) -> None:
+        self._wire = header.wire
+        self._script = script
+        self._sock = sock
+        role = Role.SERVER if header.role == "client" else Role.CLIENT
+        parts = wire(header.wire)
+        make = parts.over_websocket if header.carrier == "websocket" else parts.over_bytes
+        self._framing: Framing
+        self._framing, machine = make(role, config, None)
+        self._entitled = machine.entitled
+        self._cutter = cutter(header.wire, keep=True)
+        self._out = bytearray()
+        self._fed_bytes: Counter[int] = Counter()
+        self.said = Said()
+        self.fed = 0
+        self.ended = False  # the handler's side has closed its end
+
+    def play(self, patience: float) -> str | None:
+        """Send and await everything; return what did not come within ``patience`` seconds."""
+        steps, number = self._script.steps, 0
+        deadline = Deadline(patience)
+        while number < len(steps):
+            step = steps[number]
+            if self._ready(step):
+                if isinstance(step, Entry):
+                    self._feed(step)
+                number += 1
+                deadline = Deadline(patience)
+            elif self.ended or self._closed() or deadline.expired():
+                return self._missing(step)
+            else:
+                self._exchange(deadline)
+        while self._out and not self.ended and not deadline.expired():
+            self._exchange(deadline)
+        return None
+
+    def end(self, code: int | None, patience: float) -> None:
+        """Close, or cut without a ``code``, and take what still comes."""
+        deadline = Deadline(patience)
+        if code is not None and self._framing.has_controls:
+            self._out += self._framing.encode_control(Kind.CLOSE, encode_close(code, ""))
+        while self._out and not self.ended and not deadline.expired():
+            self._exchange(deadline)
+        if not self._framing.has_controls or code is None:
+            self._sock.shutdown(socket.SHUT_WR)
+        while not self.ended and not deadline.expired():
+            self._exchange(deadline)
+
+    def _ready(self, step: Expected | Entry) -> bool:
+        if isinstance(step, Expected):
+            return step.met(self.said)
+        stream, length = step.head.stream, step.head.length
+        if stream is None or not length or self.said.reads_no_more(stream):
+            return True
+        granted = self._entitled + self.said.credit[stream]
+        # What the recorded peer was not entitled to either is sent all the same.
+        lacked = self._fed_bytes[stream] + length - self._entitled
+        allowed = self._script.said.credit[stream] < lacked
+        return allowed or self._fed_bytes[stream] + length <= granted
+
+    def _closed(self) -> bool:
+        """Tell whether the handler's side has said that nothing follows."""
+        return any(mark.startswith("CARRIER_CLOSE") for mark in self.said.marks.get(None, ()))
+
+    def _missing(self, step: Expected | Entry) -> str:
+        what = str(step) if isinstance(step, Expected) else f"credit on stream {step.head.stream}"
+        how = "ended the connection" if self.ended or self._closed() else "said nothing further"
+        return f"the handler's side {how} where {what} was recorded"
+
+    def _feed(self, entry: Entry) -> None:
+        head, raw = entry.head, entry.raw or b""
+        stream, length = head.stream, head.length
+        if stream is not None and length:
+            if self.said.reads_no_more(stream):
+                return
+            self._fed_bytes[stream] += length
+        kind = KINDS.get(head.type, Kind.BINARY)
+        if kind >= Kind.CLOSE:
+            self._out += self._framing.encode_control(kind, raw)
+        else:
+            self._send(raw, kind)
+        self.fed += 1
+
+    def _exchange(self, deadline: Deadline) -> None:
+        """Send and receive what can be, waiting for it at most until the deadline."""
+        poller = select.poll()
+        poller.register(self._sock, POLLIN | POLLOUT if self._out else POLLIN)
+        ready = sum(event for _, event in poller.poll(1000 * (deadline.remaining() or 0)))
+        try:
+            if ready & POLLOUT:
+                del self._out[: self._sock.send(self._out[:CHUNK])]
+            if ready & ~POLLOUT:
+                count = self._sock.recv_into(self._framing.get_buffer())
+                self.ended = not count
+                for kind, data in self._framing.received(count) if count else ():
+                    self._take(kind, bytes(data))
+        except (BrokenPipeError, ConnectionResetError):
+            self.ended = True
+
+    def _take(self, kind: Kind, data: bytes) -> None:
+        if kind is Kind.BINARY and self._cutter is not None:
+            frames = [frame for frame, _ in self._cutter.feed(data)]
+        else:
+            frames = [data]
+        for frame in frames:
+            head = read_head(self._wire, frame, len(frame), kind)
+            self.said.add(head, frame)
+            self._answer(head, frame)
+
+    def _answer(self, head: FrameHead, frame: bytes) -> None:
+        if head.type == "CARRIER_PING":
+            self._out += self._framing.encode_control(Kind.PONG, frame)
+        elif head.type == "PING" and self._wire == "bymux":
+            self._send(bymux_head(PONG, head.stream))
+        elif head.type == "PING" and "SYN" in head.flags:
+            self._send(yamux_head(Type.PING, Flag.ACK, 0, head.value or 0))
+
+    def _send(self, frame: bytes, kind: Kind = Kind.BINARY) -> None:
+        # Where a length goes between them, the head must be told from what follows it.
+        joined = not isinstance(self._framing, ByteFraming)
+        start = 0 if joined else parse_head(frame, TYPE_WIDTHS[self._wire])[2]
+        self._out += b"".join(self._framing.encode((frame[:start], frame[start:]), kind))
+
+
+def replay(
+    header: Header,
+    entries: Iterable[Entry],
+    handler: ConnectionHandler | None = None,
+    stream_handler: StreamHandler | None = None,
+    patience: float = 5.0,
+) -> Outcome:
+    """Run a recording against a handler: of connections, or of the streams that the peer opens.
+
+    Blocks, for at most ``patience`` seconds without progress at a time.
+
+    Raises:
+        BadRecording: it has lost frames, has heads only, or is of no wire that there is.
+    """
+    if header.lost_sent or header.lost_received:
+        raise BadRecording(
+            f"the recording begins in the middle: {header.lost_sent} frames sent and "
+            f"{header.lost_received} received before were not kept"
+        )
+    if header.role not in tuple(Role) or header.carrier not in ("websocket", "bytes"):
+        raise BadRecording(f"no {header.role!r} over {header.carrier!r} can be replayed")
+    try:
+        config = Config(**header.config)
+        wire(header.wire)
+    except (TypeError, ValueError) as error:
+        raise BadRecording(f"the recording is of a connection that cannot be: {error}") from error
+    script = Script.of(header.wire, entries)
+    behaviour = Behaviour(config=config, stream_handler=stream_handler)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        player = Player(header, script, theirs, config)
+        make = behaviour.over_websocket if header.carrier == "websocket" else behaviour.over_bytes
+        connection = make(ours, Role(header.role), header.wire)
+        thread = daemon_thread(
+            target=behaviour.serve, args=(connection, handler), name="wsmux-replay"
+        )
+        thread.start()
+        try:
+            missing = player.play(patience)
+            differences = [missing] if missing else []
+            if header.ended is None or header.code == LOST:
+                player.said.forget_goodbye()
+            differences += compare(script.said, player.said)
+            player.end(None if script.closes or header.code == LOST else 1000, patience)
+        except FrameError as error:  # on a plain socket no such frame can come
+            raise BadRecording(f"a frame of the recording cannot be sent: {error}") from error
+        finally:
+            connection.abort()
+            thread.join(patience)
+        if thread.is_alive():
+            differences.append(f"the handler goes on {patience:g} s after the connection's end")
+    streams = set(script.said.data) | set(player.said.data)
+    return Outcome(player.fed, len(streams), differences)
+
+
+def compare(recorded: Said, answered: Said) -> list[str]:
+    """Return where two sides differ in what they said, a sentence for each."""
+    found = []
+    for stream in sorted(set(recorded.data) | set(answered.data)):
+        one, other = recorded.data.get(stream, b""), answered.data.get(stream, b"")
+        size = min(len(one), len(other))
+        if one[:size] != other[:size]:
+            place = next(i for i in range(size) if one[i] != other[i])
+            found.append(f"stream {stream}: byte {place} is not the recorded one")
+        if len(one) != len(other):
+            found.append(f"stream {stream}: {len(other)} bytes, {len(one)} were recorded")
+    for where in [*sorted(recorded.data | answered.data), None]:
+        name = "the connection" if where is None else f"stream {where}"
+        marks, others = (said.marks.get(where, Counter()) for said in (recorded, answered))
+        found += [f"{name}: {mark} was recorded, and is missing" for mark in marks - others]
+        found += [f"{name}: {mark} was not recorded" for mark in others - marks]
+    return found

@@ -1,0 +1,165 @@
+"""Publish a process's connections to its own user, for ``wsmux top PID``.
+
+A Unix socket in a directory that is the user's alone; who connects is sent one JSON document of
+``wsmux.diagnostics.status`` and asked nothing. Root may look, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import tempfile
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..exceptions import NoThreadError
+from ..runtime import fork
+from ..runtime.logs import logger
+from ..runtime.parking import Flag
+from ..runtime.threads import daemon_thread, register, start_thread
+from .status import STALLED_AFTER, Connections, Watched, document
+
+__all__ = ["LiveSocket", "socket_path"]
+
+# Seconds that who looks may take to read its document, while others wait.
+PATIENCE = 5.0
+
+BACKLOG = 16
+
+# Seconds before it is tried again to accept somebody.
+PAUSE = 1.0
+
+_log = logger("wsmux")
+_taken = threading.Lock()  # held by the one there may be in a process
+
+
+def socket_path(pid: int, user: int) -> Path:
+    """Return where the process of a user publishes."""
+    return Path(tempfile.gettempdir()) / f"wsmux-{user}" / f"{pid}.sock"
+
+
+class LiveSocket:
+    """Publish connections until ``stop``, from one daemon thread; one of these in a process.
+
+    ::
+
+        with wsmux.serve(handler) as server, wsmux.LiveSocket(server):
+            server.serve_forever()  # and "wsmux top PID" from another terminal
+
+    The socket lies in the directory for temporary files, so who looks must see the same one.
+
+    Args:
+        connections: a connection, a ``Server`` or ``Mux``, a collection of these, or a function
+            that returns one and is asked each time.
+        stalled_after: seconds of standing still from which something is told as stalled.
+
+    Raises:
+        ValueError: ``stalled_after`` is not above 0.
+        RuntimeError: this process publishes already. NoThreadError: there is no thread.
+        OSError: the socket cannot be made, or its directory can be entered by others.
+    """
+
+    def __init__(self, connections: Connections, *, stalled_after: float = STALLED_AFTER) -> None:
+        if not stalled_after > 0:
+            raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
+        self._watched = Watched(connections)
+        self._stalled_after = stalled_after
+        self._pid = os.getpid()
+        if not _taken.acquire(blocking=False):
+            raise RuntimeError("this process publishes its connections already")
+        self.path = socket_path(self._pid, os.getuid())
+        try:
+            self._listener = _listen(self.path)
+        except OSError:
+            _taken.release()
+            raise
+        self._stopping, self._stopped = threading.Lock(), Flag()
+        try:
+            self._thread = daemon_thread(target=self._run, name="wsmux-live")
+            start_thread(self._thread)
+        except NoThreadError:
+            self._let_go()
+            raise
+        fork.register(self)
+        register(self)
+
+    def stop(self) -> None:
+        """Publish no longer. Waits for who is looking, for five seconds at most."""
+        if os.getpid() != self._pid or not self._stopping.acquire(blocking=False):
+            return
+        self._stopped.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._thread.join()
+        self._let_go()
+
+    def leave(self) -> None:
+        """End with the interpreter; see ``runtime.threads``."""
+        self.stop()
+
+    def _let_go(self) -> None:
+        self._listener.close()
+        with suppress(FileNotFoundError):  # somebody tidied up
+            self.path.unlink()
+        _taken.release()
+
+    def forked(self) -> None:
+        """Let go of the socket in a forked child, which may publish its own connections."""
+        self._listener.close()
+        with suppress(RuntimeError):  # the parent had let go
+            _taken.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    asking, _ = self._listener.accept()
+                except OSError as error:
+                    if self._stopped.wait(0.0):
+                        return
+                    _log.warning("nobody could look at %s: %s", self.path, error)
+                    self._stopped.wait(PAUSE)  # a descriptor may come free
+                    continue
+                with asking:
+                    self._tell(asking)
+        except Exception:
+            _log.exception("the connections are not published any more")
+
+    def _tell(self, asking: socket.socket) -> None:
+        told = json.dumps(document(self._watched.living() or [], self._stalled_after))
+        asking.settimeout(PATIENCE)
+        try:
+            asking.sendall(told.encode())
+        except OSError as error:
+            _log.debug("who looked at %s has left: %s", self.path, error)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    found = path.parent.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{path.parent} is no directory of this user alone")
+    path.unlink(missing_ok=True)  # of a process that was killed and had the same number
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,451 @@
+"""Listen on a port and give each connection a thread.
+
+The accept thread only accepts. TLS, the HTTP request and the upgrade happen in the connection's
+own thread, under one deadline and one size, so that a slow client holds up nobody. That thread
+then serves the connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import stat
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from ..config import Config
+from ..exceptions import HandshakeError, NoThreadError
+from ..handshake.admission import Admission, Guest, cut_reading
+from ..handshake.http_request import read_body, read_request, refuse
+from ..handshake.websocket_server import accept
+from ..runtime import fork
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.memory import REPORT_STEP, Verdict, process_memory
+from ..runtime.threads import daemon_thread, register, start_thread
+
+__all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
+
+# Connections served at once, those in their handshake included: one thread each, and one for I/O.
+MAX_CONNECTIONS = 1024
+
+# Connections that the system holds until they are accepted.
+BACKLOG = 128
+
+# Seconds that shutdown lets what is running end, by default.
+DRAIN = 10.0
+
+# Seconds to wait when the system has no descriptor for a new connection, and for the answer to a
+# client that is refused to get out.
+PAUSE = 0.1
+REFUSAL = 1.0
+
+_log = logger("wsmux")
+
+
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one.
+
+    Several processes of one user may listen on a ``shared`` port; the system deals out connections.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
+
+
+def listen_unix(path: str) -> socket.socket:
+    """Return a listening Unix socket; one that nobody listens on any more is replaced.
+
+    Raises:
+        OSError: somebody listens there, or the path cannot be used.
+    """
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(path) == errno.ECONNREFUSED:
+                    os.unlink(path)
+        listener.bind(path)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _cut(sock: socket.socket) -> None:
+    """End both directions of a socket that another thread waits for, TLS or not."""
+    with suppress(OSError):  # the client was first
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _where(error: Exception) -> str:
+    """Return in one line what was raised and where: a traceback is more than a peer may print."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return f"{type(error).__name__}: {error} ({place})"
+
+
+class _HeldBody:
+    """Count what has come of the body of a request, among all that peers have sent here.
+
+    Args:
+        sock: where it comes from.
+        limit: ``Config.max_process_buffer``.
+    """
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        self._sock = sock
+        self._limit = limit
+        self._reported = 0
+        self._given_up = False
+
+    def add(self, size: int) -> None:
+        """Note how many bytes have come.
+
+        Raises:
+            HandshakeError: with 503; all peers together have sent too much, and this one most.
+        """
+        if size - self._reported >= REPORT_STEP:
+            self._reported = size
+            if process_memory.report(self, size, self._limit) is Verdict.GIVE_UP:
+                self._given_up = True
+        self.check()
+
+    def wake(self) -> None:
+        """Give up: it is the largest. Called by the thread whose report went above the limit."""
+        self._given_up = True
+        cut_reading(self._sock)
+
+    def check(self) -> None:
+        """Raise the ``HandshakeError`` of a body that was given up."""
+        if self._given_up:
+            raise HandshakeError("this server holds too many unread bytes; try again later", 503)
+
+
+class Acceptor(ABC):
+    """Accept connections until ``shutdown``; the base of the servers.
+
+    Attributes:
+        host, port: where it listens; the port is a real one even if 0 was asked for. For a Unix
+            socket, its path and 0.
+        url: the scheme with both.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        config: Config,
+        *,
+        scheme: str,
+        http: bool,
+        ssl_context: ssl.SSLContext | None,
+        max_connections: int,
+    ) -> None:
+        self._listener = listener
+        self._config = config
+        self._http = http  # refusals are said in its words
+        self._ssl_context = ssl_context
+        self._max_connections = max_connections
+        self._lock = threading.Lock()
+        self._threads: dict[threading.Thread, Guest] = {}
+        self._opening: set[socket.socket] = set()  # whose clients have something to say first
+        self._served = threading.local()  # the ``socket`` of each connection's thread
+        self._shutting_down = threading.Lock()
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._unix = listener.family == socket.AF_UNIX
+        self.host: str
+        self.port: int
+        if self._unix:
+            self.host, self.port = listener.getsockname(), 0
+            self.url = f"unix://{quote(self.host)}"
+        else:
+            self.host, self.port = listener.getsockname()[:2]
+            shown = f"[{self.host}]" if ":" in self.host else self.host
+            self.url = f"{scheme}://{shown}:{self.port}"
+        self._admission = Admission(config, self.url, max_connections)
+        try:
+            self._acceptor = daemon_thread(target=self._accept, name=f"wsmux-listener-{self.port}")
+            start_thread(self._acceptor)
+        except NoThreadError:
+            listener.close()
+            raise
+        fork.register(self)
+        register(self)
+
+    def serve_forever(self) -> None:
+        """Block until another thread calls ``shutdown``; Ctrl-C shuts down and goes on up."""
+        try:
+            self._stopped.wait()
+        except KeyboardInterrupt:
+            self.shutdown()
+            raise
+
+    @abstractmethod
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        """Stop accepting and end what is running; ``timeout`` seconds are given to it."""
+
+    def _shut_down_once(self, timeout: float | None) -> None:
+        with self._shutting_down:  # a call that a second Ctrl-C interrupts can be made again
+            if not self._stopped.is_set():
+                with self._lock:
+                    self._stopping.set()
+                self._stop_listening()
+                with self._lock:
+                    for sock in self._opening:
+                        _cut(sock)
+                try:
+                    self._end(Deadline(timeout))
+                except Exception:  # what was served has failed; it has ended all the same
+                    self._stopped.set()
+                    raise
+                self._stopped.set()
+
+    @abstractmethod
+    def _end(self, deadline: Deadline) -> None:
+        """End every connection; nothing is accepted any more."""
+
+    def _join_threads(self, deadline: Deadline) -> None:
+        with self._lock:
+            threads = self._threads.keys() - {threading.current_thread()}
+        for thread in threads:
+            thread.join(deadline.remaining())
+
+    def _stop_listening(self) -> None:
+        try:
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        except OSError as error:
+            _log.debug("%s was not listening any more: %s", self.url, error)
+        self._acceptor.join()
+        if self._unix:
+            with suppress(FileNotFoundError):  # somebody tidied up
+                os.unlink(self.host)
+        self._listener.close()
+
+    def leave(self) -> None:
+        """Stop accepting without waiting for any client; see ``runtime.threads``."""
+        self.shutdown(0.0)
+
+    def forked(self) -> None:
+        """Let go of the port in a forked child; the parent goes on serving."""
+        self._lock = threading.Lock()
+        self._shutting_down = threading.Lock()
+        self._stopping, self._stopped = threading.Event(), threading.Event()
+        self._stopping.set()
+        self._stopped.set()
+        self._threads = {}
+        self._opening = set()
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Shut down; after an exception, Ctrl-C among them, without letting anything end."""
+        self.shutdown(DRAIN if exc is None else 0.0)
+
+    # The accept thread
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                sock, address = self._listener.accept()
+            except OSError as error:
+                if not self._stopping.is_set():
+                    _log.warning("%s cannot accept: %s", self.url, error)
+                    self._stopping.wait(PAUSE)
+                continue
+            try:
+                self._start(sock, address)
+            except HandshakeError as error:
+                # Nobody reads words before TLS, which is too slow for this thread.
+                self._refuse(sock, None if self._ssl_context else error.status, str(error))
+
+    def _start(self, sock: socket.socket, address: Any) -> None:
+        """Give a connection its thread.
+
+        Raises:
+            HandshakeError: there is no room for it; nothing is counted then.
+        """
+        guest = self._admission.arrive(address[0] if address else "")
+        thread = daemon_thread(
+            target=self._run,
+            args=(sock, address),
+            name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
+        )
+        # Only this thread brings in more.
+        full = len(self._threads) - self._admission.leaving >= self._max_connections
+        if full and not self._admission.make_room():
+            self._admission.leave(guest)
+            _log.warning("%s is full: %d connections are open", self.url, self._max_connections)
+            raise HandshakeError(f"{self._max_connections} connections are open already", 503)
+        with self._lock:
+            self._threads[thread] = guest
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("%s has no thread for a connection: %s", self.url, error)
+            self._let_go(thread)
+            raise HandshakeError("no thread for this connection", 503) from error
+
+    def _let_go(self, thread: threading.Thread) -> None:
+        """Forget a thread, and count its connection no more."""
+        self._admission.leave(self._threads.get(thread))
+        with self._lock:
+            self._threads.pop(thread, None)
+
+    # A connection's thread
+
+    def _run(self, sock: socket.socket, address: Any) -> None:
+        self._served.socket = sock
+        try:
+            self._serve(sock, address)
+        except Exception as error:  # which no server foresees
+            self._served.socket.close()
+            _log.error("%s: serving %s failed: %s", self.url, address, _where(error))
+            _log.debug("%s: serving %s failed", self.url, address, exc_info=error)
+        finally:
+            self._let_go(threading.current_thread())
+
+    @abstractmethod
+    def _serve(self, sock: socket.socket, address: Any) -> None:
+        """Shake hands and serve one connection until it has ended."""
+
+    @contextmanager
+    def _cut_by_shutdown(self, sock: socket.socket) -> Iterator[None]:
+        """Have a shutdown end a wait for a client that is not served yet."""
+        with self._lock:
+            if self._stopping.is_set():
+                raise ConnectionAbortedError("the server shuts down")
+            self._opening.add(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._opening.discard(sock)
+
+    @contextmanager
+    def _awaiting(self, sock: socket.socket) -> Iterator[None]:
+        """Have a shutdown, and a client that gets this one's place, end a wait in a handshake."""
+        guest = self._guest()
+        guest.sock = sock
+        try:
+            self._admission.check(guest)  # only now does another thread see what to end
+            with self._cut_by_shutdown(sock):
+                yield
+        except (HandshakeError, OSError):
+            self._admission.check(guest)  # it was ended so, and that is what to answer
+            raise
+        finally:
+            guest.sock = None
+
+    def _secure(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
+        """Do TLS, if that was asked for."""
+        if self._ssl_context is None:
+            return sock
+        sock.settimeout(deadline.remaining())
+        secure = self._ssl_context.wrap_socket(
+            sock, server_side=True, do_handshake_on_connect=False
+        )
+        self._served.socket = secure
+        try:
+            with self._awaiting(secure):
+                secure.do_handshake()
+        except BaseException:
+            secure.close()
+            raise
+        return secure
+
+    def _request(
+        self,
+        sock: socket.socket,
+        address: Any,
+        deadline: Deadline,
+        methods: Collection[str] = ("GET",),
+    ) -> dict[str, Any]:
+        """Return the environ of the HTTP request that arrives, and count whose it is.
+
+        One that brings a body is unfinished until ``_body`` has it.
+        """
+        guest = self._guest()
+        held = partial(self._admission.hold, guest)
+        with self._awaiting(sock):
+            environ = read_request(
+                sock, deadline, self._config.max_handshake_size, methods, held=held
+            )
+        environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = (str(part) for part in address[:2])
+        if environ["REQUEST_METHOD"] != "POST":
+            self._admission.settle(guest, environ)
+        return environ
+
+    @contextmanager
+    def _body(
+        self, sock: socket.socket, environ: dict[str, Any], deadline: Deadline, max_size: int
+    ) -> Iterator[bytes]:
+        """Read the body of a request, which counts as received memory until the block ends.
+
+        Raises:
+            HandshakeError: as ``read_body``; or with 503, where others need its place or its
+                memory. OSError: as ``read_body``.
+        """
+        held = _HeldBody(sock, self._config.max_process_buffer)
+        try:
+            with self._awaiting(sock):
+                try:
+                    body = read_body(sock, environ, deadline, max_size, held=held.add)
+                except (HandshakeError, OSError):
+                    held.check()
+                    raise
+            self._admission.settle(self._guest(), environ)
+            yield body
+        finally:
+            process_memory.forget(held)
+
+    def _settle(self) -> None:
+        """End the handshake of this thread's connection, where there is no HTTP request."""
+        self._admission.settle(self._guest())
+
+    def _guest(self) -> Guest:
+        return self._threads[threading.current_thread()]
+
+    def _upgrade(
+        self, sock: socket.socket, environ: dict[str, Any], protocol: str | None
+    ) -> socket.socket:
+        """Answer a checked request with a WebSocket, and return its socket."""
+        accepted = accept(environ, protocol)
+        if accepted.socket is not sock:
+            sock.close()
+        self._served.socket = accepted.socket
+        return accepted.socket
+
+    def _refused(self, sock: socket.socket, address: Any, error: Exception) -> None:
+        """Log why no connection came about, and tell the client where HTTP has words for it."""
+        if isinstance(error, HandshakeError):
+            _log.info("%s refused %s: %s", self.url, address, error)
+            self._refuse(sock, error.status, str(error))
+        else:
+            _log.info("%s: no connection with %s: %s", self.url, address, error)
+            sock.close()
+
+    def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:
+        try:
+            if status is not None and self._http:
+                refuse(sock, status, text, REFUSAL)
+        except OSError as error:
+            _log.debug("a refused client did not hear why: %s", error)
+        finally:
+            sock.close()

@@ -1,0 +1,415 @@
+"""Join two connections, of any two wires, so that their peers' streams reach each other.
+
+One thread, the pump, carries the bytes of all streams. Each direction of a bridged stream is a
+``Pipe``. What a reading or writing thread would be woken
+for makes its pipe ready and rings the pump's one bell; the pump then moves what can be moved and
+never waits for a single pipe. It takes bytes from a source only when their target has credit for
+them, so that a stalled reader at one end stalls the writer at the other, and no stream beside it.
+
+Locks: the mutexes of the two connections are held one after the other, never both. A pipe is marked
+as noted under either; the pump takes the mark away before it looks, so nothing is missed, and at
+worst it looks once too often.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ..exceptions import (
+    BAD_GATEWAY,
+    ConnectionClosed,
+    ForkedError,
+    LocalProtocolError,
+    StreamRefused,
+    StreamReset,
+)
+from ..mux.connection import Connection
+from ..mux.multiplexer import Engine
+from ..mux.stream import Stream
+from ..mux.stream_record import Entry
+from ..protocols.base import MuxProtocol
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+from ..runtime.parking import Bell, Waiter, borrow, give_back
+from ..runtime.threads import daemon_thread, start_thread
+
+__all__ = ["Pump", "bridge", "carried_code"]
+
+
+class Signal(Waiter):
+    """Stand where a waiting thread would, and note a pipe as ready instead of waking one."""
+
+    parks = False
+
+    __slots__ = ("_note",)
+
+    def __init__(self, note: Callable[[list[Bell]], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def collect(self, wakes: list[Bell]) -> None:
+        self._note(wakes)
+
+    def rouse(self, wakes: list[Bell]) -> None:
+        self._note(wakes)
+
+
+class End:
+    """Be one end of a bridged stream.
+
+    Attributes:
+        error: what one half was ended with here; on some wires that ends the other half, too.
+    """
+
+    __slots__ = ("engine", "entry", "error", "stream")
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.engine: Engine = stream._engine
+        self.entry: Entry = stream._entry
+        self.error: BaseException | None = None
+
+    def let_go(self) -> None:
+        """Leave the stream to whoever comes next."""
+        with self.engine.mutex:
+            self.entry.reader, self.entry.writer = Waiter(), Waiter()
+            self.entry.reading = self.entry.writing = False
+
+    def gone_locked(self) -> BaseException | None:
+        """Return what the whole stream was ended with, if it was."""
+        return None if self.entry.id in self.engine.table.entries else self.error
+
+    def refuse(self, code: int) -> None:
+        """End both halves of a stream that finds no way on."""
+
+        def refuse(wakes: list[Bell]) -> None:
+            self.engine.table.reset(self.entry, code)
+            self.entry.closed = True
+            self.engine.settle_locked(wakes)
+
+        self.engine.change(refuse)
+
+
+class Pipe:
+    """Be one direction of a bridged stream.
+
+    Attributes:
+        pending: bytes taken from the source that the send queue of the target had no room for.
+        asked: a turn in that queue was asked for.
+        noted: it is in the pump's list, or about to be.
+        done: the direction has ended, whatever the cause.
+        lost: the cause is the end of a connection.
+        back: the other direction, until both are over.
+    """
+
+    __slots__ = ("asked", "back", "done", "lost", "noted", "pending", "signal", "source", "target")
+
+    def __init__(self, source: End, target: End) -> None:
+        self.source = source
+        self.target = target
+        self.back: Pipe | None = None
+        self.pending = memoryview(b"")
+        self.asked = self.noted = self.done = self.lost = False
+        self.signal = Waiter()
+
+    def part(self) -> None:
+        """Leave both streams, and let each direction be freed without a garbage collector."""
+        back = self.back
+        if back is None:
+            return
+        for pipe in (self, back):
+            pipe.source.let_go()
+            pipe.signal = Waiter()  # the one before knows this pipe
+            pipe.back = None
+
+
+class Pump:
+    """Move the bytes of any number of pipes in the thread that calls ``run``.
+
+    ``add`` and ``added_all`` may be called from any thread.
+
+    Args:
+        accepting: the connections whose streams are added, until ``added_all`` is called for each.
+    """
+
+    def __init__(self, *accepting: Connection) -> None:
+        self._accepting = set(accepting)
+        self._bell = borrow()
+        self._ready: deque[Pipe] = deque()
+        self._pipes: set[Pipe] = set()  # for the pump's thread
+        # Not closed, so that nothing cut looks whole; the end of the other connection ends them.
+        self._lost: list[Pipe] = []
+        self._moved = False
+
+    def close(self) -> None:
+        """Let go of everything; the pump has run for the last time, its connections have ended."""
+        for pipe in {*self._pipes, *self._ready, *self._lost}:
+            pipe.part()
+        self._pipes.clear()
+        self._ready.clear()
+        self._lost.clear()
+        give_back(self._bell)
+
+    def added_all(self, connection: Connection) -> None:
+        """Note that no further stream of a connection comes, most likely because it has ended."""
+        self._accepting.discard(connection)
+        self._bell.ring()
+
+    def add(self, one: Stream, other: Stream) -> None:
+        """Carry everything that comes on either stream to the other, and its end."""
+        near, far = End(one), End(other)
+        there, back = Pipe(near, far), Pipe(far, near)
+        there.back, back.back = back, there
+        for pipe in (there, back):
+            pipe.signal = Signal(partial(self._note, pipe))
+            pipe.noted = True
+            source, target = pipe.source, pipe.target
+            with source.engine.mutex:
+                source.entry.reader, source.entry.reading = pipe.signal, True
+            with target.engine.mutex:
+                target.entry.writer, target.entry.writing = pipe.signal, True
+        self._ready += (there, back)
+        self._bell.ring()
+
+    def _note(self, pipe: Pipe, wakes: list[Bell]) -> None:
+        if not pipe.noted:
+            pipe.noted = True
+            self._ready.append(pipe)
+            wakes.append(self._bell)
+
+    # The pump's thread
+
+    def run(self, one: Connection, other: Connection) -> Connection:
+        """Move bytes until a connection has ended; return that one.
+
+        What it had received before is still delivered, as long as that makes progress within
+        ``Config.close_timeout``.
+        """
+        grace: Deadline | None = None
+        while True:
+            self._moved = False
+            self._move()
+            ended = one if one.closed else other if other.closed else None
+            if ended is None:
+                if not self._ready:
+                    self._bell.sleep(Deadline(None))
+                continue
+            if grace is None:
+                for pipe in self._pipes:
+                    self._note(pipe, [])
+            if grace is None or self._moved:
+                grace = Deadline(ended.config.close_timeout)
+            if not (self._ready or self._expects_from(ended)) or grace.expired():
+                return ended
+            if not self._ready:
+                self._bell.sleep(grace)
+
+    def _expects_from(self, connection: Connection) -> bool:
+        carried = (pipe.source.stream.connection for pipe in self._pipes)
+        return connection in self._accepting or connection in carried
+
+    def _move(self) -> None:
+        """Give each pipe that was ready when this began one turn."""
+        for _ in range(len(self._ready)):
+            pipe = self._ready.popleft()
+            pipe.noted = False
+            if pipe.done:
+                pipe.target.engine.wake()  # it may have been given a turn in the send queue
+                continue
+            self._pipes.add(pipe)
+            if self._step(pipe):
+                self._note(pipe, [])
+            elif pipe.done:
+                self._pipes.discard(pipe)
+                if pipe.lost:
+                    self._lost.append(pipe)
+                elif pipe.back is not None and pipe.back.done and not pipe.back.lost:
+                    for end in (pipe.source, pipe.target):
+                        end.stream.close()
+                    pipe.part()
+
+    def _step(self, pipe: Pipe) -> bool:
+        """Move one frame or one end; tell whether there may be more to do at once."""
+        engine, entry = pipe.target.engine, pipe.target.entry
+        with engine.mutex:
+            failure, lost = entry.write_failure, engine.channel.error is not None
+            credit, gone = engine.credit_locked(entry), pipe.target.gone_locked()
+        if failure is not None:
+            self._stop_source(pipe, failure())
+        elif gone is not None:
+            self._stop_source(pipe, gone)
+        elif lost:
+            pipe.done = pipe.lost = True
+        else:
+            if not pipe.pending:
+                self._take(pipe, credit)
+            if pipe.pending:
+                return self._push(pipe)
+        return False
+
+    def _take(self, pipe: Pipe, credit: int) -> None:
+        """Take what the target may be sent now from the source, or the source's end."""
+        engine, entry = pipe.source.engine, pipe.source.entry
+        owes = False
+        with engine.mutex:
+            buffer, failure, ended = entry.buffer, entry.read_failure, entry.ended
+            gone, lost = pipe.source.gone_locked(), engine.channel.error is not None
+            waiting = buffer.size
+            if waiting and credit:
+                limit = min(credit, engine.config.max_frame_size)
+                pipe.pending = memoryview(buffer.take(limit))
+                owes = engine.consumed_locked(entry, waiting - buffer.size)
+        if owes:
+            engine.flush()
+        if waiting:
+            return
+        pipe.done = failure is not None or ended or gone is not None or lost
+        if failure is not None:
+            self._abort_target(pipe, failure())
+        elif ended:
+            pipe.target.stream.close_write()
+        elif gone is not None:
+            self._abort_target(pipe, gone)
+        else:
+            pipe.lost = lost
+
+    def _push(self, pipe: Pipe) -> bool:
+        """Queue what was taken; tell whether all of it was."""
+        engine, entry = pipe.target.engine, pipe.target.entry
+        with engine.mutex:
+            while pipe.pending and entry.write_failure is None and engine.channel.error is None:
+                size, ticket = engine.send_locked(entry, pipe.pending, waited=pipe.asked)
+                if ticket is None:
+                    pipe.asked = True
+                    engine.queue.ask_room_locked(pipe.signal)
+                    break
+                self._moved = True
+                pipe.asked = False
+                pipe.pending = pipe.pending[size:]
+        engine.flush()
+        return not pipe.pending
+
+    # Ends that are errors
+
+    def _stop_source(self, pipe: Pipe, error: BaseException) -> None:
+        """Tell the source's writer what the target's reader has said: that it reads no more."""
+        pipe.done = True
+        pipe.source.error = error
+        code = carried_code(error, pipe.target.engine.protocol, pipe.source.engine.protocol)
+        if code is None:
+            pipe.source.stream.close_read()
+            return
+        engine, entry = pipe.source.engine, pipe.source.entry
+
+        def reset(wakes: list[Bell]) -> None:
+            engine.table.drop_unread(entry)
+            engine.protocol.reset_read(entry.id, code)
+            engine.settle_locked(wakes)
+
+        engine.change(reset)
+
+    def _abort_target(self, pipe: Pipe, error: BaseException) -> None:
+        """Tell the target's reader that the source's writer has aborted."""
+        pipe.target.error = error
+        engine, entry = pipe.target.engine, pipe.target.entry
+        code = carried_code(error, pipe.source.engine.protocol, engine.protocol)
+
+        def reset(wakes: list[Bell]) -> None:
+            engine.queue.interrupt_locked()
+            engine.protocol.reset_write(entry.id, code or 0)
+            engine.settle_locked(wakes)
+
+        engine.change(reset)
+
+
+def carried_code(error: BaseException, source: MuxProtocol, target: MuxProtocol) -> int | None:
+    """Return the code that says on another wire what ended a half; ``None`` where nothing did.
+
+    A code of the application that the other wire keeps for itself, or cannot carry, becomes 0.
+    """
+    cause = error if isinstance(error, StreamRefused | StreamReset) else error.__cause__
+    if isinstance(cause, StreamRefused):
+        return target.refused_code
+    if not isinstance(cause, StreamReset):
+        return None
+    of_application = cause.code >= source.first_application_code
+    carried = target.first_application_code <= cause.code <= target.last_code
+    return cause.code if of_application and carried else 0
+
+
+REASON = "the other side of the bridge has ended"
+
+_log = logger("wsmux")
+
+
+def bridge(one: Connection, other: Connection) -> None:
+    """Carry the streams that either peer opens to the other one, until a connection has ended.
+
+    Blocks. Each stream that comes on one connection is opened on the other; bytes, ends and resets
+    go both ways as they come, with the flow control of both wires kept: a peer that does not read
+    holds up the writer of that stream at the other end, and nothing else. A stream that cannot be
+    opened there within its ``Config.open_timeout`` is refused.
+
+    When one connection has ended, what it had received is delivered (``Config.close_timeout`` is
+    given for progress), and the other one is closed: with the same code after a good end, else
+    with 1014 (bad gateway). Nobody else may accept or use streams of the two meanwhile.
+
+    What a wire cannot say is lost on it: on ``bymux`` a reset looks like a clean end, ``yamux``
+    resets both halves at once, and application codes below 64 become 0 on ``wsmux``. A refusal is
+    seen as such by peers that can tell it from a reset (``wsmux``).
+
+    Raises:
+        TypeError: one of them is no connection.
+    """
+    for each in (one, other):
+        if not isinstance(each, Connection):
+            kind = type(each).__name__
+            raise TypeError(
+                f"bridge() joins two connections, as connect() returns them, not {kind}"
+            )
+    pump = Pump(one, other)
+    acceptors = [
+        daemon_thread(
+            target=_accept, args=(incoming, outgoing, pump), name=f"{incoming.name}-bridge"
+        )
+        for incoming, outgoing in ((one, other), (other, one))
+    ]
+    code = BAD_GATEWAY
+    try:
+        for thread in acceptors:
+            start_thread(thread)
+        ended = pump.run(one, other)
+        code = _code_behind(ended)
+    finally:
+        closing = Deadline(one.config.close_timeout)
+        for connection in (one, other):
+            connection.close(closing.remaining(), code=code, reason=REASON)
+        for thread in acceptors:
+            if thread.ident is not None:
+                thread.join()
+        pump.close()
+
+
+def _code_behind(ended: Connection) -> int:
+    error = ended.error
+    clean = isinstance(error, ConnectionClosed) and error.code in (1000, 1001)
+    return error.code if clean and isinstance(error, ConnectionClosed) else BAD_GATEWAY
+
+
+def _accept(incoming: Connection, outgoing: Connection, pump: Pump) -> None:
+    """Open on one connection what the peer of the other has opened."""
+    try:
+        for stream in incoming:
+            try:
+                further = outgoing.open_stream(outgoing.config.open_timeout)
+            except (StreamRefused, LocalProtocolError, TimeoutError) as error:
+                _log.info("stream %d of %s finds no way on: %s", stream.id, incoming.name, error)
+                End(stream).refuse(stream._engine.protocol.refused_code)
+            else:
+                pump.add(stream, further)
+    except (ConnectionClosed, ForkedError) as error:
+        _log.debug("the bridge from %s ends: %s", incoming.name, error)
+    finally:
+        pump.added_all(incoming)

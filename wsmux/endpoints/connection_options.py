@@ -1,0 +1,120 @@
+"""Hold what every way to make a connection lets the caller choose, and make connections of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..config import Config
+from ..exceptions import ConnectionClosed, ForkedError
+from ..handshake.request import Request
+from ..mux.connection import Connection, StartOn
+from ..mux.error_codes import CodeToReason, ReasonToCode
+from ..protocols.base import MuxProtocol, Role
+from ..protocols.bymux_state import BymuxState
+from ..protocols.framing import Framing
+from ..protocols.registry import wire
+from ..recording.attach import record
+from ..runtime.logs import logger
+from ..transport.message_transport import Channel
+from .stream_handlers import StreamHandler, StreamWorkers
+
+__all__ = ["DEFAULT_WORKERS", "Behaviour", "ConnectionHandler"]
+
+ConnectionHandler = Callable[[Connection], object]
+
+# Threads that run the stream handlers of one connection.
+DEFAULT_WORKERS = 64
+
+_log = logger("wsmux")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """See ``connect`` for what each field means."""
+
+    config: Config = field(default_factory=Config)
+    accept_streams: bool = True
+    stream_handler: StreamHandler | None = None
+    start_on: StartOn = "open"
+    workers: int = DEFAULT_WORKERS
+    code_to_reason: CodeToReason | None = None
+    reason_to_code: ReasonToCode | None = None
+    bymux_state: BymuxState | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, Config):
+            kind = type(self.config).__name__
+            raise TypeError(
+                f"config must be a wsmux.Config, such as Config(max_streams=8), not {kind}"
+            )
+        for name in ("stream_handler", "code_to_reason", "reason_to_code"):
+            given = getattr(self, name)
+            if given is not None and not callable(given):
+                raise TypeError(f"{name} must be a function, not {type(given).__name__}")
+        if self.start_on not in ("open", "data"):
+            raise ValueError(f"start_on must be 'open' or 'data', not {self.start_on!r}")
+        if self.workers < 1:
+            raise ValueError(f"workers must be at least 1, not {self.workers}")
+
+    def over_websocket(
+        self, sock: socket.socket, role: Role, protocol: str, request: Request | None = None
+    ) -> Connection:
+        """Return a connection over a WebSocket whose handshake is done."""
+        parts = wire(protocol).over_websocket(role, self.config, self.bymux_state)
+        return self._connection(sock, role, parts, request)
+
+    def over_bytes(self, sock: socket.socket, role: Role, protocol: str) -> Connection:
+        """Return a connection over a plain byte stream."""
+        parts = wire(protocol).over_bytes(role, self.config, self.bymux_state)
+        return self._connection(sock, role, parts, None)
+
+    def _connection(
+        self,
+        sock: socket.socket,
+        role: Role,
+        parts: tuple[Framing, MuxProtocol],
+        request: Request | None,
+    ) -> Connection:
+        framing, machine = parts
+        try:
+            channel = Channel(sock, framing, role, self.config)
+            record(channel, machine.name, framing)
+            return Connection(
+                channel,
+                machine,
+                accept_streams=self.accept_streams,
+                start_on=self.start_on,
+                code_to_reason=self.code_to_reason,
+                reason_to_code=self.reason_to_code,
+                request=request,
+            )
+        except (OSError, RuntimeError):  # the system has no descriptor, or no thread, to give
+            sock.close()
+            raise
+
+    def start_workers(self, connection: Connection) -> None:
+        """Start serving incoming streams in the background, if a handler was given."""
+        if self.stream_handler is not None:
+            StreamWorkers(connection, self.stream_handler, self.workers).start()
+
+    def serve(self, connection: Connection, handler: ConnectionHandler | None) -> None:
+        """Serve a connection in this thread until its handler returns, then close it.
+
+        Without a handler for the connection, its streams are served until it ends.
+        """
+        try:
+            if handler is not None:
+                self.start_workers(connection)
+                handler(connection)
+            elif self.stream_handler is not None:
+                StreamWorkers(connection, self.stream_handler, self.workers).run()
+        except Exception as error:
+            if connection.closed and isinstance(error, ConnectionClosed | ForkedError):
+                _log.info("the handler of %s ended: %s", connection.name, error)
+            else:
+                _log.exception("the handler of %s failed; the connection ends", connection.name)
+                connection.close(code=1011, reason="internal error")
+        finally:
+            connection.close()

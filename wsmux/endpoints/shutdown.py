@@ -1,0 +1,127 @@
+"""End connections so that their peers know what to do: go away, let streams end, close with 1001.
+
+``Server`` does so with its own. Under a WSGI server each connection lives in a request, so an
+extension keeps them in a ``Served``, which a signal may end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from ..exceptions import HandshakeError, WsmuxError
+from ..mux.connection import Connection
+from ..runtime import fork
+from ..runtime.deadline import Deadline
+from ..runtime.logs import logger
+
+__all__ = ["REASON", "Served", "end_connections"]
+
+REASON = "server shutdown"
+
+_log = logger("wsmux")
+
+
+def end_connections(
+    connections: Collection[Connection], deadline: Deadline, close_timeout: float
+) -> Deadline:
+    """Let the streams of every connection end, then close it; return what is left for that.
+
+    Blocks until ``deadline`` while streams are open, then for at most ``close_timeout`` seconds.
+    """
+    for connection in connections:
+        try:
+            connection.go_away()
+        except WsmuxError as error:
+            _log.debug("%s ended before it was told: %s", connection.name, error)
+    for connection in connections:
+        connection.wait_drained(deadline.remaining())
+    for connection in connections:
+        connection.begin_close(code=1001, reason=REASON)
+    closing = Deadline(close_timeout)
+    for connection in connections:
+        connection.close(closing.remaining(), code=1001)
+    return closing
+
+
+class Served:
+    """Know the connections that are served in threads of somebody else, and end them together."""
+
+    def __init__(self, close_timeout: float) -> None:
+        self._close_timeout = close_timeout
+        self.forked()
+        fork.register(self)
+
+    def forked(self) -> None:
+        """Begin anew: a forked child serves none of them."""
+        self._lock = threading.Lock()
+        self._connections: set[Connection] = set()
+        self._stopping = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further connection is served."""
+        return self._stopping
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are served at this moment."""
+        with self._lock:
+            return list(self._connections)
+
+    def check(self) -> None:
+        """Raise a ``HandshakeError`` with status 503 for a request that comes too late."""
+        if self._stopping:
+            raise HandshakeError("the server shuts down", status=503)
+
+    @contextmanager
+    def serving(self, connection: Connection) -> Iterator[None]:
+        """Have the connection ended with the others as long as the block lasts."""
+        with self._lock:
+            self._connections.add(connection)
+            late = self._stopping
+        try:
+            if late:
+                connection.close(code=1001, reason=REASON)
+            yield
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+
+    def shutdown(self, timeout: float | None) -> None:
+        """Take no further connection, and end those there are; see ``end_connections``."""
+        with self._lock:
+            self._stopping = True
+            connections = list(self._connections)
+        end_connections(connections, Deadline(timeout), self._close_timeout)
+
+    def drain_on_sigterm(self, timeout: float | None) -> None:
+        """Shut down on SIGTERM, in a thread, before or beside what the signal did so far.
+
+        Raises: ValueError: this is not the main thread.
+        """
+
+        def drain(number: int, frame: FrameType | None) -> None:
+            dies = before == signal.SIG_DFL
+            if dies:
+                signal.signal(number, signal.SIG_DFL)  # the second signal does not wait
+            # Nothing may wait in a signal handler under gevent, as Thread.start does.
+            _thread.start_new_thread(self._drain, (timeout, number if dies else None))
+            if callable(before):
+                before(number, frame)
+
+        before = signal.signal(signal.SIGTERM, drain)
+
+    def _drain(self, timeout: float | None, number: int | None) -> None:
+        try:
+            self.shutdown(timeout)
+        except Exception:
+            _log.exception("the connections could not be drained")
+        finally:
+            if number is not None:
+                os.kill(os.getpid(), number)

@@ -1,0 +1,208 @@
+"""Serve connections from routes of a Flask application.
+
+Works under Werkzeug (threaded), gunicorn with gthread or gevent workers, and gevent's pywsgi with
+monkey patching. The socket is ours after the upgrade; before WSGI gets a chance to write into it
+the connection has been closed and shut down in both directions, and the response ends the request
+in the way that each server takes without writing a word: ``StopIteration`` for gunicorn,
+``ConnectionError`` for Werkzeug, no body for gevent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from ..config import Config
+from ..endpoints.acceptor import DRAIN
+from ..endpoints.connection_options import DEFAULT_WORKERS, Behaviour, ConnectionHandler
+from ..endpoints.shutdown import Served
+from ..endpoints.stream_handlers import StreamHandler
+from ..exceptions import HandshakeError
+from ..handshake.admission import Admission
+from ..handshake.origin import allowed_origins
+from ..handshake.websocket_server import accept, check_request, request_of
+from ..mux.connection import Connection, StartOn
+from ..mux.error_codes import CodeToReason, ReasonToCode
+from ..protocols.base import Role
+from ..protocols.bymux_state import BymuxState
+from ..protocols.registry import served_protocols
+from ..runtime.hints import field_hints
+from .browser_script import script_blueprint
+from .debug_page import debug_blueprint
+from .responses import Ended, Flask, Response, refusal, request
+
+__all__ = ["Mux", "debug_blueprint", "script_blueprint"]
+
+Handler = TypeVar("Handler", bound=Callable[..., object])
+
+
+class Mux:
+    """Add multiplexed WebSocket routes to a Flask application.
+
+    ::
+
+        app = Flask(__name__)
+        mux = Mux(app)
+
+        @mux.route("/files")
+        def files(connection):
+            for stream in connection:
+                ...
+
+    The handler runs in the thread of the request; the connection is closed when it returns. The
+    keyword arguments are those of ``wsmux.serve``. Without ``app``, call ``init_app`` later.
+    """
+
+    @field_hints(Config, "config")
+    def __init__(
+        self,
+        app: Flask | None = None,
+        *,
+        protocols: Iterable[str] = ("wsmux",),
+        config: Config | None = None,
+        origins: Iterable[str] | None = None,
+        accept_streams: bool = True,
+        start_on: StartOn = "open",
+        workers: int = DEFAULT_WORKERS,
+        code_to_reason: CodeToReason | None = None,
+        reason_to_code: ReasonToCode | None = None,
+        bymux_state: BymuxState | None = None,
+    ) -> None:
+        self._protocols = served_protocols(protocols)
+        self._origins = allowed_origins(origins)
+        self._options: dict[str, Any] = {
+            "config": config or Config(),
+            "accept_streams": accept_streams,
+            "start_on": start_on,
+            "workers": workers,
+            "code_to_reason": code_to_reason,
+            "reason_to_code": reason_to_code,
+            "bymux_state": bymux_state,
+        }
+        Behaviour(**self._options)  # raises for a bad value
+        self._admission = Admission(self._options["config"], "a route of Mux")
+        self._served = Served(self._options["config"].close_timeout)
+        self._app: Flask | None = None
+        self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Add the routes, those to come too, to an application."""
+        self._app = app
+        for path, view, options in self._routes:
+            app.add_url_rule(path, view_func=view, websocket=True, **options)
+        self._routes.clear()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The connections that this process serves at this moment."""
+        return self._served.connections
+
+    @property
+    def stopping(self) -> bool:
+        """Whether ``shutdown`` was called."""
+        return self._served.stopping
+
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        """End every connection of this process, as ``Server.shutdown`` does; take no further one.
+
+        Blocks while streams are open, for at most ``timeout`` seconds, and for the closing.
+        Requests that come later get 503. From any thread.
+        """
+        self._served.shutdown(timeout)
+
+    def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
+        """Have SIGTERM, which stops and reloads a server's processes, call ``shutdown`` first.
+
+        What the signal did before happens at once beside it, as gunicorn's own way to stop, which
+        waits for the requests that run; where that was to die, it happens after it. Let ``timeout``
+        be shorter than gunicorn's ``--graceful-timeout`` by the second that the closing takes. Call
+        it where the server has set its own handler already: in the application's module, or with
+        ``--preload`` in the hook ``post_worker_init``.
+
+        Raises:
+            ValueError: this is not the main thread.
+        """
+        self._served.drain_on_sigterm(timeout)
+
+    def route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Serve ``handler(connection, **variables)`` at a path; Flask's routing options apply."""
+        return self._decorator(path, options, streams=False)
+
+    def stream_route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
+        """Serve ``handler(stream, **variables)`` at a path, for each stream a client opens.
+
+        As many at once as there are ``workers``, each in a thread of its own; Flask's routing
+        options apply.
+        """
+        return self._decorator(path, options, streams=True)
+
+    def _decorator(
+        self, path: str, options: dict[str, Any], streams: bool
+    ) -> Callable[[Handler], Handler]:
+        def decorate(handler: Handler) -> Handler:
+            name = _name_of(handler, options.get("endpoint"))
+
+            def view(**variables: Any) -> Response:
+                serve = partial(handler, **variables)
+                return self._serve(None, serve) if streams else self._serve(serve, None)
+
+            view.__name__ = name
+            if self._app is None:
+                self._routes.append((path, view, options))
+            else:
+                self._app.add_url_rule(path, view_func=view, websocket=True, **options)
+            return handler
+
+        return decorate
+
+    def _serve(
+        self, handler: ConnectionHandler | None, stream_handler: StreamHandler | None
+    ) -> Response:
+        environ = request.environ
+        try:
+            protocol = check_request(environ, self._protocols, self._origins)
+            self._served.check()
+            guest = self._admission.admit(environ)
+        except HandshakeError as error:
+            return refusal(error)
+        try:
+            return self._serve_admitted(environ, protocol, handler, stream_handler)
+        finally:
+            self._admission.leave(guest)
+
+    def _serve_admitted(
+        self,
+        environ: dict[str, Any],
+        protocol: str,
+        handler: ConnectionHandler | None,
+        stream_handler: StreamHandler | None,
+    ) -> Response:
+        try:
+            accepted = accept(environ, protocol)
+        except HandshakeError as error:
+            return refusal(error)
+        behaviour = Behaviour(**self._options, stream_handler=stream_handler)
+        connection: Connection = behaviour.over_websocket(
+            accepted.socket, Role.SERVER, protocol, request_of(environ)
+        )
+        with self._served.serving(connection):
+            behaviour.serve(connection, handler)
+        return Ended(accepted.mode)
+
+
+def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:
+    """Return what Flask is to call the route of a handler."""
+    if not callable(handler):
+        kind = type(handler).__name__
+        raise TypeError(f"a route is served by a function, not by {kind}")
+    name = endpoint or getattr(handler, "__name__", None)
+    if name is None:
+        kind = type(handler).__name__
+        raise TypeError(
+            f"the handler, of type {kind}, has no name for Flask to call the route by: "
+            "give the route one, such as endpoint='echo'"
+        )
+    return str(name)

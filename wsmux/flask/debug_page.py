@@ -1,0 +1,138 @@
+"""Show the connections of a Flask application on a live page. ``wsmux.flask`` offers it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from ..diagnostics.status import STALLED_AFTER, Connections, Watched, document
+from .responses import Blueprint, Response, request
+
+__all__ = ["debug_blueprint"]
+
+# Characters of a token: shorter ones can be guessed.
+SHORTEST_TOKEN = 16
+
+# For the page and its numbers alike: they are nobody else's, and are not to be kept.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+Authorize = Callable[[], object]
+
+
+def debug_blueprint(
+    connections: Connections,
+    *,
+    token: str | None = None,
+    authorize: Authorize | None = None,
+    stalled_after: float = STALLED_AFTER,
+    url_prefix: str = "/debug/wsmux",
+    name: str = "wsmux_debug",
+) -> Blueprint:
+    """Return a blueprint with a live page of connections, their streams, and what stands still.
+
+    ::
+
+        app.register_blueprint(debug_blueprint(mux, token=os.environ["WSMUX_TOKEN"]))
+
+    The page is at ``/debug/wsmux/``, its numbers as JSON at ``/debug/wsmux/data.json``, which
+    ``wsmux top`` shows in a terminal. Each request takes a thread of the server for a moment, so
+    keep one free. With several processes, each look shows the one that happens to answer.
+
+    Without ``token`` and ``authorize`` every request gets 403; with both, either will do.
+
+    Args:
+        connections: a ``Mux`` or ``Server``, a connection, a collection of these, or a function
+            that returns one and is asked each time.
+        token: asked for by the browser as a password, with any name; ``Authorization: Bearer``
+            takes it too. Send it over HTTPS alone.
+        authorize: called in each request, such as ``lambda: current_user.is_admin``; what it
+            returns decides.
+        stalled_after: seconds of standing still from which something is shown as stalled.
+        url_prefix: where the page is.
+        name: the blueprint's.
+
+    Raises:
+        ValueError: the token is shorter than 16 characters, or ``stalled_after`` is not above 0.
+        TypeError: the token is no string, or ``authorize`` no function.
+    """
+    if token is not None and not isinstance(token, str):
+        raise TypeError(f"token must be a single string, not {type(token).__name__}")
+    if authorize is not None and not callable(authorize):
+        kind = type(authorize).__name__
+        raise TypeError(f"authorize must be a function that tells who may look, not {kind}")
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise ValueError(
+            f"a token has at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() makes one"
+        )
+    if not stalled_after > 0:
+        raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
+    watched = Watched(connections)
+    page = Path(__file__).with_name("live.html").read_bytes()
+    policy = _policy(page)
+    blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
+
+    @blueprint.before_request
+    def guard() -> Response | None:
+        return _refusal(token, authorize)
+
+    @blueprint.get("/")
+    def index() -> Response:
+        headers = {**HEADERS, "Content-Security-Policy": policy}
+        return Response(page, mimetype="text/html", headers=headers)
+
+    @blueprint.get("/data.json")
+    def data() -> Response:
+        told = json.dumps(document(watched.living() or [], stalled_after))
+        return Response(told, mimetype="application/json", headers=HEADERS)
+
+    return blueprint
+
+
+def _refusal(token: str | None, authorize: Authorize | None) -> Response | None:
+    """Return what a request gets that may not see the page; ``None`` if it may."""
+    if token is None and authorize is None:
+        text = "debug_blueprint() was given neither token= nor authorize=, so it shows nothing\n"
+        return Response(text, status=403, mimetype="text/plain", headers=HEADERS)
+    if authorize is not None and authorize():
+        return None
+    if token is None:
+        return Response("not allowed\n", status=403, mimetype="text/plain", headers=HEADERS)
+    if hmac.compare_digest(_given().encode(), token.encode()):
+        return None
+    asking = {**HEADERS, "WWW-Authenticate": 'Basic realm="wsmux", charset="UTF-8"'}
+    text = "a token is wanted, as password or as Authorization: Bearer\n"
+    return Response(text, status=401, mimetype="text/plain", headers=asking)
+
+
+def _given() -> str:
+    """Return the token of the request, ``""`` without one."""
+    given = request.authorization
+    if given is None:
+        return ""
+    found = given.password if given.type == "basic" else given.token
+    return found or ""
+
+
+def _policy(page: bytes) -> str:
+    """Return a policy under which the page runs its own script, and nothing else ever."""
+    hashes = {tag: _hash(page, tag) for tag in (b"script", b"style")}
+    return (
+        f"default-src 'none'; script-src {hashes[b'script']}; style-src {hashes[b'style']}; "
+        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+
+
+def _hash(page: bytes, tag: bytes) -> str:
+    text = page.partition(b"<" + tag + b">")[2].partition(b"</" + tag + b">")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"

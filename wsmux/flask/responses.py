@@ -1,0 +1,67 @@
+"""Import Flask, or say what is missing, and answer requests that became WebSockets or did not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ..runtime.hints import how_to_install
+
+try:
+    from flask import Blueprint, Flask, Response, request
+except ImportError as error:
+    raise ImportError(f"wsmux.flask needs Flask: {how_to_install('flask')}") from error
+
+from ..exceptions import HandshakeError
+from ..handshake.http_request import refusal_headers
+from ..runtime.logs import logger
+
+__all__ = ["Blueprint", "Ended", "Flask", "Response", "refusal", "request"]
+
+_log = logger("wsmux")
+
+
+def refusal(error: HandshakeError) -> Response:
+    """Return what tells a client why it is refused, and log it."""
+    status = error.status or 400
+    _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
+    headers = refusal_headers(status)
+    if not _takes_upgrades(request.environ):
+        del headers["Connection"]  # which other servers do not let applications say
+    response = Response(f"{error}\n", status=status, headers=headers)
+    if (sock := request.environ.get("gunicorn.socket")) is not None:
+        response.call_on_close(partial(_end_reading, sock))
+    return response
+
+
+def _end_reading(sock: socket.socket) -> None:
+    """Have gunicorn find the end of a connection that was refused.
+
+    It passes over ``Connection: close`` of an application, and would take what came behind the
+    request for the next one.
+    """
+    with suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as same:
+        same.shutdown(socket.SHUT_RD)
+
+
+def _takes_upgrades(environ: Mapping[str, Any]) -> bool:
+    gevent = environ.get("SERVER_SOFTWARE", "").startswith("gevent")
+    return gevent or "werkzeug.socket" in environ or "gunicorn.socket" in environ
+
+
+class Ended(Response):
+    """End a request whose socket is shut down already."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __call__(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        if self._mode == "gunicorn":
+            raise StopIteration
+        if self._mode == "werkzeug":
+            raise ConnectionError
+        return []

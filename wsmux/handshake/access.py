@@ -1,0 +1,77 @@
+"""Let in who knows a token, at the upgrade, before a WebSocket is there."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ..exceptions import HandshakeError
+from ..runtime.arguments import strings
+
+__all__ = ["Access", "TokenCheck", "is_loopback"]
+
+TokenCheck = str | Collection[str] | Callable[[str], Any]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Access:
+    """Check the ``Authorization: Bearer`` of a request.
+
+    Args:
+        token: the one, a collection of them, or a function. The function gets the token and
+            returns who it is, or true; false refuses it, and ``PermissionError`` does with a
+            sentence for the client, such as that the token has expired. ``None`` lets anybody in.
+
+    Raises:
+        ValueError: a token is empty, or cannot stand in a header. TypeError: it is neither text nor
+            a collection of texts.
+    """
+
+    def __init__(self, token: TokenCheck | None) -> None:
+        self._function = token if callable(token) else None
+        self._tokens: list[bytes] | None = None
+        if token is not None and not callable(token):
+            tokens = strings("token", [token] if isinstance(token, str) else token, "TOKEN")
+            for each in tokens:
+                if not each or not each.isascii() or not each.isprintable() or " " in each:
+                    raise ValueError("a token is one or more visible ASCII characters")
+            self._tokens = [each.encode() for each in tokens]
+
+    def check(self, environ: Mapping[str, Any]) -> Any:
+        """Return who asks: what the function returned, else true.
+
+        Raises:
+            HandshakeError: with status 401 and a sentence.
+        """
+        if self._function is None and self._tokens is None:
+            return True
+        scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise HandshakeError("a token is needed: Authorization: Bearer TOKEN", 401)
+        try:
+            who = self._who(token)
+        except PermissionError as error:
+            raise HandshakeError(str(error) or "this token is refused", 401) from error
+        if not who:
+            raise HandshakeError("this token is not known here", 401)
+        return who
+
+    def _who(self, token: str) -> Any:
+        if self._function is not None:
+            return self._function(token)
+        given, found = token.encode("utf-8", "surrogateescape"), False
+        for known in self._tokens or ():
+            found |= hmac.compare_digest(given, known)  # all of them, so that time tells nothing
+        return found

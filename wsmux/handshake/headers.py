@@ -1,0 +1,83 @@
+"""Check what a user wants written into the head of a request, before anything is dialled.
+
+A line break in it would begin a further header, or a further request. No value is shown in an
+error, since it may be a secret; nor is a name that is none, for that may be a value, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..runtime.arguments import strings
+
+__all__ = ["check_options", "header_lines"]
+
+# RFC 9110 section 5.1, and what section 5.5 has no value hold.
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+# Options of websocket-client that are values of headers.
+_VALUES = ("cookie", "host", "origin")
+
+
+def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
+    """Return further headers as lines.
+
+    Raises:
+        TypeError: they are neither a mapping of strings nor a collection of lines.
+        ValueError: a name is no token of HTTP, or a value has a character that no header has.
+    """
+    if headers is None:
+        return []
+    if not isinstance(headers, Mapping):
+        lines = strings("headers", headers, "X-Name: value")
+        for place, line in enumerate(lines):
+            name, colon, value = line.partition(":")
+            if not colon:
+                raise ValueError(f"header {place} is not of the form 'NAME: VALUE'")
+            _check(place, name, value)
+        return list(lines)
+    for place, (name, value) in enumerate(headers.items()):
+        _check(place, name, value)
+    return [f"{name}: {value}" for name, value in headers.items()]
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Check those of websocket-client's options that become values of headers.
+
+    Raises:
+        TypeError: one is no string. ValueError: one has a character that no header has.
+    """
+    for name in _VALUES:
+        value = options.get(name)
+        if value is not None:
+            _check_value(f"{name}=", value)
+
+
+def _check(place: int, name: object, value: object) -> None:
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"the name of a header must be a string, but that of {place} is {kind}")
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"the name of header {place} is no token of HTTP: "
+            "letters, digits and hyphens without a space, such as X-Name"
+        )
+    _check_value(f"the value of the header {name}", value)
+
+
+def _check_value(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+    if _CONTROL.search(value):
+        raise ValueError(
+            f"{what} has a line break or another control character, which no header can have"
+        )
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"{what} has a character beyond Latin-1, which no header can have: quote it"
+        ) from None

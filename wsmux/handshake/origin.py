@@ -1,0 +1,124 @@
+"""Decide whether a browser page may connect.
+
+Browsers send ``Origin`` with every WebSocket handshake and do not apply the same-origin policy to
+it, so that any page could use a visitor's cookies. Other clients send none, and pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from urllib.parse import urlsplit
+
+from ..runtime.arguments import strings
+from .access import is_loopback
+
+__all__ = ["allowed_origins", "origin_allowed"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+# What browsers write as a name: other letters as punycode. Underscores are common within companies.
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
+
+# A host whose last label looks like this is an IPv4 address to browsers, which write it with dots.
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+def allowed_origins(origins: Iterable[str] | None) -> frozenset[str] | None:
+    """Return the origins that a user lists, checked; ``None`` stays what it is.
+
+    Raises:
+        TypeError: they are no collection of strings. ValueError: no browser sends one of them.
+    """
+    if origins is None:
+        return None
+    listed = strings("origins", origins, "https://example.org")
+    for origin in listed:
+        if origin not in ("*", "loopback"):
+            _check(origin)
+    return frozenset(listed)
+
+
+def _check(origin: str) -> None:
+    form = (
+        "an origin is a scheme, a host and a port unless it is the usual one, such as "
+        "https://example.org or http://localhost:8080; '*' alone accepts every page"
+    )
+    found = _normal(origin)
+    if found is None:
+        raise ValueError(f"{origin[:200]!r} is no origin that a page can have: {form}")
+    host = found[1]
+    if "*" in host:
+        text = f"{origin[:200]!r}: origins are compared whole, so list each host by its name"
+        raise ValueError(f"{text}; {form}")
+    if not _as_browsers_write(host):
+        text = f"{origin[:200]!r}: no browser writes this host so"
+        raise ValueError(f"{text} (a name is in ASCII, as xn--..., an address is short); {form}")
+
+
+def _as_browsers_write(host: str) -> bool:
+    if ":" in host:
+        try:
+            address = IPv6Address(host)
+        except AddressValueError:
+            return False
+        if address.ipv4_mapped is None:
+            return host == str(address) and "%" not in host
+        high, low = divmod(int(address.ipv4_mapped), 1 << 16)
+        return host == f"::ffff:{high:x}:{low:x}"
+    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        try:
+            return host == str(IPv4Address(host))
+        except AddressValueError:
+            return False
+    return _NAME.fullmatch(host) is not None
+
+
+def origin_allowed(
+    origin: str | None, host: str | None, secure: bool, allowed: Collection[str] | None
+) -> bool:
+    """Tell whether a request with this ``Origin`` and ``Host`` may be accepted.
+
+    Args:
+        origin: the header, ``None`` when there is none.
+        host: the ``Host`` header.
+        secure: whether the request came over TLS.
+        allowed: the only origins to accept, of ``allowed_origins``, compared whole; ``"*"``
+            accepts all, ``"loopback"`` the same origin if its host is ``localhost`` or a loopback
+            address. ``None`` accepts the same origin: scheme, host and port.
+    """
+    if origin is None or (allowed is not None and "*" in allowed):
+        return True
+    ours, given = _same_origin(host, secure), _normal(origin)
+    if given is None:
+        return False
+    if allowed is None:
+        return given == ours
+    # Whoever owns a name can have it resolve to this machine, and then is of the same origin.
+    local = "loopback" in allowed and given == ours and is_loopback(given[1])
+    return local or given in {_normal(entry) for entry in allowed}
+
+
+def _same_origin(host: str | None, secure: bool) -> tuple[str, str, int] | None:
+    scheme = "https" if secure else "http"
+    return None if host is None else _normal(f"{scheme}://{host}")
+
+
+def _normal(origin: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port; ``None`` for what is no origin, such as ``null``."""
+    try:
+        parts = urlsplit(origin)
+        port = parts.port
+    except ValueError:
+        return None
+    scheme = parts.scheme
+    # urlsplit drops empty parts, tabs and line ends, which no origin has.
+    whole = origin.lower() == f"{scheme}://{parts.netloc.lower()}"
+    if not whole or "@" in parts.netloc or parts.netloc.endswith(":"):
+        return None
+    if port is not None and not parts.netloc.endswith(f":{port}"):
+        return None  # such as 080, which no browser writes
+    if scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    return scheme, parts.hostname.lower(), _DEFAULT_PORTS[scheme] if port is None else port

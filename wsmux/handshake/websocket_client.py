@@ -1,0 +1,314 @@
+"""Shake hands as a client with websocket-client, and hand over the socket.
+
+websocket-client resolves names, goes through HTTP and SOCKS proxies, does TLS and checks the
+response. It reads the response a byte at a time, so nothing behind it is swallowed. What it leaves
+open is done here:
+
+- Its timeout is per read, and it takes any number of headers. The socket it reads from is wrapped
+  for the time of the handshake, to hold one deadline and one size for the whole of it. (An HTTP
+  proxy's own answer to CONNECT is read before that; there the timeout is per read.)
+- It follows redirects with all headers, wherever they lead. Here, credentials stay with the host
+  they were meant for.
+- It says "Invalid WebSocket Header" of any wrong header, and takes extensions it did not offer, and
+  a subprotocol where none was offered.
+- It sends an ``Origin``, as if it were a browser, which a server behind a proxy may take for that
+  of a foreign page. Here, only if one is asked for.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import websocket
+
+from ..exceptions import HandshakeError
+from ..protocols.registry import check_subprotocol
+from ..runtime.deadline import Deadline
+from ..runtime.hints import check_characters, check_url, not_connected, tls_failed
+from ..runtime.logs import printable
+from .headers import check_options, header_lines
+
+__all__ = ["shake_hands"]
+
+# What websocket-client takes, beyond what this package sets itself.
+OPTIONS = frozenset(
+    {
+        "cookie",
+        "host",
+        "http_no_proxy",
+        "http_proxy_auth",
+        "http_proxy_host",
+        "http_proxy_port",
+        "http_proxy_timeout",
+        "origin",
+        "proxy_type",
+        "redirect_limit",
+        "sockopt",
+        "sslopt",
+        "suppress_origin",
+    }
+)
+
+REDIRECT_LIMIT = 3
+
+# Headers that only the host they were given for may see.
+CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+# What a path that serves something else, or nothing, is answered with; Werkzeug says 400 of it.
+ELSEWHERE = frozenset({200, 204, 404, 405})
+
+# Characters of a refusal's text that an error shows.
+MAX_TOLD = 200
+
+_SCHEMES = {"http": "ws", "https": "wss"}
+
+
+class _Watched:
+    """Stand for a socket whose handshake must end in time and in size."""
+
+    def __init__(self, sock: socket.socket, deadline: Deadline, limit: int) -> None:
+        self.socket = sock
+        self.head = bytearray()
+        self._deadline = deadline
+        self._left = limit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.socket, name)
+
+    def recv(self, size: int) -> bytes:
+        remaining = self._deadline.remaining()
+        if remaining == 0:
+            raise TimeoutError("the handshake took too long")
+        self.socket.settimeout(remaining)
+        data = self.socket.recv(size)
+        self._left -= len(data)
+        if size == 1:  # the head is read so, a body in larger pieces
+            self.head += data
+        if self._left < 0:
+            raise HandshakeError("the answer to the handshake is too long", self.status())
+        return data
+
+    def status(self) -> int | None:
+        """Return the status of the response, as far as it has come."""
+        parts = bytes(self.head[:64]).split(None, 2)
+        return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of the response, as far as they have come."""
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(":") for line in lines if ":" in line)
+        return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+class _Client(websocket.WebSocket):
+    """Watch the socket as soon as websocket-client sets it."""
+
+    watched: _Watched | None = None
+
+    def __init__(self, deadline: Deadline, limit: int, **options: Any) -> None:
+        self._watch = (deadline, limit)
+        super().__init__(**options)
+        # It reads frames, which are never read here, by a method bound to this object: such a
+        # circle would keep the connection's socket until the garbage collector comes.
+        self.frame_buffer: Any = None
+
+    @property
+    def sock(self) -> Any:
+        return self._sock
+
+    @sock.setter
+    def sock(self, sock: Any) -> None:
+        self._sock = None if sock is None else _Watched(sock, *self._watch)
+        self.watched = self._sock or self.watched
+
+
+def shake_hands(
+    url: str,
+    *,
+    subprotocols: Sequence[str],
+    headers: Mapping[str, str] | Sequence[str] | None,
+    deadline: Deadline,
+    max_size: int,
+    options: Mapping[str, Any],
+) -> tuple[socket.socket, str | None]:
+    """Connect, upgrade, and return the socket with the subprotocol that the server chose.
+
+    Raises:
+        HandshakeError: the server, a proxy or TLS refused, or answered what is no upgrade.
+        TimeoutError: it took too long. OSError: no connection came about.
+        TypeError: an option that websocket-client does not have. ValueError, TypeError: it is no
+        such URL, or what cannot stand in a request; then nothing was dialled.
+    """
+    url = check_url(url, "ws", "wss")
+    unknown = set(options) - OPTIONS
+    if unknown:
+        raise TypeError(f"connect() has no option {', '.join(sorted(unknown))}")
+    check_options(options)
+    for subprotocol in subprotocols:
+        check_subprotocol(subprotocol)
+    kept = dict(options)
+    lines = header_lines(headers)
+    if hosts := [line for line in lines if _name(line) == "host"]:
+        # websocket-client would send it beside its own, and of two each reader takes another.
+        lines = [line for line in lines if _name(line) != "host"]
+        kept.setdefault("host", hosts[-1].partition(":")[2].strip())
+    for _ in range(kept.pop("redirect_limit", REDIRECT_LIMIT) + 1):
+        client = _Client(
+            deadline, max_size, sslopt=kept.get("sslopt") or {}, sockopt=kept.get("sockopt")
+        )
+        location = _connect(client, url, lines, subprotocols, deadline, kept)
+        if location is None:
+            _check_unasked(url, client, subprotocols)
+            sock: socket.socket = client.sock.socket
+            return sock, client.getsubprotocol()
+        target = _redirect_target(url, location)
+        if _origin(target) != _origin(url):
+            lines = [line for line in lines if _name(line) not in CREDENTIALS]
+            for own in ("cookie", "host"):
+                kept.pop(own, None)
+        url = target
+    raise HandshakeError(f"redirected too often, at last to {url}")
+
+
+def _name(line: str) -> str:
+    return line.partition(":")[0].strip().lower()
+
+
+def _connect(
+    client: _Client,
+    url: str,
+    lines: list[str],
+    subprotocols: Sequence[str],
+    deadline: Deadline,
+    options: Mapping[str, Any],
+) -> str | None:
+    """Make one attempt; return where it was redirected to, ``None`` if it is done."""
+    passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
+    passed.setdefault("http_proxy_timeout", deadline.remaining())
+    passed.setdefault("suppress_origin", passed.get("origin") is None)
+    with _mapped_errors(url, client, subprotocols):
+        try:
+            client.connect(  # type: ignore[no-untyped-call]
+                url,
+                header=lines,
+                subprotocols=list(subprotocols) or None,
+                timeout=deadline.remaining(),
+                redirect_limit=0,
+                **passed,
+            )
+        except websocket.WebSocketException:
+            response = client.handshake_response
+            if response is None or response.status not in (301, 302, 303, 307, 308):
+                raise
+            return str(response.headers.get("location", ""))
+    return None
+
+
+def _redirect_target(url: str, location: str) -> str:
+    text = f"{url} redirects to {location!r}, where a WebSocket cannot follow"
+    try:
+        check_characters(location)
+        parts = urlsplit(urljoin(url, location))
+        _ = parts.port
+    except ValueError as error:
+        raise HandshakeError(text) from error
+    target = parts._replace(scheme=_SCHEMES.get(parts.scheme, parts.scheme))
+    downgrade = urlsplit(url).scheme == "wss" and target.scheme != "wss"
+    if not location or not target.hostname or target.scheme not in _SCHEMES.values() or downgrade:
+        raise HandshakeError(text)
+    return target.geturl()
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _check_unasked(url: str, client: _Client, offered: Sequence[str]) -> None:
+    """Refuse an answer that chooses what was not offered (RFC 6455 section 4.1)."""
+    headers = client.watched.headers() if client.watched else {}
+    chosen = headers.get("sec-websocket-extensions")
+    what = "extension"
+    if not chosen and not offered:
+        chosen = headers.get("sec-websocket-protocol")
+        what = "subprotocol"
+    if chosen:
+        client.sock.socket.close()
+        raise HandshakeError(f"{url} chose the {what} {chosen!r}, which was not offered")
+
+
+def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
+    """Name the header that made websocket-client refuse a response."""
+    headers = client.watched.headers() if client.watched else {}
+    if headers.get("upgrade", "").lower() != "websocket":
+        return "its Upgrade header does not say websocket"
+    if "upgrade" not in headers.get("connection", "").lower():
+        return "its Connection header does not say Upgrade"
+    chosen = headers.get("sec-websocket-protocol", "")
+    if offered and not chosen:
+        return (
+            f"it chose no subprotocol of {', '.join(offered)}; does that path serve it? "
+            "If so, but under no name, connect with subprotocol=None"
+        )
+    if offered and chosen.lower() not in [name.lower() for name in offered]:
+        return (
+            f"it chose the subprotocol {chosen!r} of {', '.join(offered)}; does that path serve it?"
+        )
+    return "its Sec-WebSocket-Accept header does not fit the key that was sent"
+
+
+def _answered(url: str, client: _Client, status: int, body: bytes) -> str:
+    """Return a sentence on an answer that is no upgrade, with its text but for that of a page."""
+    try:
+        answer = f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        answer = str(status)
+    text = f"{url} answered {answer} instead of switching to WebSocket"
+    headers = client.watched.headers() if client.watched else {}
+    page = "html" in headers.get("content-type", "").lower() or body.lstrip().startswith(b"<")
+    told = "" if page else " ".join(body.decode(errors="replace").split())
+    if told:
+        text += f": {printable(told, MAX_TOLD)}"
+    if status in ELSEWHERE or (status == HTTPStatus.BAD_REQUEST and page):
+        text += "; is this path a WebSocket route?" if told else ": is this path a WebSocket route?"
+    return text
+
+
+@contextmanager
+def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterator[None]:
+    """Turn what websocket-client and python-socks raise into what this package raises."""
+    try:
+        yield
+    except websocket.WebSocketBadStatusException as error:
+        text = _answered(url, client, error.status_code, error.resp_body or b"")
+        raise HandshakeError(text, error.status_code) from error
+    except websocket.WebSocketTimeoutException as error:
+        raise TimeoutError(f"no answer from {url} in time") from error
+    except websocket.WebSocketAddressException as error:
+        raise HandshakeError(f"{url}: the host name cannot be resolved") from error
+    except websocket.WebSocketProxyException as error:
+        raise HandshakeError(f"the proxy refused to connect to {url}: {error}") from error
+    except websocket.WebSocketException as error:
+        invalid = str(error) == "Invalid WebSocket Header"
+        why = _what_is_wrong(client, offered) if invalid else str(error)
+        raise HandshakeError(f"{url} did not accept the WebSocket: {why}") from error
+    except ssl.SSLError as error:
+        raise HandshakeError(tls_failed(url, error)) from error
+    except TimeoutError as error:
+        raise TimeoutError(f"no answer from {url} in time") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("python_socks"):
+            # websocket-client gives an error of connecting the address that it tried.
+            tried = isinstance(error, ConnectionError) or hasattr(error, "remote_ip")
+            if isinstance(error, OSError) and tried:
+                raise not_connected(url, error) from error
+            raise
+        if "Timeout" in type(error).__name__:
+            raise TimeoutError(f"no answer from the proxy to {url} in time") from error
+        raise HandshakeError(f"the proxy did not connect to {url}: {error}") from error

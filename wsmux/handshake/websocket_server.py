@@ -1,0 +1,304 @@
+"""Shake hands as a server with simple-websocket, and hand over the socket.
+
+simple-websocket finds the socket in the environ of Werkzeug, gunicorn and gevent's pywsgi, and
+answers the upgrade with wsproto. Its thread and events are replaced by ones that do nothing, so
+nothing of it touches the socket after the 101. The request is checked here, and it is given one of
+our own words in its place: of the client's only the key and the chosen subprotocol. What else a
+client says cannot make it fail then, and an extension, which it would accept, is never offered.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import select
+import socket
+import ssl
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import simple_websocket
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from ..exceptions import HandshakeError
+from ..protocols.registry import WIRES, protocol_of, subprotocols
+from .http_request import HEADERS, joined
+from .origin import origin_allowed
+from .request import Request
+
+__all__ = [
+    "WANTED_VERSION",
+    "Accepted",
+    "accept",
+    "check_request",
+    "check_upgrade",
+    "is_upgrade",
+    "request_of",
+]
+
+# Headers of one value. Several are joined with commas in an environ, and none of these has any.
+_ONE_VALUE = ("Host", "Origin", "Sec-WebSocket-Key", "Sec-WebSocket-Version")
+
+# Where WSGI servers put the target as it came; not all of them do.
+_TARGETS = ("REQUEST_URI", "RAW_URI", "QUERY_STRING")
+
+# Where simple-websocket looks for the socket.
+_SOCKETS = (
+    "werkzeug.socket",
+    "gunicorn.socket",
+    "eventlet.input",
+    "wsgi.input",
+    "SERVER_SOFTWARE",
+)
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_HOST = re.compile(r"(\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z.%_~!$&'()*+;=-]+)(:[0-9]*)?")
+_VERSION = re.compile(r"HTTP/1\.[1-9]")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PROTOCOL = re.compile(rf"{_TOKEN.pattern}(/{_TOKEN.pattern})?")
+_NO_BODY = re.compile(r"0*")
+
+# What a request of another version is told; the doctor knows it by this.
+WANTED_VERSION = "a WebSocket starts with HTTP/1.1"
+
+# A server stream sent in the segment of the 101 is lost by the js-ws client; 5 ms later is fine.
+JS_WS_FIRST_FRAME = 0.05
+
+
+class Accepted(NamedTuple):
+    """Hold what came of a handshake; ``mode`` names the WSGI server."""
+
+    socket: socket.socket
+    mode: str
+
+
+class _NoThread:
+    def __init__(self, target: object) -> None:
+        self.name = ""
+
+    def start(self) -> None:
+        """Start nothing: the socket is ours."""
+
+
+class _NoEvent:
+    def set(self) -> None:
+        """Wake nobody: nobody waits."""
+
+
+def is_upgrade(environ: Mapping[str, Any]) -> bool:
+    """Tell whether a request is for a WebSocket, be it a good one or not."""
+    members = environ.get("HTTP_UPGRADE", "").split(",")
+    return "websocket" in (member.strip(" \t").lower() for member in members)
+
+
+def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -> list[str]:
+    """Return the subprotocols that a request for a WebSocket offers.
+
+    Raises:
+        HandshakeError: it is no such request, or from a page that may not connect; ``status`` is
+            the HTTP status that refuses.
+    """
+    offers = _check_handshake(environ)
+    origin, host = environ.get("HTTP_ORIGIN"), environ.get("HTTP_HOST")
+    secure = environ.get("wsgi.url_scheme") == "https"
+    if not origin_allowed(origin, host, secure, origins):
+        raise HandshakeError(f"the origin {origin!r} may not connect here", 403)
+    return offers
+
+
+def _check_handshake(environ: Mapping[str, Any]) -> list[str]:
+    """Check all of a handshake but its origin; return the subprotocols it offers."""
+    if not is_upgrade(environ):
+        raise HandshakeError("this address serves WebSockets only; send an upgrade", 426)
+    _check_request_line(environ)
+    for key, value in environ.items():
+        if key.startswith("HTTP_") and _CONTROL.search(value):
+            raise HandshakeError("a header of the request has a control character", 400)
+    _words(environ, "HTTP_UPGRADE", _PROTOCOL)
+    for name in _ONE_VALUE:
+        if "," in environ.get(_key(name), ""):
+            raise HandshakeError(f"the request has more than one {name} header", 400)
+    if environ.get("CONTENT_LENGTH") and not _NO_BODY.fullmatch(environ["CONTENT_LENGTH"]):
+        raise HandshakeError("a request for a WebSocket has no body", 400)
+    if "HTTP_TRANSFER_ENCODING" in environ:
+        raise HandshakeError("a request for a WebSocket has no body", 400)
+    if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
+        raise HandshakeError("the request has no Host header of a host and a port", 400)
+    if "upgrade" not in (word.lower() for word in _words(environ, "HTTP_CONNECTION")):
+        raise HandshakeError("the Connection header does not say upgrade", 400)
+    if environ.get("HTTP_SEC_WEBSOCKET_VERSION") != "13":
+        raise HandshakeError("only version 13 of the WebSocket protocol is served", 426)
+    if not _is_key(environ.get("HTTP_SEC_WEBSOCKET_KEY", "")):
+        raise HandshakeError("the WebSocket key is not 16 bytes in base64", 400)
+    return _words(environ, "HTTP_SEC_WEBSOCKET_PROTOCOL")
+
+
+def _check_request_line(environ: Mapping[str, Any]) -> None:
+    if environ.get("REQUEST_METHOD", "GET") != "GET":
+        raise HandshakeError("a WebSocket starts with GET", 405)
+    version = environ.get("SERVER_PROTOCOL", "HTTP/1.1")
+    if not _VERSION.fullmatch(version):
+        raise HandshakeError(f"{WANTED_VERSION}, not {version}", 400)
+    if not all(environ.get(key, "").isascii() for key in _TARGETS):
+        raise HandshakeError("the target of the request is not ASCII", 400)
+
+
+def _key(name: str) -> str:
+    """Return where an environ has a header."""
+    return "HTTP_" + name.upper().replace("-", "_")
+
+
+def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKEN) -> list[str]:
+    """Return the members of a header that is a list."""
+    words = [word.strip(" \t") for word in environ.get(key, "").split(",")]
+    words = [word for word in words if word]  # RFC 9110 section 5.6.1 wants empty ones ignored
+    if not all(map(member.fullmatch, words)):
+        name = key.removeprefix("HTTP_").replace("_", "-").title().replace("socket", "Socket")
+        raise HandshakeError(f"the {name} header has a character that it cannot have", 400)
+    return words
+
+
+def check_request(
+    environ: Mapping[str, Any], protocols: tuple[str, ...], origins: Collection[str] | None
+) -> str:
+    """Return the wire to speak; raise ``HandshakeError`` with the HTTP status that refuses.
+
+    A client that offers no subprotocol, as most that speak Yamux, gets ``js-ws`` if that is
+    served, else the only wire; of several, none is guessed.
+    """
+    offered = check_upgrade(environ, origins)
+    served = subprotocols(protocols)
+    for offer in offered:
+        if offer in served:
+            return protocol_of(offer, protocols) or protocols[0]
+    if not offered and "js-ws" in protocols:
+        return "js-ws"
+    if not offered and len(set(protocols)) == 1:
+        return protocols[0]
+    names = ", ".join(served) or "no subprotocol at all"
+    raise HandshakeError(f"no common subprotocol; this address serves {names}", 400)
+
+
+def _is_key(key: str) -> bool:
+    """Tell whether a header is what RFC 6455 section 4.2.1 wants of a key."""
+    try:
+        return len(base64.b64decode(key, validate=True)) == 16
+    except ValueError:
+        return False
+
+
+def request_of(environ: Mapping[str, Any]) -> Request:
+    """Return what the client asked for."""
+    pairs = environ.get(HEADERS)
+    if pairs is None:
+        pairs = tuple(
+            (key[5:].replace("_", "-").lower(), value)
+            for key, value in environ.items()
+            if key.startswith("HTTP_")
+        )
+    return Request(
+        path=environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "/"),
+        query=environ.get("QUERY_STRING", ""),
+        headers=joined(pairs),
+        remote_address=f"{environ.get('REMOTE_ADDR', '')}:{environ.get('REMOTE_PORT', '')}",
+        header_pairs=pairs,
+        client_address=environ.get("wsmux.client_address", environ.get("REMOTE_ADDR", "")),
+    )
+
+
+def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
+    """Answer the upgrade of a request, for a wire or without a subprotocol.
+
+    Its origin was checked by ``check_upgrade``; the rest is checked once more.
+
+    The socket is a duplicate, so that it outlives the WSGI server's; a TLS socket cannot be
+    duplicated and is the server's own.
+
+    Raises:
+        HandshakeError: the WSGI server gives no socket, the request is malformed, bytes behind it
+            have come already that the WSGI server keeps, or the client has left.
+    """
+    if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
+        _check_patched()
+    subprotocol = None if protocol is None else WIRES[protocol].subprotocol
+    offers = _check_handshake(environ)
+    if _came_early(environ):
+        raise HandshakeError("bytes came behind the request, before it was answered", 400)
+    ours = {key: environ[key] for key in _SOCKETS if key in environ}
+    ours |= {
+        "HTTP_HOST": "localhost",
+        "HTTP_CONNECTION": "Upgrade",
+        "HTTP_UPGRADE": "websocket",
+        "HTTP_SEC_WEBSOCKET_KEY": environ["HTTP_SEC_WEBSOCKET_KEY"],
+        "HTTP_SEC_WEBSOCKET_VERSION": "13",
+    }
+    if subprotocol in offers:
+        ours["HTTP_SEC_WEBSOCKET_PROTOCOL"] = subprotocol
+    try:
+        server = simple_websocket.Server(
+            ours,
+            subprotocols=[subprotocol] if subprotocol else None,
+            thread_class=_NoThread,
+            event_class=_NoEvent,
+        )
+    except RuntimeError as error:
+        software = environ.get("SERVER_SOFTWARE", "this WSGI server")
+        raise HandshakeError(
+            f"{software} offers no socket to WebSockets; use Werkzeug (threaded), gunicorn "
+            f"(gthread or gevent workers) or gevent's pywsgi, or wsmux.serve on a port of its own",
+            500,
+        ) from error
+    except (LocalProtocolError, RemoteProtocolError, simple_websocket.ConnectionError) as error:
+        raise HandshakeError(f"malformed WebSocket handshake: {error}", 400) from error
+    except OSError as error:
+        raise HandshakeError(f"the client left before the answer: {error}", 400) from error
+    sock = server.sock
+    if not isinstance(sock, ssl.SSLSocket):
+        # simple-websocket has duplicated gevent's already.
+        fd = sock.detach() if server.mode == "gevent" else os.dup(sock.fileno())
+        sock = socket.socket(fileno=fd)
+    if protocol == "js-ws":
+        _await_first_bytes(sock)
+    return Accepted(sock, server.mode)
+
+
+def _check_patched() -> None:
+    """Refuse to block the one thread of gevent's pywsgi with calls that gevent does not know."""
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is None or not monkey.is_module_patched("threading"):
+        raise HandshakeError(
+            "gevent's pywsgi needs gevent.monkey.patch_all() before anything else is imported", 500
+        )
+
+
+def _came_early(environ: Mapping[str, Any]) -> bool:
+    """Tell whether a WSGI server has read bytes behind the request, where nobody will find them.
+
+    A client waits for the answer (RFC 6455 section 4.1). What comes while the server does not read
+    stays in the socket, and is the first that the framing gets.
+    """
+    body = environ.get("wsgi.input")
+    body = getattr(body, "rfile", body)  # gevent's, if it takes the request for an ordinary one
+    unreader = getattr(getattr(body, "reader", None), "unreader", None)
+    read = getattr(unreader, "buf", None)
+    if read is not None:  # gunicorn's
+        return bool(read.getvalue())
+    sock = getattr(getattr(body, "raw", None), "_sock", None)
+    if body is None or sock is None:  # else Werkzeug's or gevent's file over the socket
+        return False
+    timeout = sock.gettimeout()
+    sock.setblocking(False)  # else looking into an empty buffer would read the socket
+    try:
+        return bool(body.peek(1))
+    except OSError:
+        return False  # TLS has nothing more, or the socket has failed, which the answer will tell
+    finally:
+        sock.settimeout(timeout)
+
+
+def _await_first_bytes(sock: socket.socket) -> None:
+    poller = select.poll()
+    poller.register(sock.fileno(), select.POLLIN)
+    poller.poll(JS_WS_FIRST_FRAME * 1000)

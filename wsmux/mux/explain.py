@@ -1,0 +1,261 @@
+"""Find out who waits for what on a connection, and say it in sentences.
+
+Two steps. ``look_locked`` copies numbers under the connection's mutex, and nothing else: no name of
+a thread is looked up there and no text is made. ``findings`` makes sentences of the copy. So a
+connection on which everything is stuck costs who asks no more than the mutex, which nobody holds
+while waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple
+
+from ..runtime.parking import Waiter
+from .multiplexer import Engine
+from .stats import Cause, Finding, HalfStatus, StreamStats, Wait
+from .stream_record import MAX_ID, Entry, read_closed, write_closed
+
+__all__ = ["Look", "Names", "findings", "look", "thread_names"]
+
+# The names of threads, by what the system calls them.
+Names = Mapping[int | None, str]
+
+
+class Look(NamedTuple):
+    """Hold what was seen of a connection at one moment; times are seconds before it.
+
+    Attributes:
+        streams: those that were asked for, the ones with most to tell first.
+        openers, acceptors: the threads in ``open_stream`` and ``accept_stream``.
+        queued_bytes: data that waits for the socket.
+        sending: a writer waits for the socket.
+        socket_full: how long the peer's system has taken nothing; ``None`` when nothing waits.
+        silent: how long nothing has come from the peer.
+        unanswered: how long a ping into that silence has had no answer.
+        moved: bytes received and sent.
+        error: what ended the connection.
+    """
+
+    name: str
+    streams: list[StreamStats]
+    openers: list[Wait]
+    acceptors: list[Wait]
+    queued_bytes: int
+    sending: bool
+    socket_full: float | None
+    silent: float
+    unanswered: float | None
+    bytes_received: int
+    bytes_sent: int
+    error: str | None
+
+
+def thread_names() -> Names:
+    """Return the names of all threads of this moment."""
+    return {thread.ident: thread.name for thread in threading.enumerate()}
+
+
+def look(engine: Engine, names: Names, most: int | None = None, *, idle: bool = True) -> Look:
+    """Take a look at a connection; blocks for its mutex alone.
+
+    Args:
+        engine: that of the connection.
+        names: what ``thread_names`` returned, for any number of looks.
+        most: how many streams to copy; those that wait and hold most are chosen. All by default.
+        idle: copy streams, too, where nobody waits and nothing lies; they cost 4 us each.
+    """
+    with engine.mutex:
+        return _look_locked(engine, names, most, idle)
+
+
+def _look_locked(engine: Engine, names: Names, most: int | None, idle: bool) -> Look:
+    now = time.monotonic()
+    channel, table, queue = engine.channel, engine.table, engine.queue
+    for_room = queue.waiters_locked()
+
+    def waits(pairs: list[tuple[float, int]]) -> list[Wait]:
+        return [_wait(since, thread, names, now) for since, thread in pairs]
+
+    entries = [entry for entry in table.entries.values() if idle or any(_interest(entry))]
+    if most is not None and len(entries) > most:
+        entries = heapq.nlargest(most, entries, key=_interest)
+    return Look(
+        name=channel.name,
+        streams=[_stream_locked(engine, entry, names, now, for_room) for entry in entries],
+        openers=waits(table.openers.waits()),
+        acceptors=waits(table.acceptors.waits()),
+        queued_bytes=queue.queued_bytes_locked(),
+        sending=queue.holder_waits_locked(),
+        socket_full=channel.full_for(now),
+        silent=channel.keep_alive.silence(now),
+        unanswered=channel.keep_alive.unanswered(now),
+        bytes_received=channel.inbox.bytes_received,
+        bytes_sent=queue.bytes_sent,
+        error=None if channel.error is None else str(channel.error),
+    )
+
+
+def _interest(entry: Entry) -> tuple[bool, bool, bool, int]:
+    waits = entry.writer.occupied(), not entry.accepted, entry.reader.occupied()
+    return (*waits, entry.buffer.size)
+
+
+def _wait(since: float, thread: int, names: Names, now: float) -> Wait:
+    return Wait(names.get(thread, f"thread {thread}"), max(0.0, now - since))
+
+
+def _stream_locked(
+    engine: Engine, entry: Entry, names: Names, now: float, for_room: Set[Waiter]
+) -> StreamStats:
+    reader, writer = entry.reader, entry.writer
+    return StreamStats(
+        id=entry.id & MAX_ID,
+        opened_here=not entry.peer_opened,
+        accepted=entry.accepted,
+        reading=_reading(entry),
+        writing=_writing(entry),
+        window=entry.window,
+        unread_bytes=entry.buffer.size,
+        credit=engine.credit_locked(entry),
+        peer_credit=engine.protocol.peer_credit(entry.id),
+        bytes_received=entry.received,
+        bytes_sent=entry.sent,
+        reader=_wait(reader.since, reader.thread, names, now) if reader.occupied() else None,
+        writer=_wait(writer.since, writer.thread, names, now) if writer.occupied() else None,
+        writer_has_credit=writer in for_room,
+        bridged=not reader.parks,
+        offered=None if entry.accepted or entry.offered_at is None else now - entry.offered_at,
+        silent=None if entry.heard is None else max(0.0, now - entry.heard),
+    )
+
+
+def _reading(entry: Entry) -> HalfStatus:
+    if entry.read_failure is not None:
+        return HalfStatus.CLOSED if entry.read_failure is read_closed else HalfStatus.FAILED
+    return HalfStatus.ENDED if entry.ended else HalfStatus.OPEN
+
+
+def _writing(entry: Entry) -> HalfStatus:
+    if entry.write_failure is None:
+        return HalfStatus.OPEN
+    return HalfStatus.CLOSED if entry.write_failure is write_closed else HalfStatus.FAILED
+
+
+# Sentences
+
+
+def findings(seen: Look) -> list[Finding]:
+    """Return what a look tells, the connection's own first, then what has lasted longest."""
+    if seen.error is not None:
+        return [Finding(Cause.ENDED, None, "", 0.0, 0, f"{seen.name} has ended: {seen.error}")]
+    found = [*_of_streams(seen), *_of_waiters(seen)]
+    found.sort(key=lambda finding: (not finding.cause.stalls, -finding.seconds))
+    return [*_of_the_path(seen), *found]
+
+
+def _of_the_path(seen: Look) -> Iterator[Finding]:
+    """Tell what holds up every stream of the connection."""
+    if seen.unanswered is not None:
+        text = (
+            f"the peer has sent nothing for {seen.silent:.1f} s, "
+            f"and not answered a ping for {seen.unanswered:.1f} s"
+        )
+        yield Finding(Cause.SILENT, None, "", seen.silent, seen.bytes_received, text)
+    full, waiting = seen.socket_full, seen.queued_bytes
+    if full is not None and (seen.sending or waiting):
+        waits = "; a writer waits for it" if seen.sending else ""
+        taken = f"has taken no byte for {full:.1f} s" if full else "takes no byte for now"
+        text = (
+            f"the socket is full: the peer's system {taken}, "
+            f"and {waiting} bytes wait in the send queue{waits}"
+        )
+        yield Finding(Cause.SOCKET_FULL, None, "", full, seen.bytes_sent, text)
+
+
+def _of_streams(seen: Look) -> Iterator[Finding]:
+    full = [stream for stream in seen.streams if stream.full]
+    for stream in seen.streams:
+        writer, reader = stream.writer, stream.reader
+        if writer is not None:
+            yield _of_a_writer(seen, stream, writer, full)
+        elif stream.full and not any(_starved(other) for other in seen.streams):
+            yield _unread(stream)
+        if reader is not None:
+            yield _of_a_reader(stream, reader)
+        if stream.offered is not None:
+            text = (
+                f"stream {stream.id}, which the peer opened, has waited {stream.offered:.1f} s "
+                f"for somebody to accept it; {_count(seen.acceptors)} in accept_stream"
+            )
+            yield Finding(Cause.NOT_ACCEPTED, stream.id, "", stream.offered, 0, text)
+
+
+def _starved(stream: StreamStats) -> bool:
+    """Tell whether a writer waits for credit."""
+    return stream.writer is not None and not stream.writer_has_credit
+
+
+def _of_a_writer(seen: Look, stream: StreamStats, writer: Wait, full: list[StreamStats]) -> Finding:
+    who, seconds = writer
+    where = f"{who} has waited {seconds:.1f} s in a write to stream {stream.id}"
+    if stream.writer_has_credit:
+        cause = Cause.NO_ROOM
+        why = f"for room in the send queue, where {seen.queued_bytes} bytes wait for the socket"
+    elif full:
+        cause = Cause.BOTH_FULL
+        ids = ", ".join(str(other.id) for other in full[:3]) + (", ..." if full[3:] else "")
+        unread = sum(other.unread_bytes for other in full)
+        why = (
+            f"without credit, while {unread} bytes of the peer lie unread here on stream {ids} "
+            "and it may send no more either: both sides write and neither reads"
+        )
+    elif not (stream.bytes_sent or stream.bytes_received):
+        cause = Cause.NO_CREDIT
+        why = "without credit: the peer has answered nothing on this stream yet"
+    else:
+        cause = Cause.NO_CREDIT
+        why = "without credit: the peer's application does not read what it was sent"
+    moved = stream.bytes_sent
+    return Finding(cause, stream.id, who, seconds, moved, f"{where}, {why}")
+
+
+def _unread(stream: StreamStats) -> Finding:
+    lain = stream.silent or 0.0
+    who = "nobody is reading it"
+    if stream.bridged:
+        who = "the bridge that reads it cannot send them on"
+    text = (
+        f"{stream.unread_bytes} bytes lie unread on stream {stream.id}, {who}, "
+        f"and the peer may send no more; the last came {lain:.1f} s ago"
+    )
+    return Finding(Cause.UNREAD, stream.id, "", lain, stream.bytes_received, text)
+
+
+def _of_a_reader(stream: StreamStats, reader: Wait) -> Finding:
+    who, seconds = reader
+    last = "has sent nothing on it yet"
+    if stream.silent is not None:
+        last = f"has sent nothing on it for {stream.silent:.1f} s"
+    text = f"{who} has waited {seconds:.1f} s in a read of stream {stream.id}; the peer {last}"
+    moved = stream.bytes_received
+    return Finding(Cause.NOTHING_TO_READ, stream.id, who, seconds, moved, text)
+
+
+def _of_waiters(seen: Look) -> Iterator[Finding]:
+    for who, seconds in seen.openers:
+        text = (
+            f"{who} has waited {seconds:.1f} s in open_stream: the peer has not answered "
+            "those opened before, or gives no right to open a further one"
+        )
+        yield Finding(Cause.NO_OPENING, None, who, seconds, seen.bytes_received, text)
+    for who, seconds in seen.acceptors:
+        text = f"{who} has waited {seconds:.1f} s in accept_stream: the peer has opened no stream"
+        yield Finding(Cause.NO_STREAM, None, who, seconds, 0, text)
+
+
+def _count(waits: list[Wait]) -> str:
+    return {0: "no thread is", 1: "one thread is"}.get(len(waits), f"{len(waits)} threads are")

@@ -1,0 +1,517 @@
+"""Drive one connection: the protocol machine, the stream table, the timers.
+
+Threads and locks of a connection, in one place:
+
+- One mutex, the channel's, guards the protocol machine, the stream table, every ``Entry`` and the
+  send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up happens
+  under it: they are collected and done after its release.
+- One I/O thread runs ``run``: it takes what the channel received, feeds the machine, applies the
+  events, and keeps the timers. It holds the mutex once per slice of a batch.
+- A caller that must wait is parked on its entry (one reader, one writer), in the accept list, in
+  the list of openers, or for room in the send queue. Whatever may let it go on collects it: the
+  event it waits for, the end of its half, the end of the connection, its own time.
+- The first cause that ends the connection is in ``channel.error``; then every waiter is collected
+  and finds it there. What was received before stays readable.
+- Dropped streams (``Stream.__del__``) only append to ``_abandoned``; the I/O thread resets them.
+- The window of a stream whose reader keeps up grows; this is decided under the mutex, too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ..config import KIB
+from ..exceptions import (
+    ConnectionClosedError,
+    ForkedError,
+    FrameError,
+    NoThreadError,
+    RemoteProtocolError,
+    closed_error,
+    protocol_failure,
+)
+from ..protocols.base import MuxProtocol
+from ..protocols.framing import Kind, Received
+from ..recording.attach import finish
+from ..runtime.deadline import Deadline
+from ..runtime.interrupts import is_interrupt
+from ..runtime.logs import logger
+from ..runtime.memory import REPORT_STEP, Verdict, process_memory
+from ..runtime.parking import Bell, WaitList, wake
+from ..runtime.threads import daemon_thread, start_thread
+from ..transport.message_transport import Channel
+from ..transport.send_queue import SendQueue
+from .error_codes import Reasons
+from .ping import Pings, WirePing
+from .stream_record import Entry, Failure
+from .stream_table import PRESSURE, StreamTable
+
+__all__ = ["Engine", "grow_locked"]
+
+# On a path shorter than so many seconds, time is lost in threads rather than on the way: beyond
+# this window bulk gains nothing, and small messages wait behind it.
+NEAR = 0.001
+NEAR_WINDOW = 1024 * KIB
+
+
+def grow_locked(protocol: MuxProtocol, channel: Channel, entry: Entry) -> None:
+    """Widen the window of a stream whose credit was just returned, if that is due.
+
+    Under load the path is measured once a second, by pings that nobody waits for. The least time
+    counts: the others tell how long a ping waited behind what the windows let through. Where the
+    carrier has no pings, as Bymux over TCP, no window grows.
+    """
+    if not channel.pings:
+        return
+    alive, now = channel.keep_alive, time.monotonic()
+    rtt = alive.least
+    if rtt is not None and rtt < NEAR and entry.window >= NEAR_WINDOW:
+        rtt = None
+    size = protocol.grow(now, rtt)
+    if size:
+        entry.set_window(size)
+        return
+    ping = alive.measure(now)
+    if ping is not None:
+        channel.queue.add_control_locked([ping], Kind.PING)
+
+
+# Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
+SLICE = 64
+
+_BINARY = Kind.BINARY
+
+_log = logger("wsmux")
+
+
+class Engine:
+    """Be what a connection and its streams are made of, behind their public methods.
+
+    Attributes:
+        channel, protocol, table: the parts it drives.
+        initial: the entries of streams that live from the start.
+        quiet: threads waiting until streams have ended, or closes are on the wire.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        protocol: MuxProtocol,
+        reasons: Reasons,
+        *,
+        accept_streams: bool,
+        start_on_data: bool,
+    ) -> None:
+        self.config = channel.config
+        self.channel, self.protocol = channel, protocol
+        pings, now = Pings(protocol, channel), time.monotonic()
+        self.table = StreamTable(
+            protocol, self.config, reasons, pings, accept_streams, start_on_data, now
+        )
+        self._max_process = channel.config.max_process_buffer
+        self._pressure = channel.config.max_connection_buffer * PRESSURE
+        self.quiet = WaitList()
+        self._reasons = reasons
+        self._abandoned: deque[Entry] = deque()
+        self._rouse = False  # somebody may have been collected and not woken
+        self._reported = 0  # bytes held that were last reported to the process's sum
+        self._failure: RemoteProtocolError | None = None  # to be logged
+        self._deaf = False  # the end of the connection was told to everybody
+        self.initial: list[Entry] = self._start()
+        channel.owner_timer = self.table.next_timer()
+        try:
+            self.thread = daemon_thread(target=self.run, name=f"{channel.name}-io")
+            start_thread(self.thread)
+        except NoThreadError:
+            channel.discard()
+            raise
+
+    def _start(self) -> list[Entry]:
+        """Take the streams that live from the first byte on, and send what is owed at once."""
+        with self.mutex:
+            entries = self.table.adopt(self.protocol.initial)
+            self.table.apply(time.monotonic(), [])
+            self.queue_locked()
+        self.flush()
+        return entries
+
+    # Any thread
+
+    @property
+    def mutex(self) -> threading.Lock:
+        """The one lock; a fork replaces it."""
+        return self.channel.mutex
+
+    @property
+    def queue(self) -> SendQueue:
+        """The send queue."""
+        return self.channel.queue
+
+    def flush(self) -> None:
+        """Send what is queued, without waiting."""
+        self.channel.flush()
+
+    def check_locked(self) -> None:
+        """Raise what ended the connection, if it has ended."""
+        self.channel.check_locked()
+
+    def check_forked_locked(self) -> None:
+        """Raise ``ForkedError`` in a forked child, whatever was received before the fork."""
+        if self.channel.in_child:
+            self.channel.check_locked()
+
+    def check_cut(self) -> None:
+        """Raise what cut the connection, so that frames in its queue are known to be void."""
+        if self.channel.cut:
+            with self.mutex:
+                self.check_locked()
+
+    def wake(self) -> None:
+        """Make the I/O thread look at its timers and queues."""
+        self.channel.wake()
+
+    def interrupted(
+        self,
+        error: BaseException,
+        changing: bool,
+        entry: Entry | None = None,
+        lost: Entry | None = None,
+    ) -> None:
+        """Make good what a call left behind that a signal handler ended by raising ``error``.
+
+        The I/O thread sends what was queued, and wakes whom the call meant to wake. A change that
+        was cut in the middle cannot be made good: the connection ends. Nor can ``lost``, a stream
+        whose reader had taken bytes: it is reset. Ordinary errors leave nothing else behind.
+        """
+        if lost is not None:
+            self.abandon(lost)  # a second interrupt may end this one
+        elif not is_interrupt(error):
+            return
+        wakes: list[Bell] = []
+        with self.mutex:
+            if changing:
+                self.broken_locked()
+            if lost is not None:
+                self.table.abandon(lost, wakes)
+            if entry is not None:  # it may have left the table
+                entry.reader.rouse(wakes)
+                entry.writer.rouse(wakes)
+        wake(wakes)
+        self._rouse = True
+        self.channel.wake()
+
+    def change(self, action: Callable[[list[Bell]], None], entry: Entry | None = None) -> None:
+        """Run ``action`` under the mutex, then wake whom it collected and send what it queued."""
+        wakes: list[Bell] = []
+        changing = False
+        try:
+            with self.mutex:
+                changing = True
+                action(wakes)
+                changing = False
+            wake(wakes)
+            self.flush()
+        except BaseException as error:
+            self.interrupted(error, changing, entry)
+            raise
+
+    def broken_locked(self) -> None:
+        """End the connection, because a signal handler ended a change in the middle."""
+        text = "a call was interrupted in the middle of a change"
+        self.channel.abort_locked(ConnectionClosedError(1006, text, "local"))
+
+    def code_for(self, reason: int | BaseException) -> int:
+        """Return the error code for what ``reset`` was given."""
+        return self._reasons.code(reason)
+
+    def credit_locked(self, entry: Entry) -> int:
+        """Return how many bytes the stream may send now."""
+        return self.protocol.credit(entry.id)
+
+    def send_locked(self, entry: Entry, data: memoryview, waited: bool) -> tuple[int, int | None]:
+        """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``.
+
+        There is no ticket when the queue has no room, or the peer has given no credit.
+        """
+        protocol, queue, share = self.protocol, self.channel.queue, entry.share
+        if turn := queue.turn_locked(share, len(data), waited):
+            size = protocol.send_data(entry.id, data if len(data) <= turn else data[:turn])
+            if size or not data:
+                entry.quiet, entry.sent = 0, entry.sent + size
+                return size, queue.add_data_locked(protocol.data_to_send(), share=share)
+        return 0, None
+
+    def consumed_locked(self, entry: Entry, count: int) -> bool:
+        """Note bytes that were read; return whether credit is to be sent back."""
+        if self.protocol.pings:  # then it may ask how long that took
+            self.protocol.now = time.monotonic()
+        self.table.consumed(entry, count)
+        if not self.protocol.has_output():
+            return False
+        if self.protocol.grows:
+            grow_locked(self.protocol, self.channel, entry)
+        return self.queue_locked()
+
+    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[Bell]) -> None:
+        """End halves on the wire; what is unread of the reading one is dropped."""
+        if write:
+            self.queue.interrupt_locked()
+            self.protocol.close_write(entry.id, time.monotonic())
+        if read:
+            self.table.drop_unread(entry)
+            self.protocol.close_read(entry.id)
+        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
+        self.settle_locked(wakes)
+
+    def reset_locked(self, entry: Entry, code: int, failure: Failure, wakes: list[Bell]) -> None:
+        """Abort both halves."""
+        entry.fail_read(failure, wakes, own=True)
+        entry.fail_write(failure, wakes, own=True)
+        self.queue.interrupt_locked()
+        self.table.reset(entry, code)
+        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
+        self.settle_locked(wakes)
+
+    def ping(self, deadline: Deadline, entry: Entry | None = None) -> float:
+        """Ask the peer, or one stream of it, in the wire's own words; return the seconds it took.
+
+        Raises:
+            TimeoutError: no answer in time. LocalProtocolError: the wire cannot ask that.
+            StreamError: the stream ended first. ConnectionClosed: the connection did.
+        """
+        pings, start = self.table.pings, time.monotonic()
+        asked: list[WirePing] = []
+
+        def ask(_: list[Bell]) -> None:
+            self.check_locked()
+            asked.append(pings.ask(None if entry is None else entry.id, start))
+            self.queue_locked()
+
+        self.change(ask)
+        with self.mutex:
+            pings.wait(asked[0], deadline)
+        return time.monotonic() - start
+
+    def close(self, code: int, reason: str, deadline: Deadline | None) -> None:
+        """See ``Channel.close``; without a deadline it is only begun."""
+        changing = False
+        try:
+            with self.mutex:
+                changing = True
+                self.begin_close_locked(code, reason)
+                changing = False
+            self.flush()
+            if deadline is not None:
+                self.channel.close(code, reason, deadline)
+        except BaseException as error:
+            self.interrupted(error, changing and self.channel.error is None)
+            raise
+
+    def begin_close_locked(self, code: int, reason: str) -> None:
+        """Queue what the wire says to it and a Close, in one step: the peer may answer at once."""
+        if self.channel.error is None:
+            self.protocol.farewell(code)
+            self.queue_locked()
+        self.channel.close_locked(code, reason)
+
+    def abandon(self, entry: Entry) -> None:
+        """Have the I/O thread reset a stream that was dropped; waits for no lock."""
+        self._abandoned.append(entry)
+        self.channel.wake()
+
+    def queue_locked(self, provoked: bool = False) -> bool:
+        """Move what the protocol wants to send into the send queue; tell whether there was any."""
+        control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
+        if control and not self.queue.add_control_locked(control, provoked=provoked):
+            text = "the peer causes answers and does not read them"
+            self.channel.fail_locked(closed_error(1008, text, "local"))
+        if data:
+            self.queue.add_data_locked(data)
+        return bool(control or data)
+
+    def settle_locked(self, wakes: list[Bell]) -> None:
+        """Apply what a call of this side did, and queue what it sends."""
+        self.table.apply(time.monotonic(), wakes)
+        if not self.table.entries:
+            self.quiet.collect(wakes)
+        self.queue_locked()
+        if self.table.next_timer() != self.channel.owner_timer:
+            self.table.changed = True  # messages may come together with the wake
+            self.channel.wake()
+
+    def wake_everybody(self) -> None:
+        wakes: list[Bell] = []
+        with self.mutex:
+            self._collect_locked(wakes)
+        wake(wakes)
+
+    def _collect_locked(self, wakes: list[Bell]) -> None:
+        self.table.rouse(wakes)
+        self.quiet.rouse(wakes)
+        self.channel.rouse_locked(wakes)
+
+    # The I/O thread
+
+    def run(self) -> None:
+        batches = self.channel.batches()
+        try:
+            for messages in batches:
+                self._handle(messages)
+        except Exception:
+            _log.exception("the I/O thread of %s failed; the connection ends", self.channel.name)
+            self.channel.abort(ConnectionClosedError(1011, "internal error", "local"))
+        finally:
+            batches.close()
+            if not isinstance(self.channel.error, ForkedError):
+                self.wake_everybody()
+                process_memory.forget(self)
+                finish(self.channel)
+
+    def _handle(self, messages: list[Received]) -> None:
+        wakes: list[Bell] = []
+        channel, table = self.channel, self.table
+        for start in range(0, len(messages), SLICE):
+            part = messages[start : start + SLICE] if len(messages) > SLICE else messages
+            with channel.mutex:
+                self._feed_locked(part, channel.now, wakes)
+            if wakes:
+                wake(wakes)
+            if part is not messages:
+                self.flush()  # the answers to many, before they are too many
+        held = self._held()
+        # Is there more to do than what messages of running streams ask for? A glance is enough:
+        # who changes these afterwards wakes this thread.
+        if (
+            table.changed
+            or not messages
+            or self._abandoned
+            or self._rouse
+            or self.quiet.parked
+            or channel.error is not None
+            or held + channel.held() > self._pressure
+            or channel.now >= channel.look_at
+        ):
+            with channel.mutex:
+                self._keep_time_locked(channel.now, wakes)
+            wake(wakes)
+            if self._failure is not None:
+                _log.info("%s: the peer broke the protocol: %s", channel.name, self._failure)
+                self._failure = None
+        if (
+            not -REPORT_STEP < held - self._reported < REPORT_STEP
+            or not messages
+            or process_memory.total > self._max_process
+        ):
+            self._limit_process_memory()
+
+    def _held(self) -> int:
+        """Return the bytes that the peer has sent and nobody has read, whole frames or not."""
+        return self.table.unread + self.protocol.held()
+
+    def _feed_locked(self, messages: list[Received], now: float, wakes: list[Bell]) -> None:
+        if self._deaf:
+            return
+        protocol, table = self.protocol, self.table
+        protocol.now, protocol.received = now, self.channel.inbox.bytes_received
+        try:
+            for kind, data in messages:
+                if kind is not _BINARY:
+                    raise FrameError("text message; this protocol is binary", 1003)
+                protocol.receive_data(data)
+                table.apply(now, wakes)
+        except RemoteProtocolError as error:
+            self._deaf, self._failure = True, error
+            table.apply(now, wakes)
+            self.queue_locked()  # what the wire says to it goes before the carrier's Close
+            self.channel.fail_locked(protocol_failure(error))
+        if protocol.has_output():
+            self.queue_locked(provoked=True)
+        if table.write_failed:
+            self._free_writers_locked()
+
+    def _free_writers_locked(self) -> None:
+        """Have the writer that waits for the socket look whether its stream has failed."""
+        self.table.write_failed = False
+        self.queue.interrupt_locked()
+
+    def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
+        table = self.table
+        table.changed = False
+        if self._rouse:
+            self._rouse = False
+            self._collect_locked(wakes)
+        while self._abandoned:
+            entry = self._abandoned.popleft()
+            table.abandon(entry, wakes)
+        self.protocol.handle_timer(now)
+        self.channel.farewell = self.protocol.said_farewell()
+        if self.channel.silence_locked():
+            self._break_silence_locked(now)
+        table.refuse_late(now)
+        try:
+            table.sweep_up(now, wakes)
+        except RemoteProtocolError as error:
+            self.channel.fail_locked(protocol_failure(error))
+        self._limit_memory_locked(wakes)
+        if table.write_failed:
+            self._free_writers_locked()
+        table.apply(now, wakes)
+        self.queue_locked()
+        if not (table.entries and self.protocol.pending_closes()):
+            self.quiet.collect(wakes)
+        if self.channel.error is None and self._idle(now):
+            self.begin_close_locked(1000, "idle")
+        self.channel.set_owner_timer(table.next_timer())
+        if self.channel.error is not None:
+            self._deaf = True  # whatever was received with the end has been handled
+            self._collect_locked(wakes)
+
+    def _break_silence_locked(self, now: float) -> None:
+        """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
+        if self.protocol.may_ping():
+            self.table.pings.break_silence(now)
+            self.channel.keep_alive.asked(now)
+        else:
+            self.channel.keep_alive.heard(now)
+
+    def _idle(self, now: float) -> bool:
+        limit, since = self.config.idle_timeout, self.table.idle_since
+        return limit is not None and since is not None and now >= since + limit
+
+    def _limit_memory_locked(self, wakes: list[Bell]) -> None:
+        """Give up what holds most while the connection holds more than it may."""
+        while self.channel.error is None:
+            limit = self.table.unread_limit()
+            if self._held() + self.channel.held() <= limit:
+                break
+            self._give_up_locked(f"Config.max_connection_buffer: {limit}", wakes)
+
+    def _limit_process_memory(self) -> None:
+        """Report what is held; give up what holds most where this connection must."""
+        while self.channel.error is None:
+            self._reported = self._held()
+            verdict = process_memory.report(self, self._reported, self._max_process)
+            if verdict is not Verdict.GIVE_UP:
+                break
+            wakes: list[Bell] = []
+            with self.mutex:
+                if self._held() >= self._reported:  # else read in the meantime: look again
+                    self._give_up_locked(f"Config.max_process_buffer: {self._max_process}", wakes)
+                    self.settle_locked(wakes)
+            wake(wakes)
+        if self.channel.error is not None:
+            process_memory.forget(self)  # it ends: nothing more comes, and what is left is read
+
+    def _give_up_locked(self, limit: str, wakes: list[Bell]) -> None:
+        """Reset the stream with most unread bytes, or end it all for a larger half-sent message."""
+        partial = self.protocol.held() + self.channel.held()
+        entry = self.table.largest()
+        if entry is not None and entry.buffer.size >= partial:
+            self.table.shed(entry, f"unread bytes exceed {limit}", wakes)
+        elif partial:
+            text = f"{partial} bytes of a message that is not whole and unread ones exceed {limit}"
+            self.channel.fail_locked(closed_error(1008, text, "local"))
+            self._deaf = True

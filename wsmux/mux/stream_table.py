@@ -1,0 +1,452 @@
+"""Keep the streams of one connection and apply to them what the protocol machine reports.
+
+No threads, sockets or clocks: the connection calls it under its mutex, and wakes what it collected
+in ``wakes`` afterwards.
+
+``Sweep`` ends what the peer leaves unfinished: half-open streams, and frames that never get whole.
+What moves only notes that it did, in ``Entry.quiet``; the sweep counts up what did not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar
+
+from ..config import SMALLEST_WINDOW, Config
+from ..exceptions import FrameError, Side, StreamRefused, StreamReset, StreamWriteClosed
+from ..protocols import events as ev
+from ..protocols.abuse_limits import LOOKS, POLICY, Watch
+from ..protocols.base import InitialStream, MuxProtocol
+from ..protocols.events import DataReceived
+from ..runtime.memory import process_memory
+from ..runtime.parking import Bell, WaitList
+from .error_codes import Reasons
+from .ping import Pings
+from .stream_record import Entry, Failure, read_closed, write_closed
+
+__all__ = ["PRESSURE", "StreamTable", "Sweep"]
+
+
+class Sweep:
+    """Look at the streams of one connection when ``due`` says so; ``None`` is never.
+
+    Attributes:
+        due: when to call ``run`` again.
+    """
+
+    def __init__(self, config: Config, protocol: MuxProtocol, entries: dict[int, Entry]) -> None:
+        self.due: float | None = None
+        self._protocol = protocol
+        self._entries = entries
+        self._half_open = config.half_open_timeout
+        self._frame_time = config.message_timeout
+        self._frame = Watch(config.message_timeout)
+        periods = [] if self._half_open is None else [self._half_open / LOOKS]
+        if not protocol.keeps_boundaries and self._frame_time is not None:
+            periods.append(self._frame_time / LOOKS)
+        self._period = min(periods, default=None)
+        self._streams_due = 0.0
+
+    def begin(self, now: float) -> None:
+        """Note that there is a stream."""
+        if self.due is None and self._period is not None:
+            self.due = now + self._period
+            self._streams_due = now + (self._half_open or 0.0) / LOOKS
+
+    def run(self, now: float, wakes: list[Bell]) -> Iterator[Entry]:
+        """Yield the streams to be reset, whose callers have been told.
+
+        Raises:
+            FrameError: the connection must end.
+        """
+        if self.due is None or self._period is None or now < self.due:
+            return
+        incomplete = self._protocol.incomplete()
+        self.due = now + self._period if self._entries or incomplete is not None else None
+        if self._frame.look(incomplete, now):
+            text = f"a frame stayed incomplete for Config.message_timeout = {self._frame_time} s"
+            raise FrameError(text, POLICY)
+        if self._half_open is None or now < self._streams_due:
+            return
+        self._streams_due = now + self._half_open / LOOKS
+        for entry in list(self._entries.values()):
+            if not self._peer_is_to_move(entry):
+                entry.quiet = 0
+                continue
+            entry.quiet += 1
+            if entry.quiet == LOOKS + 1:
+                self._tell(entry, wakes)
+                yield entry
+            elif entry.quiet > 2 * LOOKS + 1:
+                text = f"stream {entry.id} was reset, and the peer does not end its half"
+                raise FrameError(text, POLICY)
+
+    def _peer_is_to_move(self, entry: Entry) -> bool:
+        """Tell whether a stream is half open, and it is not this side that keeps it so."""
+        if entry.buffer.size:
+            return False
+        if entry.write_failure is not None:
+            return True  # it waits for bytes, or for the end
+        read = entry.ended or entry.read_failure is not None
+        return read and entry.writing and not self._protocol.credit(entry.id)
+
+    def _tell(self, entry: Entry, wakes: list[Bell]) -> None:
+        detail = f"half open and still for Config.half_open_timeout = {self._half_open} s"
+        failure = partial(StreamReset, entry.id, self._protocol.refused_code, "local", detail)
+        entry.fail_read(failure, wakes)
+        entry.fail_write(failure, wakes)
+
+
+# Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
+CODE_OVERFLOW = 2
+
+# From this share of a memory limit on, new streams get the smallest window.
+PRESSURE = 0.75
+
+# Ends a stream without a reason that the application gave.
+CODE_UNKNOWN = 0
+
+
+class StreamTable:
+    """Hold the entries, the accept queue and the counters.
+
+    Attributes:
+        entries: every stream that the protocol knows, by id.
+        offered: streams to be accepted, oldest first.
+        acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
+        unread: bytes received and not read, of all streams.
+        changed: streams came or went since the owner last kept time.
+        write_failed: a writing half failed; its writer may be waiting for the socket, and not here.
+        pings: those in the wire's own words.
+        sweep: ends streams that are left half open.
+        peer_refuses_from: first id that a peer which is going away did not handle.
+    """
+
+    def __init__(
+        self,
+        protocol: MuxProtocol,
+        config: Config,
+        reasons: Reasons,
+        pings: Pings,
+        accept_streams: bool,
+        start_on_data: bool,
+        now: float,
+    ) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.offered: deque[Entry] = deque()
+        self.acceptors = WaitList()
+        self.openers = WaitList()
+        self.pings = pings
+        self.unread = 0
+        self.unaccepted = 0
+        self.opened = self.accepted = self.refused = 0
+        self.accept_streams = accept_streams
+        self.changed = self.write_failed = False
+        self.peer_refuses_from: int | None = None
+        self.sweep = Sweep(config, protocol, self.entries)
+        self.idle_since: float | None = now
+        self._protocol = protocol
+        self._config = config
+        self._reasons = reasons
+        self._start_on_data = start_on_data
+        self._peer_streams = 0
+        self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
+        self._now = now
+        self._wakes: list[Bell] = []
+
+    def adopt(self, streams: Iterable[InitialStream]) -> list[Entry]:
+        """Take streams that live from the start."""
+        entries = []
+        for stream in streams:
+            entry = Entry(stream.stream_id, stream.peer_opened)
+            entry.accepted = True
+            entry.ended = stream.read_ended
+            if stream.read_closed:
+                entry.read_failure = read_closed
+            if stream.write_closed:
+                entry.write_failure = write_closed
+            elif stream.write_stopped:
+                entry.write_failure = partial(StreamWriteClosed, entry.id)
+            self.entries[entry.id] = entry
+            self._peer_streams += stream.peer_opened
+            self.idle_since = None
+            self.sweep.begin(self._now)
+            entries.append(entry)
+        return entries
+
+    # What the application does
+
+    def open(self, now: float) -> Entry:
+        """Open a stream; the protocol must permit it."""
+        self.sweep.begin(now)
+        window = self._window()
+        entry = Entry(self._protocol.open_stream(window), peer_opened=False, window=window)
+        self.entries[entry.id] = entry
+        self.opened += 1
+        self.changed = True
+        self.idle_since = None
+        return entry
+
+    def _window(self) -> int:
+        config = self._config
+        short = (
+            self.unread >= config.max_connection_buffer * PRESSURE
+            or process_memory.total >= config.max_process_buffer * PRESSURE
+        )
+        return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
+
+    def take_offered(self) -> Entry:
+        """Accept the stream that was offered first."""
+        entry = self.offered.popleft()
+        entry.accepted = True
+        self.unaccepted -= 1
+        self.accepted += 1
+        self.changed = True
+        return entry
+
+    def drop_unread(self, entry: Entry) -> None:
+        """Forget what a stream received and nobody will read."""
+        self.unread -= entry.buffer.clear()
+        self._draining.pop(entry.id, None)
+
+    def consumed(self, entry: Entry, count: int) -> None:
+        """Note bytes that were read."""
+        self.unread -= count
+        if self._draining and not entry.buffer.size:
+            self._draining.pop(entry.id, None)
+        self._protocol.consumed(entry.id, count)
+
+    def reset(self, entry: Entry, code: int) -> None:
+        """Abort both halves on the wire, and drop what is unread."""
+        self.drop_unread(entry)
+        self._protocol.reset_write(entry.id, code)
+        self._protocol.reset_read(entry.id, code)
+
+    def abandon(self, entry: Entry, wakes: list[Bell]) -> None:
+        """End a stream that was dropped: an error for the peer, but where its end was said."""
+        entry.closed = True
+        self.drop_unread(entry)
+        failure = partial(
+            StreamReset, entry.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
+        )
+        # An interrupt may end this anywhere, and the I/O thread then does all of it again.
+        if entry.write_failure is None:
+            self._protocol.reset_write(entry.id, CODE_UNKNOWN)
+        self._protocol.reset_read(entry.id, CODE_UNKNOWN)
+        entry.fail_read(failure, wakes)
+        self._fail_write(entry, failure, wakes)
+
+    def sweep_up(self, now: float, wakes: list[Bell]) -> None:
+        """Reset streams that were left half open.
+
+        Raises:
+            FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
+        """
+        for entry in self.sweep.run(now, wakes):
+            self.write_failed = True
+            self.reset(entry, self._protocol.refused_code)
+
+    # What the protocol reports
+
+    def apply(self, now: float, wakes: list[Bell]) -> None:
+        """Apply every event that the protocol has reported since the last call."""
+        self._now, self._wakes = now, wakes
+        events = self._protocol.events()
+        while events:
+            further = False
+            for event in events:
+                if type(event) is DataReceived:
+                    self._data_received(event)
+                else:
+                    self._REACTIONS[type(event)](self, event)
+                    further = True
+            events = self._protocol.events() if further else []  # a refusal causes some
+
+    def _data_received(self, event: DataReceived) -> None:
+        stream_id, data = event
+        entry = self.entries[stream_id]
+        entry.buffer.append(data)
+        entry.quiet, entry.heard = 0, self._now
+        size = len(data)
+        entry.received += size
+        self.unread += size
+        if entry.reading and entry.buffer.size >= entry.enough:
+            entry.reader.collect(self._wakes)
+        if not entry.accepted:
+            self._offer(entry)
+
+    def _credit_granted(self, event: ev.CreditGranted) -> None:
+        entry = self.entries.get(event.stream_id)
+        if entry is not None:  # the message that opened it was refused a moment ago
+            entry.writer.collect(self._wakes)
+
+    def _stream_opened(self, event: ev.StreamOpened) -> None:
+        stream_id = event.stream_id
+        self.changed = True
+        if (
+            not self.accept_streams
+            or self.unaccepted >= self._config.max_unaccepted
+            or self._peer_streams >= self._config.max_streams
+        ):
+            self.refused += 1
+            self._protocol.refuse(stream_id, self._protocol.refused_code)
+            return
+        window = self._window()
+        self._protocol.accept(stream_id, window)
+        entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True, window=window)
+        self._peer_streams += 1
+        self.unaccepted += 1
+        self.idle_since = None
+        self.sweep.begin(self._now)
+        if not self._start_on_data:
+            self._offer(entry)
+
+    def _offer(self, entry: Entry) -> None:
+        if not entry.accepted and entry.offered_at is None:
+            entry.offered_at = self._now
+            self.changed = True
+            self.offered.append(entry)
+            self.acceptors.collect(self._wakes, 1)
+
+    def _stream_ended(self, event: ev.StreamEnded) -> None:
+        entry = self.entries[event.stream_id]
+        entry.ended = True
+        entry.reader.collect(self._wakes)
+        self._offer(entry)
+
+    def _stream_aborted(self, event: ev.StreamAborted) -> None:
+        entry = self.entries[event.stream_id]
+        side: Side = "local" if event.local else "remote"
+        self.drop_unread(entry)
+        entry.fail_read(
+            partial(self._reasons.error, entry.id, event.code, side, event.detail), self._wakes
+        )
+        if not entry.accepted:
+            self._withdraw(entry)
+
+    def _write_stopped(self, event: ev.WriteStopped) -> None:
+        entry = self.entries[event.stream_id]
+        self._fail_write(
+            entry,
+            partial(StreamWriteClosed, entry.id)
+            if event.code is None
+            else partial(self._reasons.error, entry.id, event.code, "remote", ""),
+            self._wakes,
+        )
+
+    def _stream_rejected(self, event: ev.StreamRejected) -> None:
+        entry = self.entries[event.stream_id]
+        failure = partial(StreamRefused, entry.id, event.code, event.detail)
+        self.drop_unread(entry)
+        entry.fail_read(failure, self._wakes)
+        self._fail_write(entry, failure, self._wakes)
+
+    def _stream_finished(self, event: ev.StreamFinished) -> None:
+        self.changed = True
+        self.pings.ended(event.stream_id, self._wakes)
+        entry = self.entries.pop(event.stream_id, None)
+        if entry is not None:  # a refused stream never had one
+            self._peer_streams -= entry.peer_opened
+            if entry.buffer.size:
+                self._draining[entry.id] = entry
+        if not self.entries:
+            self.idle_since = self._now
+
+    def _open_permitted(self, event: ev.OpenPermitted) -> None:
+        # One each: a thread that was woken opens one stream, and the next answer wakes the next.
+        self.openers.collect(self._wakes)
+
+    def _go_away_received(self, event: ev.GoAwayReceived) -> None:
+        self.peer_refuses_from = event.first_refused
+        self.openers.collect(self._wakes)
+
+    def _pong_received(self, event: ev.PongReceived) -> None:
+        self.pings.came_back(event.stream_id, event.value, self._now, self._wakes)
+
+    def _pongs_ended(self, event: ev.PongsEnded) -> None:
+        self.pings.ended(event.stream_id, self._wakes)
+
+    # Functions rather than methods bound in each table, which would make it refer to itself: what
+    # has ended is to be freed at once, without the garbage collector.
+    _REACTIONS: ClassVar[dict[type, Callable[[StreamTable, Any], None]]] = {
+        ev.CreditGranted: _credit_granted,
+        ev.StreamOpened: _stream_opened,
+        ev.StreamEnded: _stream_ended,
+        ev.StreamAborted: _stream_aborted,
+        ev.WriteStopped: _write_stopped,
+        ev.StreamRejected: _stream_rejected,
+        ev.StreamFinished: _stream_finished,
+        ev.OpenPermitted: _open_permitted,
+        ev.GoAwayReceived: _go_away_received,
+        ev.PongReceived: _pong_received,
+        ev.PongsEnded: _pongs_ended,
+    }
+
+    def _fail_write(self, entry: Entry, failure: Failure, wakes: list[Bell]) -> None:
+        entry.fail_write(failure, wakes)
+        self.write_failed = True
+
+    def _withdraw(self, entry: Entry) -> None:
+        """Take back a stream that nobody has accepted, and refuse what is left of it."""
+        self.unaccepted -= 1
+        self.refused += 1
+        if entry.offered_at is not None:
+            self.offered.remove(entry)
+        self.drop_unread(entry)
+        entry.accepted = True
+        self._protocol.refuse(entry.id, self._protocol.refused_code)
+
+    # Time and memory
+
+    def refuse_late(self, now: float) -> None:
+        """Refuse streams that waited too long to be accepted."""
+        limit = self._config.open_timeout
+        while limit is not None and self.offered and _offered_at(self.offered[0]) + limit <= now:
+            self._withdraw(self.offered[0])
+
+    def next_timer(self) -> float | None:
+        """Return when ``refuse_late`` or the idle timeout is due, or the protocol's timer."""
+        times = [self._protocol.next_timer(), self.sweep.due]
+        if self.offered and self._config.open_timeout is not None:
+            times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
+        if self.idle_since is not None and self._config.idle_timeout is not None:
+            times.append(self.idle_since + self._config.idle_timeout)
+        return min((time for time in times if time is not None), default=None)
+
+    def unread_limit(self) -> int:
+        """Return how many unread bytes the connection may hold."""
+        streams = len(self.entries) + len(self._draining)
+        return max(self._config.max_connection_buffer, streams * self._protocol.entitled)
+
+    def largest(self) -> Entry | None:
+        """Return the stream that holds most unread bytes, those that have ended among them."""
+        entries = chain(self.entries.values(), self._draining.values())
+        return max(entries, key=_unread, default=None)
+
+    def shed(self, entry: Entry, detail: str, wakes: list[Bell]) -> None:
+        """Reset a stream whose unread bytes are too many, naming the limit it fell to."""
+        failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
+        entry.fail_read(failure, wakes)
+        self._fail_write(entry, failure, wakes)
+        self.reset(entry, CODE_OVERFLOW)
+
+    def rouse(self, wakes: list[Bell]) -> None:
+        """Collect every waiting thread, even one that was collected before."""
+        for entry in self.entries.values():
+            entry.reader.rouse(wakes)
+            entry.writer.rouse(wakes)
+        self.acceptors.rouse(wakes)
+        self.openers.rouse(wakes)
+        self.pings.askers.rouse(wakes)
+
+
+def _offered_at(entry: Entry) -> float:
+    assert entry.offered_at is not None
+    return entry.offered_at
+
+
+def _unread(entry: Entry) -> int:
+    return entry.buffer.size

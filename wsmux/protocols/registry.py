@@ -1,0 +1,146 @@
+"""Know the wires: their subprotocols, and the pure parts that speak them over each carrier."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..config import Config
+from ..runtime.arguments import strings
+from .base import MuxProtocol, Role
+from .bymux import BymuxProtocol
+from .bymux_state import BymuxState
+from .framing import ByteFraming, Framing, NoFraming
+from .native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+from .websocket import WebSocketFraming
+from .yamux import YamuxProtocol
+
+__all__ = [
+    "WIRES",
+    "Wire",
+    "check_subprotocol",
+    "protocol_of",
+    "served_protocols",
+    "subprotocols",
+    "wire",
+]
+
+# RFC 6455 section 4.1: a subprotocol is a token, as a header's name.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Be one wire.
+
+    Attributes:
+        name: what ``connect(protocol=)`` calls it.
+        subprotocol: what is offered in the handshake, or ``None``.
+        machine: makes one end of a connection; only Bymux has an initial state.
+        byte_framing: makes the framing over a plain byte stream.
+    """
+
+    name: str
+    subprotocol: str | None
+    machine: Callable[[Role, Config, BymuxState | None], MuxProtocol]
+    byte_framing: Callable[[Config], Framing]
+
+    def over_websocket(
+        self, role: Role, config: Config, state: BymuxState | None
+    ) -> tuple[Framing, MuxProtocol]:
+        """Return framing and machine over a WebSocket."""
+        machine = self.machine(role, config, state)
+        limits = (config.max_message_size, config.max_fragments)
+        return WebSocketFraming(role, *limits, machine.keeps_boundaries), machine
+
+    def over_bytes(
+        self, role: Role, config: Config, state: BymuxState | None
+    ) -> tuple[Framing, MuxProtocol]:
+        """Return framing and machine over a plain byte stream."""
+        return self.byte_framing(config), self.machine(role, config, state)
+
+
+def _native(dialect: Dialect) -> Wire:
+    def machine(role: Role, config: Config, state: BymuxState | None) -> MuxProtocol:
+        return NativeProtocol(role, config, dialect)
+
+    def framing(config: Config) -> Framing:
+        return ByteFraming(config.max_message_size, dialect.type_width)
+
+    return Wire(dialect.name, dialect.subprotocol, machine, framing)
+
+
+def _yamux(role: Role, config: Config, state: BymuxState | None) -> MuxProtocol:
+    return YamuxProtocol(role, config)
+
+
+def _no_framing(config: Config) -> Framing:
+    return NoFraming()
+
+
+WIRES = {
+    wire.name: wire
+    for wire in (
+        _native(WSMUX_V1),
+        _native(JS_WS),
+        Wire("yamux", YamuxProtocol.subprotocol, _yamux, _no_framing),
+        Wire("bymux", BymuxProtocol.subprotocol, BymuxProtocol, _no_framing),
+    )
+}
+
+
+def wire(name: str) -> Wire:
+    """Return the wire of a name.
+
+    Raises:
+        TypeError: it is no string. ValueError: there is none of that name.
+    """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"protocol must be one of {', '.join(WIRES)}, a string, not {kind}")
+    if name not in WIRES:
+        raise ValueError(f"protocol must be one of {', '.join(WIRES)}, not {name!r}")
+    return WIRES[name]
+
+
+def subprotocols(names: tuple[str, ...]) -> list[str]:
+    """Return what a handshake offers for these wires; ``js-ws`` has no subprotocol."""
+    offers = (wire(name).subprotocol for name in names)
+    return [offer for offer in offers if offer is not None]
+
+
+def served_protocols(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the wires that a server is to serve.
+
+    Raises:
+        TypeError: it is no collection of strings. ValueError: it is empty, or there is no wire of
+            such a name.
+    """
+    names = strings("protocols", given, "wsmux")
+    if not names:
+        raise ValueError(
+            "protocols is empty, and a server serves one wire at least: name one, or leave it out"
+        )
+    subprotocols(names)
+    return names
+
+
+def check_subprotocol(name: str) -> str:
+    """Return the name of a subprotocol.
+
+    Raises:
+        TypeError: it is no string. ValueError: it is none that a handshake can carry, such as a
+            list of several.
+    """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise TypeError(f"subprotocol must be a string, such as 'yamux', or None, not {kind}")
+    if not _TOKEN.fullmatch(name):
+        raise ValueError(f"subprotocol must be a single token of HTTP, not {name!r}")
+    return name
+
+
+def protocol_of(subprotocol: str | None, names: tuple[str, ...]) -> str | None:
+    """Return the wire of these that a subprotocol stands for."""
+    return next((name for name in names if wire(name).subprotocol == subprotocol), None)

@@ -1,0 +1,247 @@
+"""Frame and parse RFC 6455 on a socket whose handshake is done.
+
+Strict where the RFC says MUST: reserved bits and opcodes, masking by role, shortest lengths,
+unfragmented control frames of at most 125 bytes, UTF-8 in text and close reasons, close codes. No
+extension is ever negotiated, so reserved bits are always wrong. Text is checked when it is whole.
+
+Where the boundaries of messages mean nothing, fragments are passed on as they come, and frames
+above ``max_message_size`` in pieces: nothing is held back, so there is no size to refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+from ..exceptions import FrameError
+from .base import Buffer, Message, Role
+from .framing import Framing, Kind, Received, check_control
+from .masking import mask, rotate
+
+__all__ = ["WebSocketFraming"]
+
+_FIN = 0x80
+_RESERVED = 0x70
+_OPCODE = 0x0F
+_MASKED = 0x80
+_LENGTH = 0x7F
+
+# Looking a member up in its class costs too much for each frame.
+_BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
+
+_WHOLE_BINARY = _FIN | int(_BINARY)
+_SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
+_MEDIUM_HEADER = struct.Struct(">BBH")
+_LONG_HEADER = struct.Struct(">BBQ")
+
+# What 126 and 127 in the length's place announce: its layout, its least value, the header's size.
+_LENGTHS = {
+    _SHORT + 1: (struct.Struct(">H"), _SHORT + 1, 4),
+    _SHORT + 2: (struct.Struct(">Q"), _MEDIUM + 1, 10),
+}
+
+# Below it one piece over head and body together costs less than two, to mask and to send.
+_JOIN_BELOW = 4096
+
+
+class WebSocketFraming(Framing):
+    """Be one end of a WebSocket after the handshake. See ``Framing`` for the calls.
+
+    Args:
+        role: the client masks.
+        max_message_size: in bytes; see the module for what happens above it.
+        max_fragments: of one message.
+        keeps_boundaries: a message is handed on when it is whole.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        max_message_size: int,
+        max_fragments: int = 1024,
+        keeps_boundaries: bool = True,
+    ) -> None:
+        super().__init__(max_message_size)
+        self.max_fragments = max_fragments
+        self._keeps_boundaries = keeps_boundaries
+        self._rest = 0  # bytes still to come of a frame that is passed on in pieces
+        self._rest_key = b""  # what they are masked with
+        self._masks = role is Role.CLIENT
+        self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
+        self._kind: Kind | None = None  # of the message whose fragments are coming
+        # What came of it. In one piece: a peer's small pieces, freed among those of others, would
+        # leave holes of as much again.
+        self._message = bytearray()
+        self._fragments = 0
+        self._fragmented = 0  # messages that came in fragments
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._message = bytearray()
+        self._fragments = self.pending = 0
+
+    def incomplete(self, received: int) -> int | None:
+        if self._kind is not None and self._keeps_boundaries:
+            return -self._fragmented
+        return super().incomplete(received)
+
+    def between_messages(self) -> bool:
+        return super().between_messages() and self._kind is None and not self._rest
+
+    def _parse(self, frames: list[Received]) -> bool:
+        if self._rest:
+            self._piece(frames)
+            return True
+        buffer, start, end = self._buffer, self._start, self._end
+        payload = start + 2
+        if payload > end:
+            return False
+        first, second = buffer[start], buffer[start + 1]
+        if (
+            first != _WHOLE_BINARY
+            or second & _MASKED != self._wanted_mask
+            or self._kind is not None
+        ):
+            self._check_head(first, second)
+        size = second & _LENGTH
+        if size > _SHORT:
+            layout, shortest, payload = _LENGTHS[size]
+            payload += start
+            if payload > end:
+                return False
+            size = layout.unpack_from(buffer, start + 2)[0]
+            if not shortest <= size <= _LONG:
+                self._wrong_size(size)
+        masked = payload
+        if self._wanted_mask:
+            payload += 4
+        if size + len(self._message) > self.max_message_size and first & _OPCODE < _CLOSE:
+            return self._too_big(first, size, masked, payload)
+        stop = payload + size
+        if stop > end:
+            self._wanted = stop - start
+            return False
+        self._start, self._wanted = stop, 0
+        data: Buffer = self._view[payload:stop]
+        if self._wanted_mask:
+            data = mask(data, bytes(buffer[masked:payload]))
+        if first == _WHOLE_BINARY:
+            frames.append((_BINARY, data))
+            return True
+        opcode = first & _OPCODE
+        if opcode >= _CLOSE:
+            self.controls = True
+            frames.append((Kind(opcode), bytes(data)))
+        elif first & _FIN and opcode:
+            frames.append(_whole(Kind(opcode), data))
+        else:
+            self._fragment(opcode, bool(first & _FIN), data, frames)
+        return True
+
+    def _check_head(self, first: int, second: int) -> None:
+        opcode = first & _OPCODE
+        if first & _RESERVED:
+            raise FrameError("frame with a reserved bit set")
+        if opcode >= Kind.CLOSE:
+            if opcode > Kind.PONG:
+                raise FrameError(f"frame with the reserved opcode {opcode}")
+            if not first & _FIN:
+                raise FrameError("fragmented control frame")
+            if second & _LENGTH > _SHORT:
+                raise FrameError("control frame of more than 125 bytes")
+        elif opcode > Kind.BINARY:
+            raise FrameError(f"frame with the reserved opcode {opcode}")
+        elif opcode and self._kind is not None:
+            raise FrameError("new message before the last fragment of the one before")
+        elif not opcode and self._kind is None:
+            raise FrameError("continuation frame without a message to continue")
+        if second & _MASKED != self._wanted_mask:
+            raise FrameError("masked frame from the server" if self._masks else "unmasked frame")
+
+    def _wrong_size(self, size: int) -> None:
+        if size > _LONG:
+            raise FrameError("frame length with the top bit set")
+        raise FrameError("frame length not in its shortest form")
+
+    def _too_big(self, first: int, size: int, masked: int, payload: int) -> bool:
+        """Refuse a frame, or begin to pass it on in pieces, once its head is whole."""
+        opcode = first & _OPCODE
+        if self._keeps_boundaries or (self._kind or opcode) != _BINARY:
+            raise FrameError(
+                f"message of at least {size + len(self._message)} bytes is above the limit of "
+                f"{self.max_message_size}",
+                1009,
+            )
+        if payload > self._end:
+            return False
+        self._kind = None if first & _FIN else _BINARY
+        self._start, self._rest = payload, size
+        self._rest_key = bytes(self._buffer[masked:payload])
+        return True
+
+    def _piece(self, frames: list[Received]) -> None:
+        """Pass on what is here of a frame."""
+        size = min(self._rest, self._end - self._start)
+        data: Buffer = self._view[self._start : self._start + size]
+        self._start += size
+        self._rest -= size
+        if self._wanted_mask:
+            data = mask(data, self._rest_key)
+            self._rest_key = rotate(self._rest_key, size)
+        frames.append((_BINARY, data))
+
+    def _fragment(self, opcode: int, last: bool, data: Buffer, frames: list[Received]) -> None:
+        if opcode:
+            self._kind = Kind(opcode)
+            self._fragmented += 1
+        if self._kind is _BINARY and not self._keeps_boundaries:
+            frames.append((_BINARY, data))
+            if last:
+                self._kind = None
+            return
+        self._message += data
+        self._fragments += 1
+        self.pending = len(self._message) * 9 // 8  # as large as CPython may have made it
+        if self._fragments > self.max_fragments:
+            raise FrameError(f"message of more than {self.max_fragments} fragments", 1008)
+        if last and self._kind is not None:
+            frames.append(_whole(self._kind, self._message))
+            self._kind = None
+            self._message = bytearray()
+            self._fragments = self.pending = 0
+
+    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+        head, body = message
+        size = len(head) + len(body)
+        if not self._masks:
+            header = _header(kind, size, 0)
+            if size < _JOIN_BELOW:
+                return [b"".join((header, head, body))]
+            return [header + head, body]
+        key = os.urandom(4)
+        header = _header(kind, size, _MASKED) + key
+        if size < _JOIN_BELOW:
+            return [header + mask(b"".join((head, body)), key)]
+        return [header + mask(head, key), mask(body, rotate(key, len(head)))]
+
+    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+        check_control(payload)
+        return b"".join(self.encode((payload, b""), kind))
+
+
+def _whole(kind: Kind, data: Buffer) -> Received:
+    if kind is Kind.TEXT:
+        try:
+            str(data, "utf-8")
+        except UnicodeDecodeError:
+            raise FrameError("text message that is not UTF-8", 1007) from None
+    return kind, data
+
+
+def _header(kind: Kind, size: int, masked: int) -> bytes:
+    first = _FIN | kind
+    if size <= _SHORT:
+        return bytes((first, masked | size))
+    if size <= _MEDIUM:
+        return _MEDIUM_HEADER.pack(first, masked | _SHORT + 1, size)
+    return _LONG_HEADER.pack(first, masked | _SHORT + 2, size)

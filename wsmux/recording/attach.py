@@ -1,0 +1,47 @@
+"""Give a channel its flight recorder, if one was asked for; nothing else of it is imported else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..exceptions import LocalProtocolError
+from ..protocols.framing import Framing
+from ..runtime.logs import logger
+
+if TYPE_CHECKING:
+    from ..transport.message_transport import Channel
+
+__all__ = ["finish", "record", "recording_of"]
+
+_log = logger("wsmux")
+
+
+def record(channel: Channel, wire: str, framing: Framing) -> None:
+    """Start a recorder where the channel's ``Config`` asks for one, before anything is sent."""
+    plan = channel.config.recording
+    if plan is not None:
+        from .recorder import Recorder
+
+        recorder = Recorder(plan, channel.role, channel.name, channel.config, wire, framing)
+        channel.inbox.recorder = recorder
+        channel.queue.tap = recorder.sent
+
+
+def finish(channel: Channel) -> None:
+    """Log the end of a channel, and have its recorder hand over what it kept."""
+    _log.debug("%s ended: %s", channel.name, channel.error)
+    recorder = channel.inbox.recorder
+    if recorder is not None:
+        recorder.ended(channel.error)
+
+
+def recording_of(channel: Channel) -> str:
+    """Return what the recorder has kept.
+
+    Raises:
+        LocalProtocolError: there is none.
+    """
+    recorder = channel.inbox.recorder
+    if recorder is None:
+        raise LocalProtocolError("nothing is recorded here: Config(recording=...) asks for it")
+    return recorder.text(channel.error)

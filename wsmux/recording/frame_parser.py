@@ -1,0 +1,246 @@
+"""Read the heads of frames of any wire, to tell what a conversation is made of.
+
+Nothing here judges a conversation, as the machines do: each frame is read for itself. A ``Cutter``
+finds the frames in the bytes of the wires that cut these themselves; on the others each message of
+the carrier is one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..exceptions import FrameError
+from ..protocols import bymux_packets as bymux
+from ..protocols.base import Buffer
+from ..protocols.framing import Kind, decode_close
+from ..protocols.native import READ, direction_of, parse_head
+from ..protocols.varint import decode_varint
+from ..protocols.yamux_frames import HEAD_SIZE, Flag, FrameReader, Type
+
+__all__ = ["KEPT", "TYPE_WIDTHS", "Cutter", "FrameHead", "cutter", "read_head"]
+
+# Bytes of a frame that hold all but what it carries: the longest is a native ERROR, of 19.
+KEPT = 24
+
+NATIVE = ("DATA", "ACK", "ERROR", "CLOSE", "GO_AWAY")
+BYMUX = ("CREDIT", "WRITE", "PING", "PONG", "CLOSE", "STOP_READ")
+_UINT32 = struct.Struct(">I")
+LONGEST = 2**64
+
+# Bytes of a native frame's type.
+TYPE_WIDTHS = {"wsmux": 1, "js-ws": 2}
+
+
+class FrameHead(NamedTuple):
+    """Be what a frame says, but for the bytes that it carries; ``None`` is what it does not have.
+
+    Attributes:
+        type: in the wire's own words; ``CARRIER_CLOSE`` and the like are the carrier's.
+        stream: the id on the wire; ``None`` on frames for the connection.
+        length: bytes carried, the last ones of the frame.
+        credit: bytes of credit; of a Bymux CREDIT without a stream, streams.
+        code: of an error, a reset, or an end of the connection.
+        direction: ``"read"`` or ``"write"``, named from the receiver; native frames only.
+        flags: those of Yamux, in the order of their bits.
+        value: of a ping; the first stream not handled, of a native GO_AWAY; the stream opened by a
+            Bymux WRITE without a stream.
+        detail: the reason of a close, or why a frame cannot be read.
+    """
+
+    type: str
+    stream: int | None = None
+    length: int | None = None
+    credit: int | None = None
+    code: int | None = None
+    direction: str | None = None
+    flags: tuple[str, ...] = ()
+    value: int | None = None
+    detail: str = ""
+
+
+def read_head(wire: str, data: Buffer, size: int, kind: Kind = Kind.BINARY) -> FrameHead:
+    """Return what a frame says.
+
+    Args:
+        wire: what ``connect(protocol=)`` calls it.
+        data: its first ``KEPT`` bytes, or more of it.
+        size: how many bytes it has.
+        kind: what the carrier says that it is.
+
+    Returns:
+        Of a frame that cannot be read, one of the type ``MALFORMED``.
+    """
+    try:
+        if kind is not Kind.BINARY:
+            return _carrier(kind, data, size)
+        if wire == "yamux":
+            return _yamux(memoryview(data))
+        if wire == "bymux":
+            return _bymux(memoryview(data))
+        return _native(data, size, TYPE_WIDTHS[wire])
+    except FrameError as error:
+        return FrameHead("MALFORMED", length=size, detail=str(error))
+
+
+def _carrier(kind: Kind, data: Buffer, size: int) -> FrameHead:
+    if kind is Kind.TEXT:
+        return FrameHead("TEXT", length=size)
+    if kind is Kind.CLOSE:
+        code, reason = decode_close(data)
+        return FrameHead("CARRIER_CLOSE", code=code, detail=reason)
+    return FrameHead(f"CARRIER_{kind.name}", length=size)
+
+
+def _native(data: Buffer, size: int, width: int) -> FrameHead:
+    stream, kind, start = parse_head(data, width)
+    if kind >= len(NATIVE):
+        raise FrameError(f"message for stream {stream} has the unknown type {kind}")
+    name = NATIVE[kind]
+    if name == "DATA":
+        return FrameHead(name, stream, length=size - start)
+    if name == "ACK":
+        if len(data) < start + 4:
+            raise FrameError(f"ACK on stream {stream} has a body of the wrong length")
+        return FrameHead(name, stream, credit=int.from_bytes(data[start : start + 4], "big"))
+    if name == "GO_AWAY":
+        return FrameHead(name, code=_code(name, stream, data, start), value=stream)
+    direction = "read" if direction_of(name, stream, data, start) == READ else "write"
+    code = _code(name, stream, data, start + 1) if name == "ERROR" else None
+    return FrameHead(name, stream, code=code, direction=direction)
+
+
+def _code(name: str, stream: int, data: Buffer, start: int) -> int:
+    parsed = decode_varint(data, start)
+    if parsed is None:
+        raise FrameError(f"{name} on stream {stream} without a whole code")
+    return parsed[0]
+
+
+def _yamux(data: memoryview) -> FrameHead:
+    head, _ = FrameReader().head(data, 0)
+    if head is None:
+        raise FrameError("frame without a whole head")
+    if head.version or head.type > Type.GO_AWAY:
+        raise FrameError(f"frame of version {head.version} and type {head.type}")
+    kind, number = Type(head.type), head.length
+    flags = tuple(flag.name or "" for flag in Flag if head.flags & flag)
+    if kind is Type.DATA:
+        return FrameHead(kind.name, head.stream_id, length=number, flags=flags)
+    if kind is Type.WINDOW:
+        if head.flags & Flag.RST:
+            return FrameHead(kind.name, head.stream_id, code=number, flags=flags)
+        return FrameHead(kind.name, head.stream_id, credit=number, flags=flags)
+    if kind is Type.PING:
+        return FrameHead(kind.name, value=number, flags=flags)
+    return FrameHead(kind.name, code=number, flags=flags)
+
+
+def _bymux(data: memoryview) -> FrameHead:
+    packet = bymux.PacketReader().packet(data, 0)[0] if data else None
+    if packet is None:
+        raise FrameError("packet without a whole head")
+    name, stream, number = BYMUX[packet.kind], packet.wire_id, packet.number
+    if packet.kind == bymux.CREDIT:
+        return FrameHead(name, stream, credit=number)
+    if packet.kind != bymux.WRITE:
+        return FrameHead(name, stream)
+    if stream is None:
+        return FrameHead(name, value=number)
+    return FrameHead(name, stream, length=number)
+
+
+# Where the head at a position ends, and where its frame does: 0 and 0 while that is not known.
+Extent = Callable[[memoryview, int], tuple[int, int]]
+
+
+def _yamux_extent(data: memoryview, position: int) -> tuple[int, int]:
+    end = position + HEAD_SIZE
+    if end > len(data):
+        return 0, 0
+    # Of the head only what has to be known: each frame of a conversation comes through here.
+    return end, end if data[position + 1] else end + _UINT32.unpack_from(data, end - 4)[0]
+
+
+def _bymux_extent(data: memoryview, position: int) -> tuple[int, int]:
+    layout = bymux.WRITE_LAYOUTS.get(data[position])
+    if layout is None:
+        packet, end = bymux.PacketReader().packet(data, position)
+        return (0, 0) if packet is None else (end, end)
+    end = position + layout.size
+    if end > len(data):
+        return 0, 0
+    return end, end + int(layout.unpack_from(data, position)[-1])
+
+
+class Cutter:
+    """Cut a stream of bytes, however it is chopped, into frames.
+
+    Holds one incomplete head, or one incomplete frame where what frames carry is kept.
+
+    Args:
+        extent: finds the end of a frame.
+        keep: give whole frames, not their heads alone.
+    """
+
+    def __init__(self, extent: Extent, keep: bool) -> None:
+        self._extent = extent
+        self._keep = keep
+        self._part = bytearray()
+        self._rest = 0  # bytes still to come of a frame that was given
+        self._wanted = 0  # the size that the part must reach to be a frame, if that is known
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether the bytes so far end within a frame."""
+        return bool(self._part or self._rest)
+
+    def feed(self, data: Buffer, most: int = LONGEST) -> list[tuple[bytes, int]]:
+        """Return the frames that further bytes bring, each with its size.
+
+        A head alone comes as soon as it is whole. Of a frame longer than ``most``, so much comes
+        where frames are kept.
+
+        Raises:
+            FrameError: nobody can tell how long a frame is; nothing may be fed behind it.
+        """
+        view, position = memoryview(data), 0
+        if view and not self._part and not self._rest:
+            head, end = self._extent(view, 0)
+            if head and end == len(view):  # mostly
+                return [(bytes(view[: min(end, most) if self._keep else head]), end)]
+        found: list[tuple[bytes, int]] = []
+        if self._part:
+            self._part += view
+            if self._wanted > len(self._part):
+                return found
+            view, self._wanted = memoryview(bytes(self._part)), 0
+            self._part.clear()
+        elif self._rest:
+            position = min(self._rest, len(view))
+            self._rest -= position
+        size = len(view)
+        while position < size:
+            head, end = self._extent(view, position)
+            if not head:
+                self._part += view[position:]
+                break
+            stop = min(end, position + most) if self._keep else head
+            if stop > size:
+                self._part += view[position:]
+                self._wanted = stop - position
+                break
+            found.append((bytes(view[position:stop]), end - position))
+            position = end
+        self._rest = max(0, position - size) or self._rest
+        return found
+
+
+EXTENTS: dict[str, Extent] = {"yamux": _yamux_extent, "bymux": _bymux_extent}
+
+
+def cutter(wire: str, keep: bool) -> Cutter | None:
+    """Return what cuts the bytes of a wire; ``None`` where each message is a frame already."""
+    extent = EXTENTS.get(wire)
+    return None if extent is None else Cutter(extent, keep)

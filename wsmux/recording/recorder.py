@@ -1,0 +1,327 @@
+"""Keep the last frames of a connection, to tell afterwards what happened on it.
+
+Two rings, one for each direction. Each is filled by one thread at a time, without a lock: the I/O
+thread fills the one of what is received; whoever holds the send lock, the other. An entry is made
+in one step of the interpreter, and so is a copy of the ring: anybody may take one. Heads are read
+when a recording is told, but where the wire cuts its bytes itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from ..config import Config, Recording
+from ..exceptions import ConnectionClosed, ConnectionClosedOK, FrameError, WsmuxError
+from ..protocols.base import Buffer, Message, Role
+from ..protocols.framing import Framing, Kind, Received
+from ..protocols.websocket import WebSocketFraming
+from ..runtime.logs import logger
+from .file_format import Entry, Header, entry_line, header_line
+from .frame_parser import KEPT, Cutter, cutter, read_head
+
+__all__ = ["Recorder"]
+
+# Of the files in a directory, those that are ours.
+PREFIX, SUFFIX = "wsmux-recording-", ".jsonl"
+
+# Looking a member up in its class costs too much for each frame.
+_BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
+
+_log = logger("wsmux")
+
+# When, what the carrier calls it, the frame or its start, the size of it all.
+_Kept = tuple[float, Kind, bytes, int]
+
+# As in the send queue.
+_Frame = tuple[Kind, Message, int]
+
+_now = time.monotonic
+
+# How many came before and itself, when, the size of it all, what the carrier calls it, its start.
+_ENTRY = Struct(f"=QdQB{KEPT + 1}p14x")
+_SIZE = _ENTRY.size
+
+
+class _Heads:
+    """Keep the heads of the last frames of one direction.
+
+    They stand in one block, in which each overwrites the oldest: objects that are freed a thousand
+    frames later are no longer in any cache, which was a third of all that a recorder cost.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._block = bytearray(_SIZE * most)
+        self._count = 0
+
+    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+        """Keep one more, at the cost of the oldest."""
+        offset = self._count % self._most * _SIZE
+        self._count += 1
+        _ENTRY.pack_into(self._block, offset, self._count, when, size, kind, start)
+
+    def copy(self) -> tuple[list[_Kept], int]:
+        """Return the frames, the oldest first, and how many came before them; from any thread."""
+        entries = sorted(each for each in _ENTRY.iter_unpack(bytes(self._block)) if each[0])
+        kept = [(when, Kind(kind), start, size) for _, when, size, kind, start in entries]
+        return kept, entries[0][0] - 1 if entries else 0
+
+    # What is shown comes on top of every message, with cold caches, so what a frame needs
+    # is bound before, or a name of this module.
+
+    def receiver(self) -> Callable[[list[Received]], None]:
+        """Return what keeps each message as a frame."""
+        block, most, pack = self._block, self._most, _ENTRY.pack_into
+        start_of = Struct(f"{KEPT}s").unpack_from  # a cut and a copy in one call
+
+        def received(frames: list[Received]) -> None:
+            when, count = _now(), self._count
+            for kind, data in frames:
+                size, offset = len(data), count % most * _SIZE
+                count += 1
+                start = start_of(data)[0] if size > KEPT else bytes(data)
+                pack(block, offset, count, when, size, kind, start)
+            self._count = count
+
+        return received
+
+    def sender(self) -> Callable[[list[_Frame]], None]:
+        """Return the same for messages whose head is apart: all of it, but where all is short."""
+        block, most, pack = self._block, self._most, _ENTRY.pack_into
+
+        def sent(frames: list[_Frame]) -> None:
+            when, count = _now(), self._count
+            for kind, (head, body), size in frames:
+                start = head if size > KEPT else head + body
+                offset = count % most * _SIZE
+                count += 1
+                pack(block, offset, count, when, size or len(start), kind, start)
+            self._count = count
+
+        return sent
+
+
+class _Whole:
+    """Keep the last frames of one direction as a whole, but those that alone exceed the limit."""
+
+    def __init__(self, most: int, payload: int) -> None:
+        self._frames: deque[tuple[int, _Kept]] = deque(maxlen=most)
+        self._count = 0
+        self._payload = self._room = payload
+
+    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+        """Keep one more, at the cost of as many old ones as it takes."""
+        if len(start) < size:  # alone it exceeds the limit
+            start = start[:KEPT]
+        self._room -= len(start)
+        frames = self._frames
+        while frames and (self._room < 0 or len(frames) == frames.maxlen):
+            self._room += len(frames.popleft()[1][2])
+        frames.append((self._count, (when, kind, start, size)))
+        self._count += 1
+
+    def copy(self) -> tuple[list[_Kept], int]:
+        """Do what ``_Heads.copy`` does."""
+        frames = self._frames.copy()
+        return [kept for _, kept in frames], frames[0][0] if frames else 0
+
+    def receiver(self) -> Callable[[list[Received]], None]:
+        """Do what ``_Heads.receiver`` does."""
+        most = max(KEPT, self._payload)
+
+        def received(frames: list[Received]) -> None:
+            when = _now()
+            for kind, data in frames:
+                self.add(when, kind, bytes(data[:most]), len(data))
+
+        return received
+
+    def sender(self) -> Callable[[list[_Frame]], None]:
+        """Do what ``_Heads.sender`` does."""
+        most = max(KEPT, self._payload)
+
+        def sent(frames: list[_Frame]) -> None:
+            when = _now()
+            for kind, (head, body), size in frames:
+                start = head if size > most else head + body
+                self.add(when, kind, start, size or len(start))
+
+        return sent
+
+
+_Ring = _Heads | _Whole
+
+
+def _ring(plan: Recording) -> _Ring:
+    return _Heads(plan.frames) if plan.payload is None else _Whole(plan.frames, plan.payload)
+
+
+class Recorder:
+    """Keep the last frames of one connection, as a ``Recording`` says.
+
+    The connection holds it, and not the other way round: neither has to wait for the garbage
+    collector then.
+
+    Attributes:
+        received: keeps what has come; for the I/O thread.
+        sent: keeps what is about to go out; for the holder of the send lock.
+    """
+
+    def __init__(
+        self, plan: Recording, role: Role, name: str, config: Config, wire: str, framing: Framing
+    ) -> None:
+        self._plan = plan
+        self._role = role
+        self._name = name
+        self._config = config
+        self._wire = wire
+        self._carrier = "websocket" if isinstance(framing, WebSocketFraming) else "bytes"
+        self._controls = framing.has_controls
+        self._begun = _now()
+        self._started = datetime.now(UTC).isoformat(timespec="microseconds")
+        self._sent, self._received = _ring(plan), _ring(plan)
+        whole = plan.payload is not None
+        coming, going = cutter(wire, whole), cutter(wire, whole)
+
+        # To be called by the I/O thread, and by who may send.
+        self.received = self._received.receiver()
+        if coming is not None:
+            self.received = partial(_receive_bytes, self._received, coming, _most(plan))
+        self.sent = self._sent.sender()
+        if wire == "bymux" or not self._controls:
+            self.sent = partial(_send_bytes, self._sent, going, _most(plan), self._controls)
+
+    def text(self, error: WsmuxError | None) -> str:
+        """Return the recording so far, from any thread.
+
+        Args:
+            error: what has ended the connection, if it has ended.
+        """
+        (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
+        header = Header(
+            version=import_module("wsmux").__version__,
+            wire=self._wire,
+            role=self._role.value,
+            carrier=self._carrier,
+            name=self._name,
+            started=self._started,
+            frames=len(sent) + len(received),
+            lost_sent=lost_sent,
+            lost_received=lost_received,
+            config=_changed(self._config),
+            ended=None if error is None else f"{type(error).__name__}: {error}",
+            code=error.code if isinstance(error, ConnectionClosed) else None,
+        )
+        entries = heapq.merge(
+            self._entries(received, False), self._entries(sent, True), key=attrgetter("time")
+        )
+        lines = itertools.chain((header_line(header),), map(entry_line, entries))
+        return "".join(f"{line}\n" for line in lines)
+
+    def _entries(self, frames: Iterable[_Kept], sent: bool) -> Iterator[Entry]:
+        whole = self._plan.payload is not None
+        for when, kind, data, size in frames:
+            head = read_head(self._wire, data, size, kind)
+            raw = data if whole and len(data) == size else None
+            yield Entry(max(0.0, when - self._begun), sent, head, size, raw)
+
+    def ended(self, error: WsmuxError | None) -> None:
+        """Hand the recording over if the end was abnormal; for the I/O thread, which is ending."""
+        to = self._plan.to
+        if to is None or isinstance(error, ConnectionClosedOK):
+            return
+        try:
+            if callable(to):
+                to(self.text(error))
+            else:
+                _write(Path(to), self.text(error), self._plan.files)
+        except Exception:
+            _log.exception("the recording of %s could not be handed over", self._name)
+
+
+def _most(plan: Recording) -> int:
+    """Return how many bytes are kept of a frame; of one that alone exceeds them, its start is."""
+    return KEPT if plan.payload is None else max(KEPT, plan.payload)
+
+
+def _receive_bytes(ring: _Ring, cutter: Cutter, most: int, frames: list[Received]) -> None:
+    """Keep what has come on a carrier without messages."""
+    for kind, data in frames:
+        if kind is _BINARY:
+            _cut(ring, cutter, most, data)
+        else:
+            ring.add(_now(), kind, bytes(data), len(data))
+
+
+def _send_bytes(
+    ring: _Ring, cutter: Cutter | None, most: int, controls: bool, frames: list[_Frame]
+) -> None:
+    """Keep what goes out where a message may hold several frames, or is none."""
+    for kind, (head, body), size in frames:
+        if not head and kind is _BINARY and cutter is not None:
+            _cut(ring, cutter, most, body)  # several frames in one message
+        elif kind < _CLOSE or controls:
+            start = head if size > most else head + body
+            ring.add(_now(), kind, start, size or len(start))
+
+
+def _cut(ring: _Ring, cutter: Cutter, most: int, data: Buffer) -> None:
+    now = _now()
+    try:
+        for start, size in cutter.feed(data, most):
+            ring.add(now, _BINARY, start, size)
+    except FrameError:  # the machine ends the connection for it
+        start = bytes(data[:KEPT])
+        ring.add(now, _BINARY, start, len(start))
+
+
+def _changed(config: Config) -> dict[str, Any]:
+    """Return what of a config is not the default, and can be told as JSON."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    defaults = {field.name: field.default for field in fields(config)}
+    return {
+        name: value
+        for name, value in values.items()
+        if name != "recording" and value != defaults[name]
+    }
+
+
+def _write(directory: Path, text: str, most: int) -> None:
+    """Write a file as a whole, for its owner alone; delete the oldest of ours beyond so many."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    path = directory / f"{PREFIX}{stamp}-{os.getpid()}-{secrets.token_hex(2)}{SUFFIX}"
+    draft = path.with_suffix(".part")
+    try:
+        with open(draft, "x", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    ours = sorted(name for name in os.listdir(directory) if _OURS.fullmatch(name))
+    for name in ours[:-most]:
+        with contextlib.suppress(FileNotFoundError):  # another process has deleted it
+            (directory / name).unlink()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+_OURS = re.compile(re.escape(PREFIX) + r"\d{8}T\d{6}\.\d{6}-\d+-[0-9a-f]{4}" + re.escape(SUFFIX))

@@ -1,0 +1,251 @@
+"""Write a typed Python client of a River server, from the schema that the server gives.
+
+The client is one module: a class for each service, a method for each procedure, and a type for
+each init, request, response and error. The same schema always gives the same text, sorted.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..schema.document import (
+    PROTOCOL_ERRORS,
+    ServedProcedure,
+    ServedSchema,
+    ServedService,
+    read_schema,
+)
+from ..services import Kind, error_codes
+from .layout import AMBIGUOUS, IMPORTS, Layout, Style, docstring
+from .types import NEVER, Expr, Names, Types, literal_source, pascal, union
+
+__all__ = ["Style", "generate"]
+
+HEAD = '''"""Call River services.
+
+Written by wsmux.rpc.codegen; what is changed here is lost when it is written again.
+"""
+
+from __future__ import annotations'''
+
+UNFORMATTED = "# fmt: off\n"
+
+# What a call of each kind returns, as the client gives it and for dataclasses, and its method.
+CALLS = {
+    Kind.RPC: ("", "", "rpc"),
+    Kind.UPLOAD: ("Upload", "TypedUpload", "upload"),
+    Kind.SUBSCRIPTION: ("Subscription", "TypedSubscription", "subscribe"),
+    Kind.STREAM: ("StreamCall", "TypedStreamCall", "stream"),
+}
+
+
+def generate(
+    source: ServedSchema | str | bytes | Mapping[str, Any],
+    *,
+    style: Style = "typeddict",
+    line_length: int = 88,
+) -> str:
+    """Return the source of a client for a server's schema.
+
+    It needs Python 3.11 and ``wsmux.rpc``, passes ``mypy --strict`` and ``ruff check``, and is
+    formatted as ``ruff format`` does with the same line length. Where a name or a literal of the
+    schema is too long for a line, or not ASCII, the module asks both to leave it as it is.
+
+    Args:
+        source: what ``read_schema()`` returns or takes: River's schema, or one saved as JSON.
+        style: ``"typeddict"``: values are dicts, as they travel. ``"dataclass"``: objects are
+            dataclasses, with other names for fields that are no Python names; an optional field
+            is ``None`` when it is absent, and ``None`` is not sent for it.
+        line_length: the longest line, at least 60.
+
+    Raises:
+        ValueError: it is no schema of River, refers to what is not in it, or to itself without
+            going deeper; the style is unknown, or lines are too short.
+
+    >>> text = generate({"services": {"clock": {"procedures": {
+    ...     "now": {"type": "rpc", "init": {}, "output": {"type": "Date"}}}}}})
+    >>> text.count("class Clock:"), text.count("ClockNowResponse: TypeAlias = datetime")
+    (1, 1)
+    """
+    if style not in ("typeddict", "dataclass"):
+        raise ValueError(f"style must be 'typeddict' or 'dataclass', not {style!r}")
+    if line_length < 60:
+        raise ValueError("line_length must be at least 60")
+    schema = source if isinstance(source, ServedSchema) else read_schema(source)
+    try:
+        return _Module(schema, style, line_length).text()
+    except RecursionError:
+        raise ValueError("a schema that is nested too deeply") from None
+
+
+class _Module:
+    """Hold what the parts of one module share."""
+
+    def __init__(self, schema: ServedSchema, style: Style, width: int) -> None:
+        self.schema = schema
+        self.width = width
+        self.converts = style == "dataclass"
+        self.types = Types(Names({*IMPORTS, *AMBIGUOUS, "annotations"}))
+        self.layout = Layout(self.types, style, width)
+        self.protocol = NEVER  # the union of the protocol's errors
+
+    def text(self) -> str:
+        services = [self.schema.services[each] for each in sorted(self.schema.services)]
+        classes = [self.types.names.take(pascal(each.name)) for each in services]
+        if self.schema.handshake is not None:
+            self.types.define(self.schema.handshake, "HandshakeMetadata")
+        if services:
+            self.layout.used |= {"TYPE_CHECKING", "Client"}
+            protocol = self._errors("", PROTOCOL_ERRORS)
+            self.protocol = self.types.alias("ProtocolError", protocol)
+        signatures = [
+            self._signatures(service, each) for service, each in zip(services, classes, strict=True)
+        ]
+        calls = [
+            self._service(service, each, signature)
+            for service, each, signature in zip(services, classes, signatures, strict=True)
+        ]
+        body = self.layout.definitions()
+        if "Wire" in self.layout.used:
+            body.append("_wire = Wire(globals())")
+        defined = [each.name for each in self.types.records]
+        defined += [each.name for each in self.types.aliases]
+        blocks = [*self._imports(), _exports([*classes, *defined])]
+        text = "\n\n".join([HEAD, *blocks]) + "".join(f"\n\n\n{each}" for each in body + calls)
+        return f"{self._pragmas(text)}{text}\n"
+
+    def _pragmas(self, text: str) -> str:
+        """Return what asks ruff to leave what the schema's names and texts make unavoidable."""
+        wide = [line for line in text.splitlines() if _columns(line) > self.width]
+        # To ruff a line of one word is not long, and the last word may be an address.
+        long = [line for line in wide if len(line.split()) > 1 and "://" not in line.split()[-1]]
+        rules = sorted(self.layout.noqa | ({"E501"} if long else set()))
+        left = f"# ruff: noqa: {', '.join(rules)}\n" if rules else ""
+        return left + (UNFORMATTED if wide or not text.isascii() else "")
+
+    def _imports(self) -> Iterator[str]:
+        """Yield the blocks of imports; the client itself is needed by type checkers only."""
+        by_module: dict[str, list[str]] = {}
+        for each in sorted(self.layout.used, key=lambda each: (not each.isupper(), each)):
+            by_module.setdefault(IMPORTS[each], []).append(each)
+        lines = {each: _import(each, by_module[each], self.width) for each in sorted(by_module)}
+        client = lines.pop("wsmux.rpc", None)
+        records = lines.pop("wsmux.rpc.records", None)
+        if lines:
+            yield "\n".join(lines.values())
+        if records is not None:
+            yield records
+        if client is not None:
+            yield "if TYPE_CHECKING:\n" + textwrap.indent(client, "    ")
+
+    def _errors(self, wanted: str, schemas: Iterable[Mapping[str, Any]]) -> Expr:
+        """Define a type for each error, and return their union."""
+        return union(
+            self.types.define(schema, wanted + pascal(error_codes(schema)[0])) for schema in schemas
+        )
+
+    def _signatures(self, service: ServedService, class_name: str) -> dict[str, list[Expr]]:
+        """Define the types of a service; return those of each init, request and response."""
+        signatures = {}
+        for each in sorted(service.procedures):
+            procedure = service.procedures[each]
+            prefix = class_name + pascal(each)
+            roles = {"Init": procedure.init, "Response": procedure.response}
+            if procedure.request is not None:
+                roles = {"Init": procedure.init, "Request": procedure.request} | roles
+            signatures[each] = [
+                self.types.define(schema, prefix + role) for role, schema in roles.items()
+            ]
+            errors = self._errors(f"{prefix}Error", procedure.errors)
+            self.types.alias(f"{prefix}Error", union([errors, self.protocol]))
+        return signatures
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def _service(
+        self, service: ServedService, class_name: str, signatures: dict[str, list[Expr]]
+    ) -> str:
+        about = service.description or f"Call the service {service.name}."
+        lines = [f"class {class_name}:", *docstring(about, {}, "    ", self.width)]
+        lines += [
+            "    def __init__(self, client: Client) -> None:",
+            "        self._client = client",
+        ]
+        methods = self.layout.methods(service.procedures)
+        for each in sorted(service.procedures):
+            lines += ["", *self._method(service.procedures[each], methods[each], signatures[each])]
+        return "\n".join(lines)
+
+    def _method(self, procedure: ServedProcedure, method: str, types: list[Expr]) -> Iterator[str]:
+        init, *others = map(str, types)
+        plain, typed, _ = CALLS[procedure.kind]
+        wrapper = typed if self.converts else plain
+        self.layout.used |= {plain, typed} & {wrapper} - {""}
+        yield f"    def {method}("
+        yield "        self,"
+        yield f"        init: {init},"
+        yield "        timeout: float | None = None,"
+        line = f"    ) -> {wrapper}[{', '.join(others)}]:" if wrapper else f"    ) -> {others[0]}:"
+        if wrapper and len(line) > self.width:
+            line = (
+                f"    ) -> {wrapper}[\n"
+                + "".join(f"        {each},\n" for each in others)
+                + "    ]:"
+            )
+        yield line
+        codes = [code for error in procedure.errors for code in error_codes(error)]
+        about = procedure.description or f"Call {procedure.service}.{procedure.name}."
+        if codes:
+            about += f" Errors: {', '.join(dict.fromkeys(codes))}."
+        yield from docstring(about, {}, "        ", self.width)[:-1]
+        call = self._converted(procedure, others) if self.converts else self._plain(procedure)
+        if wrapper:
+            yield "        return " + "\n".join(call).lstrip()
+        else:
+            yield f"        result: {others[0]} = " + "\n".join(call).lstrip()
+            yield "        return result"
+
+    def _plain(self, procedure: ServedProcedure, init: str = "init") -> Iterator[str]:
+        """Yield the lines of a call of the client."""
+        yield f"        self._client.{CALLS[procedure.kind][2]}("
+        yield f"            {literal_source(procedure.service)},"
+        yield f"            {literal_source(procedure.name)},"
+        yield f"            {init},"
+        yield "            timeout=timeout,"
+        yield "        )"
+
+    def _converted(self, procedure: ServedProcedure, types: list[str]) -> Iterator[str]:
+        """Yield the lines of a call whose values are turned into dataclasses, and back."""
+        self.layout.used.add("Wire")
+        wrapper = CALLS[procedure.kind][1]
+        yield f"        {wrapper or '_wire.read'}("
+        if wrapper:
+            yield "            _wire,"
+        yield f"            {types[-1]},"
+        *inner, last = self._plain(procedure, "_wire.write(init)")
+        yield from (f"    {line}" for line in inner)
+        yield f"    {last},"
+        yield "        )"
+
+
+def _columns(line: str) -> int:
+    return len(line) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in line)
+
+
+def _import(module: str, names: list[str], width: int) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    # The client's line is indented.
+    if len(line) + 4 * (module == "wsmux.rpc") <= width:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {each},\n" for each in names) + ")"
+
+
+def _exports(names: list[str]) -> str:
+    if not names:
+        return "__all__: list[str] = []"
+    return (
+        "__all__ = [\n" + "".join(f"    {literal_source(each)},\n" for each in sorted(names)) + "]"
+    )

@@ -1,0 +1,294 @@
+"""Write types as Python source, laid out as ``ruff format`` lays it out."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import textwrap
+import unicodedata
+from collections.abc import Container, Iterable
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal
+
+from .types import NONE, Expr, Record, Types, literal_source, name, pascal, union
+
+__all__ = ["AMBIGUOUS", "IMPORTS", "Layout", "Style", "docstring"]
+
+Style = Literal["typeddict", "dataclass"]
+
+# What a module may import, and from where; nothing else has these names.
+IMPORTS = {
+    "dataclass": "dataclasses",
+    "field": "dataclasses",
+    "datetime": "datetime",
+    "TYPE_CHECKING": "typing",
+    "Any": "typing",
+    "Literal": "typing",
+    "Never": "typing",
+    "NotRequired": "typing",
+    "TypeAlias": "typing",
+    "TypedDict": "typing",
+    "Client": "wsmux.rpc",
+    "StreamCall": "wsmux.rpc",
+    "Subscription": "wsmux.rpc",
+    "Upload": "wsmux.rpc",
+    "TypedStreamCall": "wsmux.rpc.records",
+    "TypedSubscription": "wsmux.rpc.records",
+    "TypedUpload": "wsmux.rpc.records",
+    "Wire": "wsmux.rpc.records",
+}
+
+# What linters take for digits.
+AMBIGUOUS = frozenset({"I", "O", "l"})
+
+IN_DATACLASSES = frozenset({"field", *AMBIGUOUS})
+
+# What signatures are made of, besides imports and the module's own types.
+IN_SIGNATURES = frozenset({"float", *IMPORTS})
+
+
+class Layout:
+    """Write the records and aliases of ``types``, and remember what they need imported."""
+
+    def __init__(self, types: Types, style: Style, width: int) -> None:
+        self.types = types
+        self.style = style
+        self.width = width
+        self.used: set[str] = set()
+        self.noqa: set[str] = set()  # what ruff objects to, for names that cannot be others
+
+    def use(self, type_: Expr) -> str:
+        """Return a type's source; what it is made of will be imported."""
+        self.used.update(IMPORTS.keys() & set(type_.names()))
+        return str(type_)
+
+    def definitions(self) -> list[str]:
+        """Return the source of every record, then of all aliases: those are evaluated at once.
+
+        Raises:
+            ValueError: an alias is made of itself.
+        """
+        records = sorted(self.types.records, key=lambda each: each.name)
+        for record in records:  # aliases made on the way must not be called like an attribute
+            wires = [each.wire for each in record.fields]
+            self.types.names.reserve([*wires, *_attributes(wires, IN_DATACLASSES).values()])
+        write = self._dataclass if self.style == "dataclass" else self._typed_dict
+        blocks = [write(record) for record in records]
+        aliases = self._aliases()
+        return [*blocks, "\n".join(aliases)] if aliases else blocks
+
+    def methods(self, wires: Iterable[str]) -> dict[str, str]:
+        """Return a name for the method of each procedure, which hides no type from the others."""
+        methods = _attributes(
+            wires, {*IN_SIGNATURES, *AMBIGUOUS, *self.types.names.given}, private="_"
+        )
+        self.types.names.reserve(methods.values())
+        return methods
+
+    def _fit(
+        self, type_: Expr, room: int, wanted: str, hidden: Container[str] = frozenset()
+    ) -> str:
+        """Return the source of a type.
+
+        It gets a name of its own if it is longer than ``room``, or made of what is ``hidden`` by
+        the attributes of the class where it stands.
+        """
+        clear = not any(each in hidden for each in type_.words())
+        if clear and (len(str(type_)) <= room or type_.kind == "name"):
+            return self.use(type_)
+        return str(self.types.alias(wanted, type_))
+
+    def _typed_dict(self, record: Record) -> str:
+        self.used.add("TypedDict")
+        wires = {each.wire for each in record.fields}
+        plain = all(_is_plain(wire, {"NotRequired"}, "__") for wire in wires)
+        if plain and not AMBIGUOUS.isdisjoint(wires):
+            self.noqa.add("E741")
+        if not plain and all(_could_be_plain(wire) for wire in wires):
+            self.noqa.add("UP013")
+        lines = []
+        for each in record.fields:
+            start = f"    {each.wire}: " if plain else f"        {literal_source(each.wire)}: "
+            around = 0 if each.required else len("NotRequired[]")
+            room = self.width - len(start) - around - (0 if plain else len('"",'))
+            wanted = record.name + pascal(each.wire)
+            text = self._fit(each.type, room, wanted, wires if plain else ())
+            text = text if plain else literal_source(text)
+            if not each.required:
+                self.used.add("NotRequired")
+                text = f"NotRequired[{text}]"
+            line = f"{start}{text}" if plain else f"{start}{text},"
+            if len(line) > self.width and not each.required:
+                indent = " " * (len(line) - len(line.lstrip()))
+                line = line.replace("[", f"[\n{indent}    ", 1)
+                line = f"\n{indent}]".join(line.rsplit("]", 1))
+            lines.append(line)
+        if plain:
+            start = f"class {record.name}(TypedDict):"
+            return "\n".join([start, *self._about(record, "    "), *lines])
+        start = f"{record.name} = TypedDict(\n    {literal_source(record.name)},\n    {{"
+        return "\n".join([start, *lines, "    },", ")", *self._about(record, "")]).rstrip()
+
+    def _dataclass(self, record: Record) -> str:
+        self.used.add("dataclass")
+        chosen = _attributes([each.wire for each in record.fields], IN_DATACLASSES)
+        lines = []
+        for each in record.fields:
+            attribute = chosen[each.wire]
+            type_ = each.type if each.required else union([each.type, NONE])
+            room = self.width - len(f"    {attribute}:  = field(")
+            wanted = record.name + pascal(each.wire)
+            text = self._fit(type_, room, wanted, set(chosen.values()))
+            given = [] if each.required else ["default=None"]
+            if attribute != each.wire:
+                given.append(f'metadata={{"wire": {literal_source(each.wire)}}}')
+            lines.append(f"    {attribute}: {text}{self._default(given)}")
+        start = f"@dataclass(frozen=True, kw_only=True)\nclass {record.name}:"
+        return "\n".join([start, *self._about(record, "    "), *lines])
+
+    def _default(self, given: list[str]) -> str:
+        if given == ["default=None"]:
+            return " = None"
+        if not given:
+            return ""
+        self.used.add("field")
+        return " = field(\n" + "".join(f"        {argument},\n" for argument in given) + "    )"
+
+    def _about(self, record: Record, indent: str) -> list[str]:
+        notes = {each.wire: each.description for each in record.fields if each.description}
+        return docstring(record.description or "", notes, indent, self.width)
+
+    def _aliases(self) -> list[str]:
+        """Return the source of the aliases, each below those that it needs at once."""
+        circular = _circular({each.name: set(each.type.names()) for each in self.types.aliases})
+        texts: dict[str, str] = {}
+        needs: dict[str, set[str]] = {}
+        waiting = sorted(self.types.aliases, key=lambda each: each.name)
+        while waiting:
+            alias = waiting.pop(0)
+            known = len(self.types.aliases)
+            self.use(alias.type)
+            type_ = _quoted(alias.type, circular)
+            texts[alias.name] = self._alias(alias.name, type_)
+            made = self.types.aliases[known:]
+            waiting += made
+            needs[alias.name] = {*type_.names(), *(each.name for each in made)}
+        graph = {each: sorted(needs[each] & needs.keys()) for each in sorted(needs)}
+        try:
+            return [texts[each] for each in TopologicalSorter(graph).static_order()]
+        except CycleError as error:
+            named = ", ".join(sorted(set(error.args[1])))
+            raise ValueError(f"schemas that are made of themselves: {named}") from None
+
+    def _alias(self, alias: str, type_: Expr) -> str:
+        self.used.add("TypeAlias")
+        start = f"{alias}: TypeAlias = "
+        if len(start + str(type_)) <= self.width:
+            return f"{start}{self.use(type_)}"
+        if type_.kind == "name":
+            return f"{start}(\n    {self.use(type_)}\n)"
+        if type_.kind == "Literal":
+            self.used.add("Literal")
+            return f"{start}Literal[\n" + "".join(f"    {each},\n" for each in type_.parts) + "]"
+        if type_.kind == "|":
+            parts = [
+                self._fit(part, self.width - len("    | "), f"{alias}Option{index}")
+                for index, part in enumerate(type_.parts, 1)
+            ]
+            line = f"    {' | '.join(parts)}"
+            inside = line if len(line) <= self.width else "    " + "\n    | ".join(parts)
+            return f"{start}(\n{inside}\n)"
+        inner = name(self._fit(type_.parts[0], 0, f"{alias}Item"))
+        line = f"{start}{replace(type_, parts=(inner,))}"
+        if len(line) <= self.width:
+            return line
+        first = "str, " if type_.kind == "dict" else ""
+        return f"{start}{type_.kind}[\n    {first}{inner}\n]"
+
+
+def docstring(text: str, notes: dict[str, str], indent: str, width: int) -> list[str]:
+    """Return the lines of a docstring, and an empty one; none if there is nothing to say."""
+    lines = _wrapped(text, width - len(indent) - 3)
+    if notes:
+        lines += ["", "Attributes:"] if lines else ["The fields.", "", "Attributes:"]
+    for wire, note in sorted(notes.items()):
+        first, *others = _wrapped(f"{wire}: {note}", width - len(indent) - 8) or ["-"]
+        lines += [f"    {first}", *(f"        {other}" for other in others)]
+    if not lines:
+        return []
+    if len(lines) == 1 and len(indent + lines[0]) + 6 <= width:
+        return [f'{indent}"""{lines[0]}"""', ""]
+    lines[0] = f'"""{lines[0]}'
+    return [*(f"{indent}{line}".rstrip() for line in lines), f'{indent}"""', ""]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Return somebody else's text as lines that cannot end a docstring."""
+    clean = "".join(letter if letter.isprintable() else " " for letter in text)
+    plain = " ".join(clean.split()).replace("\\", "\\\\").replace('"', "'")
+    return textwrap.wrap(plain, max(width, 20), break_long_words=False, break_on_hyphens=False)
+
+
+def _is_plain(wire: str, hides: Container[str], private: str) -> bool:
+    """Tell whether a name on the wire may be an attribute; Python mangles some private ones."""
+    return _is_name(wire) and not wire.startswith(private) and wire not in hides
+
+
+def _is_name(text: str) -> bool:
+    """Tell whether Python takes a text for a name, and leaves it as it is."""
+    same = unicodedata.normalize("NFKC", text) == text
+    return same and text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _could_be_plain(wire: str) -> bool:
+    """Tell whether ruff takes a name for one that a class may have."""
+    return wire.isidentifier() and not keyword.iskeyword(wire) and not wire.startswith("__")
+
+
+def _attributes(wires: Iterable[str], hides: Container[str], private: str = "__") -> dict[str, str]:
+    """Return a Python name for each name on the wire; those that are plain keep theirs."""
+    chosen: dict[str, str] = {}
+    taken: set[str] = set()
+    for wire in sorted(wires, key=lambda wire: (not _is_plain(wire, hides, private), wire)):
+        wanted = wire if _is_plain(wire, hides, private) else _attribute(wire, hides)
+        attribute, number = wanted, 1
+        while attribute in taken:
+            number += 1
+            attribute = f"{wanted}_{number}"
+        taken.add(attribute)
+        chosen[wire] = attribute
+    return chosen
+
+
+def _attribute(wire: str, hides: Container[str]) -> str:
+    attribute = re.sub(r"\W+", "_", wire, flags=re.ASCII).strip("_") or "unnamed"
+    if attribute[0].isdigit():
+        attribute = f"n{attribute}"
+    return attribute if _is_plain(attribute, hides, "_") else f"{attribute}_"
+
+
+def _circular(edges: dict[str, set[str]]) -> set[str]:
+    """Return the aliases that lead back to themselves."""
+    circular = set()
+    for start in edges:
+        seen: set[str] = set()
+        waiting = [*edges[start]]
+        while waiting:
+            each = waiting.pop()
+            if each in edges and each not in seen:
+                seen.add(each)
+                waiting.extend(edges[each])
+        if start in seen:
+            circular.add(start)
+    return circular
+
+
+def _quoted(type_: Expr, names: set[str], inside: bool = False) -> Expr:
+    """Return a type with these names in quotes where that is possible: inside brackets."""
+    if type_.kind == "Literal" or names.isdisjoint(type_.words()):
+        return type_
+    if inside and type_.kind in ("name", "|"):
+        return name(literal_source(str(type_)))
+    inside = inside or type_.kind != "|"
+    return replace(type_, parts=tuple(_quoted(part, names, inside) for part in type_.parts))

@@ -1,0 +1,435 @@
+"""Give a client's calls their shapes: a value, an iterator, a writer, or both.
+
+``Completions`` holds rpcs that were started and not waited for, and yields them as they are
+answered.
+
+Threads and locks: everything here is guarded by the client's mutex, but for a glance at an outcome,
+which is set once and stays.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from ...runtime.deadline import Deadline, deadline_in
+from ...runtime.parking import Bell, Waiter, WaitList
+from ..errors import CANCEL, RiverError
+from ..options import Options
+from ..session.session import Session
+from .call_streams import Err, Line, Ok
+
+__all__ = [
+    "Call",
+    "Calls",
+    "Completions",
+    "Opened",
+    "PendingCall",
+    "StreamCall",
+    "Subscription",
+    "Upload",
+]
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Calls(ABC):
+    """Be what calls need of their client."""
+
+    @abstractmethod
+    def check_process(self) -> None:
+        """Raise ``ForkedError`` in a forked child."""
+
+    @abstractmethod
+    def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
+        """Send a message of a call, waiting while too much is not acknowledged."""
+
+    @abstractmethod
+    def send_close(self, call: Call) -> None:
+        """Send the end of the requests, if that is still to be said."""
+
+    @abstractmethod
+    def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
+        """Cancel a call at the server, if it is not over, and end it here.
+
+        Args:
+            call: which.
+            error: what the server is told.
+            outcome: what the caller is told, the same by default.
+        """
+
+
+class Opened(ABC):
+    """Be what a client knows of a call that it has opened.
+
+    Attributes:
+        name: that of the procedure, for sentences.
+        stream_id: names it on the wire.
+        session: whose call it is; ``None`` if it was over before it had one.
+        over: nothing more is sent or expected.
+    """
+
+    __slots__ = ()
+
+    name: str
+    stream_id: str
+    session: Session | None
+    over: bool
+
+    @abstractmethod
+    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        """Take a response, or the ``RiverError`` of an error result, of ``size`` bytes."""
+
+    @abstractmethod
+    def fell_behind(self, options: Options) -> bool:
+        """Tell whether more is unread than may be."""
+
+    @abstractmethod
+    def no_more_locked(self, wakes: list[Bell]) -> bool:
+        """Note that the server sends no more; tell whether the call is over now."""
+
+    @abstractmethod
+    def end_locked(self, error: Any, wakes: list[Bell]) -> None:
+        """End it, with an error if there is one."""
+
+
+class Call(Line, Opened):
+    """Be one call of a client; a subscription's writer is closed from the start."""
+
+    def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:
+        super().__init__(mutex, raises)
+        self._client = client
+        self.name = name
+        self.stream_id = ""
+        self.session: Session | None = None
+
+    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        self.reader.push_locked(item, size, wakes)
+
+    def fell_behind(self, options: Options) -> bool:
+        return self.reader.fell_behind(options)
+
+    def no_more_locked(self, wakes: list[Bell]) -> bool:
+        self.reader.end_locked(wakes)
+        return self.completed_locked()
+
+    def send(self, value: Any, deadline: Deadline) -> None:
+        self._client.send_request(self, value, deadline)
+
+    def close_writing(self) -> None:
+        self._client.send_close(self)
+
+    def cancel(self, message: str) -> None:
+        """Cancel the call."""
+        if not self.in_child():
+            self._client.cancel(self, RiverError(CANCEL, message))
+
+    def result(self, deadline: Deadline) -> Any:
+        """Wait for the one answer of an upload; out of time, cancel.
+
+        Raises:
+            TimeoutError: the answer did not come; the server was told.
+            RiverError: it is an error.
+        """
+        try:
+            return self.reader.read(deadline.remaining())
+        except TimeoutError:
+            self.cancel("the caller waits no longer")
+            raise TimeoutError(f"{self.name} did not answer in time; it was cancelled") from None
+        except EOFError:
+            error = RiverError(CANCEL, f"{self.name} ended without an answer")
+        except BaseException:
+            if not self.over:
+                self.cancel("the caller was interrupted")
+            raise
+        return self.reader.outcome(error)
+
+
+class _Handle:
+    """Be the base of what the user holds."""
+
+    def __init__(self, call: Call, deadline: Deadline) -> None:
+        self._call = call
+        self._deadline = deadline
+
+    def cancel(self, message: str = "cancelled by client") -> None:
+        """End the call at both sides; reads and writes raise ``RiverError`` with CANCEL."""
+        self._call.cancel(message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Cancel what is not over."""
+        if not self._call.over:
+            self.cancel()
+
+    def _left(self, timeout: float | None) -> float | None:
+        """Return the smaller of a timeout and what is left of the call's."""
+        left = self._deadline.remaining()
+        if timeout is None or left is None:
+            return left if timeout is None else timeout
+        return min(timeout, left)
+
+
+class _Reading(_Handle, Generic[Response]):
+    def read(self, timeout: float | None = None) -> Response:
+        """Return the next response; see ``Readable.read``."""
+        value: Response = self._call.reader.read(self._left(timeout))
+        return value
+
+    def __iter__(self) -> Iterator[Response]:
+        while True:
+            try:
+                value = self.read()
+            except EOFError:
+                return
+            yield value
+
+
+class Subscription(_Reading[Response]):
+    """Read what a procedure sends, until it ends or the block is left, which cancels it."""
+
+    def close(self) -> None:
+        """Cancel the subscription, which is the only way a client can end one."""
+        if not self._call.over:
+            self.cancel()
+
+
+class StreamCall(_Reading[Response], Generic[Request, Response]):
+    """Write requests and read responses, each side for as long as it likes."""
+
+    def write(self, request: Request, timeout: float | None = None) -> None:
+        """Send a request; see ``Writable.write``."""
+        self._call.writer.write(request, self._left(timeout))
+
+    def close_write(self) -> None:
+        """Tell the server that no more requests come; responses go on."""
+        self._call.writer.close()
+
+
+class Upload(_Handle, Generic[Request, Response]):
+    """Write requests, then ``finish``, which returns the one response."""
+
+    _finished = False
+
+    def write(self, request: Request, timeout: float | None = None) -> None:
+        """Send a request; see ``Writable.write``."""
+        self._call.writer.write(request, self._left(timeout))
+
+    def finish(self, timeout: float | None = None) -> Response:
+        """Close the requests, if that was not done, and wait for the response.
+
+        Raises:
+            TimeoutError: it did not come in time; the call was cancelled.
+            RiverError: it is an error.
+            ValueError: the upload was finished before.
+        """
+        if self._finished:
+            raise ValueError(f"{self._call.name} was finished before")
+        self._finished = True
+        self._call.writer.close()
+        value: Response = self._call.result(Deadline(self._left(timeout)))
+        return value
+
+    def close_write(self) -> None:
+        """Tell the server that no more requests come."""
+        self._call.writer.close()
+
+
+_PENDING: Any = object()  # no outcome yet
+
+
+class PendingCall(Opened):
+    """Be one rpc that was started; made by ``Client.submit``.
+
+    Any number of threads may ask for the result, and as often as they like. Who drops it without
+    cancelling it leaves the server to its work.
+    """
+
+    __slots__ = (
+        "_client",
+        "_completions",
+        "_deadline",
+        "_mutex",
+        "_outcome",
+        "_raises",
+        "_waiting",
+        "name",
+        "over",
+        "sent",
+        "session",
+        "size",
+        "stream_id",
+    )
+
+    def __init__(
+        self,
+        client: Calls,
+        mutex: threading.Lock,
+        name: str,
+        raises: bool,
+        deadline: Deadline,
+        completions: Completions | None = None,
+    ) -> None:
+        self._client = client
+        self._mutex = mutex
+        self._raises = raises
+        self._deadline = deadline
+        self._completions = completions
+        self._outcome = _PENDING
+        self._waiting: WaitList | None = None
+        self.name = name
+        self.stream_id = ""
+        self.session: Session | None = None
+        self.over = False
+        self.sent = 0
+        """Bytes of the request, before it gets its head."""
+        self.size = 0
+        """Bytes of the response, once it is there."""
+
+    def __repr__(self) -> str:
+        return f"<PendingCall {self.name} {'done' if self.done() else 'pending'}>"
+
+    # The client's side, with the mutex held
+
+    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+        self.size = size
+        self._settle_locked(item, wakes)
+
+    def fell_behind(self, options: Options) -> bool:
+        return False  # it keeps one response, whatever comes
+
+    def no_more_locked(self, wakes: list[Bell]) -> bool:
+        self.over = True
+        if self._outcome is _PENDING:
+            error = RiverError(CANCEL, f"{self.name} ended without an answer")
+            self._settle_locked(error, wakes)
+        return True
+
+    def end_locked(self, error: Exception | None, wakes: list[Bell]) -> None:
+        self.over = True
+        self._settle_locked(error, wakes)
+
+    def _settle_locked(self, outcome: Any, wakes: list[Bell]) -> None:
+        if self._outcome is not _PENDING:
+            return  # the first answer counts
+        self._outcome = outcome
+        if self._waiting is not None:
+            self._waiting.collect(wakes)
+        if self._completions is not None:
+            self._completions.add_locked(self, wakes)
+
+    # The user's side
+
+    def done(self) -> bool:
+        """Tell whether ``result`` would return, or raise the call's own error, at once."""
+        return self._outcome is not _PENDING
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the response, waiting for it at most ``timeout`` seconds.
+
+        Raises:
+            TimeoutError: it did not come in time. If it was the call's own time, which began with
+                ``submit``, the call was cancelled; else it goes on.
+            RiverError: it is an error, or the session was lost (UNEXPECTED_DISCONNECT).
+            EncodeError: the codec cannot carry what was to be sent; nothing was.
+        """
+        if self._outcome is _PENDING:
+            self._wait(deadline_in(timeout))
+        outcome = self._outcome
+        if not isinstance(outcome, Exception):
+            return outcome if self._raises else Ok(outcome)
+        if not isinstance(outcome, RiverError):  # each raise has a traceback of its own
+            raise type(outcome)(*outcome.args) from outcome.__cause__
+        if self._raises:
+            raise RiverError(outcome.code, outcome.message, outcome.extra)
+        return Err(outcome)
+
+    def _wait(self, patience: Deadline) -> None:
+        self._client.check_process()
+        with self._mutex:
+            if self._waiting is None:
+                self._waiting = WaitList()
+            while self._outcome is _PENDING:
+                if self._deadline.expired() or patience.expired():
+                    break
+                self._waiting.wait(self._mutex, sooner(self._deadline, patience))
+        if not self.expire() and self._outcome is _PENDING:
+            raise TimeoutError(f"{self.name} did not answer yet; it goes on")
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left of the call's own time, ``None`` if it has no end."""
+        return self._deadline.remaining()
+
+    def expire(self) -> bool:
+        """Cancel the call if its own time is over; tell whether it is.
+
+        Its result raises ``TimeoutError`` then, unless it was there before.
+        """
+        if not self._deadline.expired():
+            return False
+        if self._outcome is _PENDING:
+            late = TimeoutError(f"{self.name} did not answer in time; it was cancelled")
+            self._client.cancel(self, RiverError(CANCEL, "the caller waits no longer"), late)
+        return True
+
+    def cancel(self, message: str = "cancelled by client") -> bool:
+        """End the call at both sides; false if it had ended. Its result raises CANCEL then.
+
+        A call that is answered, and that the server has not ended yet, keeps its answer.
+        """
+        return self._client.cancel(self, RiverError(CANCEL, message))
+
+
+class Completions:
+    """Hand out the calls that were submitted with it, in the order in which they end.
+
+    One thread takes them.
+    """
+
+    def __init__(self, client: Calls, mutex: threading.Lock) -> None:
+        self._client = client
+        self._mutex = mutex
+        self._ended: deque[PendingCall] = deque()
+        self._waiter = Waiter()
+
+    def add_locked(self, call: PendingCall, wakes: list[Bell]) -> None:
+        """Note that a call has an outcome."""
+        self._ended.append(call)
+        self._waiter.collect(wakes)
+
+    def take(self, timeout: float | None = None) -> list[PendingCall]:
+        """Return those that have ended since the last time, at least one.
+
+        Raises:
+            TimeoutError: none did in ``timeout`` seconds. ForkedError: in a forked child.
+        """
+        self._client.check_process()
+        deadline = deadline_in(timeout)
+        with self._mutex:
+            while not self._ended:
+                if deadline.expired():
+                    raise TimeoutError("no call ended in time")
+                self._waiter.wait(self._mutex, deadline)
+            ended = list(self._ended)
+            self._ended.clear()
+        return ended
+
+
+def sooner(one: Deadline, other: Deadline) -> Deadline:
+    """Return the deadline that comes first."""
+    ours, theirs = one.remaining(), other.remaining()
+    if theirs is None:
+        return one
+    return one if ours is not None and ours <= theirs else other

@@ -1,0 +1,594 @@
+"""Run a client: one thread that connects, reads and keeps time, however many calls there are.
+
+Threads and locks:
+
+- One mutex guards the connector, its session, the table of calls and both halves of each. Nothing
+  is sent, dialled or called back under it. A channel's own mutex may be taken under it, for its
+  send queue, never the other way round.
+- The I/O thread performs what the connector orders: it dials, iterates the channel's batches, and
+  waits. It never waits in a send. A call's thread sends its own message, as far as the socket takes
+  it; the rest is for the I/O thread.
+- Metadata is made in a thread of its own, and the user's callbacks run in another one, so that
+  neither can stop the I/O thread.
+- The thread starts with the first call, or eagerly, and ends with ``close``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from ...exceptions import ForkedError, LocalProtocolError, WsmuxError
+from ...protocols.base import Message as SendMessage
+from ...protocols.framing import Kind, Received
+from ...runtime import fork
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ...runtime.parking import Bell, Waiter, WaitList, wake
+from ...runtime.threads import daemon_thread, start_thread
+from ...transport.message_transport import Channel
+from ..errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
+from ..options import Options
+from ..session.connector import (
+    Connector,
+    ConnectorEvent,
+    ConnectorState,
+    Dial,
+    EnvelopeReceived,
+    Failure,
+    Hangup,
+    HelloWanted,
+    MetadataWanted,
+    SessionClosed,
+    SessionCreated,
+    StatusChanged,
+)
+from ..session.session import Session
+from ..wire.codec import Codec, EncodeError
+from ..wire.envelope import (
+    CANCELLED,
+    CLOSE_PAYLOAD,
+    CLOSED,
+    OPEN,
+    Envelope,
+    NotAResult,
+    error_result,
+    is_close,
+    read_cancel,
+    read_result,
+)
+from ..wire.ids import new_id
+from .client_calls import Call, Calls, Opened, PendingCall
+from .dial import Dialler, Gone, hang_up
+from .event_callbacks import Notices
+
+__all__ = ["ClientEngine", "ClientLoop"]
+
+_log = logger("wsmux.rpc")
+
+_Batches = Generator[list[Received]]
+
+
+class ClientLoop:
+    """Perform what the connector of a client orders, until it is closed."""
+
+    def __init__(self, engine: ClientEngine) -> None:
+        self._engine = engine
+        self._connector = engine.connector
+
+    def run(self) -> None:
+        """Be the thread."""
+        engine = self._engine
+        try:
+            while self._work():
+                pass
+        except Exception:
+            _log.exception("the I/O thread of %s failed; its calls end", self._connector.own_id)
+            wakes: list[Bell] = []
+            with engine.mutex:
+                engine.channel = None
+                self._connector.close()
+                engine.settle_locked(wakes)
+            wake(wakes)
+
+    def _work(self) -> bool:
+        """Do what was ordered, or wait for something to do; false when it is all over."""
+        engine, wakes = self._engine, list[Bell]()
+        with engine.mutex:
+            now = time.monotonic()
+            due = self._connector.next_timer()
+            if due is not None and now >= due:
+                self._connector.handle_timer(now)
+            engine.settle_locked(wakes)
+            orders, engine.orders = engine.orders, []
+            if not orders and engine.stopping:
+                return False
+        wake(wakes)
+        for order in orders:
+            self._perform(order)
+        if not orders:
+            with engine.mutex:
+                if not engine.orders and not engine.stopping:
+                    self._rest_locked()
+        return True
+
+    def _rest_locked(self) -> None:
+        """Wait for an order, or a time, even one that is set meanwhile."""
+        engine = self._engine
+        due = self._connector.next_timer()
+        left = None if due is None else max(0.0, due - time.monotonic())
+        engine.alarm = math.inf if due is None else due
+        engine.idle.wait(engine.mutex, Deadline(left))
+
+    def _perform(self, order: ConnectorEvent) -> None:
+        match order:
+            case Dial(attempt):
+                self._connect(attempt)
+            case MetadataWanted(session):
+                self._make_metadata(lambda value: self._connector.refresh(session, value), None)
+            case HelloWanted(attempt):
+                self._make_metadata(
+                    lambda value: self._connector.hello(attempt, value, time.monotonic()),
+                    lambda text: self._connector.hello_failed(attempt, text, time.monotonic()),
+                )
+            case Hangup():
+                return  # of a connection that is left already
+            case _:
+                raise AssertionError(f"an order that nobody knows: {order}")
+
+    def _connect(self, attempt: int) -> None:
+        """Make a connection and stay with it until it is gone."""
+        engine = self._engine
+        try:
+            channel = engine.dial(Deadline(engine.options.connection_timeout))
+        except (OSError, WsmuxError) as error:
+            _log.info("%s: attempt %d: %s", self._connector.own_id, attempt, error)
+            text, fatal = str(error), isinstance(error, Gone)
+            if not fatal and engine.is_fatal is not None:
+                fatal = engine.is_fatal(error)
+            self._with_connector(
+                lambda: self._connector.dial_failed(attempt, time.monotonic(), text, fatal=fatal)
+            )
+            return
+        batches = channel.batches()
+        wakes: list[Bell] = []
+        with engine.mutex:
+            engine.channel = channel
+            self._connector.dialled(attempt, time.monotonic())
+            engine.settle_locked(wakes)
+        engine.after(wakes)
+        if not self._leaves(attempt):
+            self._converse(channel, batches, attempt)
+        with engine.mutex:
+            engine.channel = None
+            self._connector.lost(attempt, time.monotonic())
+            engine.settle_locked(wakes)
+        wake(wakes)
+        engine.closing = _retire(channel, batches)
+
+    def _converse(self, channel: Channel, batches: _Batches, attempt: int) -> None:
+        engine, wakes = self._engine, list[Bell]()
+        for messages in batches:
+            with engine.mutex:
+                self._feed_locked(attempt, messages, channel.now, wakes)
+                channel.set_owner_timer(self._connector.next_timer())
+            wake(wakes)
+            if channel.error is not None or (engine.orders and self._leaves(attempt)):
+                return
+
+    def _feed_locked(
+        self, attempt: int, messages: list[Received], now: float, wakes: list[Bell]
+    ) -> None:
+        engine, connector = self._engine, self._connector
+        for kind, data in messages:
+            # A text message is none of River's: it is as undecodable as an empty one.
+            connector.receive(attempt, data if kind is Kind.BINARY else b"", now)
+            engine.apply_locked(wakes, len(data))
+        due = connector.next_timer()
+        if due is not None and now >= due:
+            connector.handle_timer(now)
+        engine.settle_locked(wakes)
+
+    def _leaves(self, attempt: int) -> bool:
+        """Do what was ordered; tell whether the connection of this attempt is to be left.
+
+        An order to dial is for later: it is performed when this connection has been left.
+        """
+        engine = self._engine
+        while True:
+            with engine.mutex:
+                if not engine.orders or isinstance(engine.orders[0], Dial):
+                    return bool(engine.orders)
+                order = engine.orders.pop(0)
+            if isinstance(order, Hangup):
+                if order.attempt == attempt:
+                    return True
+            else:
+                self._perform(order)
+
+    def _make_metadata(
+        self, use: Callable[[Any], None], fail: Callable[[str], None] | None
+    ) -> None:
+        """Have the application make metadata, in a thread that may block, and use it."""
+        make = self._engine.metadata
+        if make is None:
+            self._with_connector(lambda: use(None))
+            return
+
+        def run() -> None:
+            try:
+                value = make()
+            except Exception as error:
+                _log.exception("no metadata for a handshake")
+                text = str(error)
+                if fail is not None:
+                    self._with_connector(lambda: fail(text))
+                return
+            self._with_connector(lambda: use(value))
+
+        daemon_thread(target=run, name="wsmux-rpc-metadata").start()
+
+    def _with_connector(self, action: Callable[[], None]) -> None:
+        engine, wakes = self._engine, list[Bell]()
+        with engine.mutex:
+            if self._connector.state is not ConnectorState.CLOSED:
+                action()
+                engine.settle_locked(wakes)
+        engine.after(wakes)
+
+
+def _retire(channel: Channel, batches: _Batches) -> threading.Thread | None:
+    """Close a connection that is left; a thread of its own waits for the peer's part."""
+    if channel.cut:
+        batches.close()
+        channel.discard()  # for batches that were never begun
+        return None
+    hang_up(channel)
+
+    def drain() -> None:
+        for _ in batches:
+            pass
+
+    thread = daemon_thread(target=drain, name=f"{channel.name}-closing")
+    thread.start()
+    return thread
+
+
+OpenedT = TypeVar("OpenedT", bound=Opened)
+
+
+class ClientEngine(Calls):
+    """Be what a client and its calls are made of. See ``rpc.connect`` for the arguments.
+
+    Attributes:
+        mutex: see the module.
+        connector: the pure machine.
+        channel: the present connection, or ``None``.
+        orders: what the connector wants done, for the I/O thread.
+        idle: where that thread waits while there is no channel.
+        alarm: when it goes on by itself.
+        stopping: it is to end when there is nothing left to do.
+        closing: sends what is left on the last connection, and waits for the peer's part.
+        dial, metadata, options, is_fatal: see ``rpc.connect``.
+    """
+
+    def __init__(
+        self,
+        dial: Dialler,
+        codec: Codec,
+        options: Options,
+        notices: Notices,
+        *,
+        client_id: str,
+        server_id: str,
+        metadata: Callable[[], Any] | None,
+        connect_on_call: bool,
+        is_fatal: Callable[[Exception], bool] | None,
+    ) -> None:
+        self.codec = codec
+        self.options = options
+        self.mutex = threading.Lock()
+        self.connector = Connector(
+            client_id,
+            server_id,
+            codec=codec,
+            options=options,
+            new_id=new_id,
+            random=random.random,
+        )
+        self.dial = dial
+        self._notices = notices
+        self.metadata = metadata
+        self._connect_on_call = connect_on_call
+        self.is_fatal = is_fatal
+        self.closing: threading.Thread | None = None
+        self._close_packed = codec.pack(CLOSE_PAYLOAD)
+        self._calls: dict[str, Opened] = {}
+        self._room = WaitList()  # writers waiting for acknowledgements
+        self.idle = Waiter()
+        self.alarm = math.inf
+        self._changed = WaitList()  # threads waiting for a connection, or the end of one
+        self.channel: Channel | None = None
+        self.orders: list[ConnectorEvent] = []  # for the I/O thread
+        self._thread: threading.Thread | None = None
+        self.stopping = False
+        self._pid = os.getpid()
+        fork.register(self)
+
+    # Any thread
+
+    def check_process(self) -> None:
+        """Raise ``ForkedError`` in a forked child."""
+        if self._pid != os.getpid():
+            raise ForkedError("this client belongs to the process that forked this one")
+
+    def connect(self, deadline: Deadline | None) -> None:
+        """Start to connect; wait for it with a deadline.
+
+        Raises:
+            TimeoutError: there is no connection in time; attempts go on.
+            RiverError: there is none, and it is in vain to try again.
+        """
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_process()
+            self.connector.connect(time.monotonic())
+            self.settle_locked(wakes)
+        self.after(wakes)
+        if deadline is None:
+            return
+        with self.mutex:
+            while self.connector.state is not ConnectorState.CONNECTED:
+                if self.connector.state is ConnectorState.CLOSED:
+                    raise LocalProtocolError("the client is closed")
+                if self.connector.state is ConnectorState.NO_CONNECTION:
+                    raise RiverError(UNEXPECTED_DISCONNECT, self.connector.given_up)
+                if deadline.expired():
+                    text = self.connector.with_trouble("no connection in time, attempts go on")
+                    raise TimeoutError(text)
+                self._changed.wait(self.mutex, deadline)
+
+    def open(self, call: Call, service: str, procedure: str, init: Any, flags: int) -> None:
+        """Send the first message of a call.
+
+        Raises:
+            EncodeError: the codec cannot carry ``init``.
+        """
+        if flags & CLOSED:
+            with self.mutex:
+                call.writer.close_locked()
+        failed = self._open_all([(call, self.codec.pack(init))], service, procedure, flags)
+        for _, error in failed:
+            raise error
+
+    def start(
+        self, calls: Iterable[tuple[PendingCall, Any]], service: str, procedure: str
+    ) -> list[EncodeError]:
+        """Send the only messages of rpcs in one go; return what failed those that were not sent."""
+        pack = self.codec.pack
+        packed: list[tuple[PendingCall, bytes]] = []
+        failed: list[tuple[PendingCall, EncodeError]] = []
+        for call, init in calls:
+            try:
+                packed.append((call, pack(init)))
+                call.sent = len(packed[-1][1])
+            except EncodeError as error:
+                failed.append((call, error))
+        failed += self._open_all(packed, service, procedure, CLOSED)
+        if failed:
+            wakes: list[Bell] = []
+            with self.mutex:
+                for call, reason in failed:
+                    call.end_locked(reason, wakes)
+            wake(wakes)
+        return [reason for _, reason in failed]
+
+    def _open_all(
+        self, calls: Sequence[tuple[OpenedT, bytes]], service: str, procedure: str, flags: int
+    ) -> list[tuple[OpenedT, EncodeError]]:
+        """Send the first messages of calls; return those that were not sent."""
+        failed: list[tuple[OpenedT, EncodeError]] = []
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_process()
+            if self.connector.state is ConnectorState.CLOSED:
+                closed = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+                for call, _ in calls:
+                    call.end_locked(closed, wakes)
+            elif calls:
+                now = time.monotonic()
+                session = self.connector.need_session(now)
+                for call, packed in calls:
+                    call.session, call.stream_id = session, new_id()
+                    try:
+                        self._send_locked(call, packed, OPEN | flags, service, procedure)
+                    except EncodeError as error:
+                        failed.append((call, error))
+                    else:
+                        self._calls[call.stream_id] = call
+                if self._connect_on_call and len(failed) < len(calls):
+                    self.connector.connect(now)
+            self.settle_locked(wakes)
+        self.after(wakes)
+        return failed
+
+    def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
+        packed = self.codec.pack(value)
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_process()
+            call.writer.check_locked()
+            while call.session is not None and call.session.full:
+                if deadline.expired():
+                    raise TimeoutError(f"{call.name}: too much is not acknowledged")
+                self._room.wait(self.mutex, deadline)
+                call.writer.check_locked()
+            self._send_locked(call, packed, 0)
+            self.settle_locked(wakes)
+        self.after(wakes)
+
+    def send_close(self, call: Call) -> None:
+        wakes: list[Bell] = []
+        with self.mutex:
+            self.check_process()
+            if call.writer.close_locked() and not call.over:
+                self._send_locked(call, self._close_packed, CLOSED)
+            if call.completed_locked():
+                self._forget_locked(call)
+            self._room.collect(wakes)  # who waits to write learns of it
+            self.settle_locked(wakes)
+        self.after(wakes)
+
+    def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
+        self.check_process()
+        packed = self.codec.pack(error_result(error))
+        wakes: list[Bell] = []
+        with self.mutex:
+            if call.over:
+                return False
+            self._send_locked(call, packed, CANCELLED)
+            self._forget_locked(call)
+            call.end_locked(outcome or error, wakes)
+            self._room.collect(wakes)
+            self.settle_locked(wakes)
+        self.after(wakes)
+        return True
+
+    def close(self, timeout: float | None) -> None:
+        """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
+        wakes: list[Bell] = []
+        with self.mutex:
+            if self._pid != os.getpid() or self.stopping:
+                return
+            self.stopping = True
+            self.connector.close()  # its thread has done it if that failed
+            self.settle_locked(wakes)
+            thread = self._thread
+        self.after(wakes)
+        if thread is not None and thread is not threading.current_thread():
+            deadline = Deadline(timeout)
+            thread.join(deadline.remaining())
+            if self.closing is not None:
+                self.closing.join(deadline.remaining())
+        self._notices.close()
+
+    # With the mutex held
+
+    def _send_locked(
+        self,
+        call: Opened,
+        packed: bytes,
+        flags: int,
+        service: str | None = None,
+        procedure: str | None = None,
+    ) -> None:
+        assert call.session is not None
+        call.session.send(
+            packed,
+            stream_id=call.stream_id,
+            flags=flags,
+            service=service,
+            procedure=procedure,
+        )
+
+    def settle_locked(self, wakes: list[Bell]) -> None:
+        """Apply what the connector reports, and queue what it sends."""
+        self.apply_locked(wakes)
+        channel = self.channel
+        if channel is not None and self.connector.has_output():
+            messages: list[SendMessage] = [(d, b"") for d in self.connector.data_to_send()]
+            with channel.mutex:
+                channel.queue.add_data_locked(messages)
+        due = self.connector.next_timer() if channel is None else None
+        if self.orders or self.stopping or (due is not None and due < self.alarm):
+            self._rouse_io_locked(wakes)
+        session = self.connector.session
+        if session is None or not session.full:
+            self._room.collect(wakes)
+
+    def apply_locked(self, wakes: list[Bell], size: int = 0) -> None:
+        """Apply what the connector reports; what it received is of ``size`` bytes."""
+        for event in self.connector.events():
+            if type(event) is EnvelopeReceived:
+                self._received_locked(event.envelope, size, wakes)
+            else:
+                self._note_locked(event, wakes)
+
+    def _note_locked(self, event: ConnectorEvent, wakes: list[Bell]) -> None:
+        match event:
+            case SessionCreated(session):
+                self._notices.add("session_status", "created", session.id)
+            case SessionClosed(session, reason):
+                self._notices.add("session_status", "closed", session.id)
+                self._end_calls_locked(session, reason, wakes)
+            case StatusChanged(state):
+                self._notices.add("connection_status", state.name.lower())
+                self._changed.collect(wakes)
+            case Failure(kind, text, code):
+                self._notices.add("protocol_error", str(kind), text, code)
+            case _:
+                self.orders.append(event)
+
+    def _end_calls_locked(self, session: Session, reason: str, wakes: list[Bell]) -> None:
+        error = RiverError(UNEXPECTED_DISCONNECT, reason)
+        for call in [call for call in self._calls.values() if call.session is session]:
+            self._forget_locked(call)
+            call.end_locked(error, wakes)
+        self._room.collect(wakes)
+
+    def _forget_locked(self, call: Opened) -> None:
+        self._calls.pop(call.stream_id, None)
+
+    def _received_locked(self, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
+        call = self._calls.get(envelope.stream_id)
+        if call is None:
+            return  # it is over here; the text says to drop it
+        flags, payload = envelope.flags, envelope.payload
+        if flags & CANCELLED:
+            self._forget_locked(call)
+            call.end_locked(read_cancel(payload), wakes)
+            self._room.collect(wakes)
+            return
+        if not is_close(payload):
+            try:
+                call.take_locked(read_result(payload), size, wakes)
+            except NotAResult as error:
+                _log.warning("%s: a message was dropped: %s", call.name, error)
+            if call.fell_behind(self.options):
+                self._fall_behind_locked(call, wakes)
+                return
+        if flags & CLOSED and call.no_more_locked(wakes):
+            self._forget_locked(call)
+
+    def _fall_behind_locked(self, call: Opened, wakes: list[Bell]) -> None:
+        error = RiverError(CANCEL, "reader fell behind")
+        self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
+        self._forget_locked(call)
+        call.end_locked(error, wakes)
+        self._room.collect(wakes)
+
+    def _rouse_io_locked(self, wakes: list[Bell]) -> None:
+        """Have the I/O thread look at its orders and times; start it with the first of them."""
+        self.idle.rouse(wakes)
+        if self.channel is not None:
+            self.channel.wake()
+        if self._thread is None and not self.stopping:
+            name = f"wsmux-rpc-{self.connector.own_id}"
+            self._thread = daemon_thread(target=ClientLoop(self).run, name=name)
+            start_thread(self._thread)
+
+    def after(self, wakes: list[Bell]) -> None:
+        """Wake whom a change concerns, and send what it queued; the mutex is not held."""
+        wake(wakes)
+        channel = self.channel
+        if channel is not None:
+            channel.flush()
+
+    def forked(self) -> None:
+        """See ``runtime.fork``."""
+        self.mutex = threading.Lock()

@@ -1,0 +1,242 @@
+"""Make the channels that sessions run over: WebSockets, plain sockets, streams of a connection.
+
+A WebSocket carries a message of River in each of its own, without a subprotocol; everything else
+carries a length before each. A stream is joined to one end of a socket pair by two threads, so
+that one kind of channel does for all.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ...config import KIB, Config
+from ...exceptions import HandshakeError, WsmuxError
+from ...handshake.headers import check_options, header_lines
+from ...handshake.tcp import connect_tcp, is_tcp
+from ...handshake.websocket_client import shake_hands
+from ...mux.connection import Connection
+from ...mux.stream import Stream
+from ...protocols.base import Role
+from ...protocols.framing import LengthFraming
+from ...protocols.websocket import WebSocketFraming
+from ...runtime.deadline import Deadline
+from ...runtime.hints import check_url, not_connected
+from ...runtime.logs import logger
+from ...runtime.threads import daemon_thread, start_thread
+from ...transport.message_transport import Channel, message_channel
+from ...transport.message_transport import hang_up as end_messages
+
+__all__ = [
+    "Dialler",
+    "Gone",
+    "Headers",
+    "Target",
+    "channel_over",
+    "dialler",
+    "hang_up",
+    "socket_over",
+]
+
+Target = str | Connection | Stream | socket.socket
+
+Headers = Mapping[str, str] | Sequence[str]
+
+# Makes a channel within a time, each time it is called; raises OSError or WsmuxError.
+Dialler = Callable[[Deadline], Channel]
+
+CHUNK = 64 * KIB
+
+NORMAL = 1000
+
+# Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
+CLOSE_TIMEOUT = 1.0
+
+_log = logger("wsmux.rpc")
+
+
+def channel_over(sock: socket.socket, role: Role, max_size: int, websocket: bool) -> Channel:
+    """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
+    framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
+    return message_channel(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
+
+
+def hang_up(channel: Channel) -> None:
+    """Begin to close a channel, with the code that River closes with whatever the cause."""
+    end_messages(channel, NORMAL, "")
+
+
+def dialler(
+    target: Target,
+    max_size: int,
+    *,
+    headers: Headers | Callable[[], Headers] | None,
+    ssl_context: ssl.SSLContext | None,
+    options: dict[str, Any],
+) -> Dialler:
+    """Return what connects to a target.
+
+    Raises:
+        ValueError: it is no address that can be connected to, or a header has what none can have.
+            TypeError: the headers are neither a mapping nor a collection of lines.
+    """
+    if not callable(headers):
+        lines = header_lines(headers)
+        # A mapping is read anew for each attempt, anything else once.
+        headers = headers if isinstance(headers, Mapping) else lines
+    check_options(options)
+    if isinstance(target, Connection):
+        return lambda deadline: _over_stream(target.open_stream(deadline.remaining()), max_size)
+    if isinstance(target, Stream | socket.socket):
+        return _Once(target, max_size)
+    if not isinstance(target, str):
+        kind = type(target).__name__
+        raise TypeError(f"expected a URL, a Connection, a Stream or a socket, not {kind}")
+    parts = urlsplit(target)
+    if parts.scheme == "unix":
+        return lambda deadline: _over_unix(unquote(parts.path), max_size, deadline)
+    url = check_url(target, "ws", "wss", "tcp", "unix")
+    if is_tcp(url):
+
+        def tcp(deadline: Deadline) -> Channel:
+            sock = connect_tcp(url, ssl_context, deadline)
+            return channel_over(sock, Role.CLIENT, max_size, websocket=False)
+
+        return tcp
+    if ssl_context is not None:
+        options = {**options, "sslopt": {**options.get("sslopt", {}), "context": ssl_context}}
+
+    def websocket(deadline: Deadline) -> Channel:
+        sock, _ = shake_hands(
+            url,
+            subprotocols=(),
+            headers=_made(headers),
+            deadline=deadline,
+            max_size=Config().max_handshake_size,
+            options=options,
+        )
+        return channel_over(sock, Role.CLIENT, max_size, websocket=True)
+
+    return websocket
+
+
+def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
+    """Return the lines of an attempt."""
+    try:
+        made = headers() if callable(headers) else headers
+    except Exception as error:  # its text may hold a secret
+        text = f"the headers could not be made: {type(error).__name__}"
+        raise HandshakeError(text) from error
+    try:
+        return header_lines(made)
+    except (TypeError, ValueError) as error:
+        said = (
+            "the function given for headers returned what cannot be sent"
+            if callable(headers)
+            else "the headers cannot be sent any more"
+        )
+        raise HandshakeError(f"{said}: {error}") from error
+
+
+class Gone(ConnectionRefusedError):
+    """Report that there is nothing left to connect to."""
+
+
+class _Once:
+    """Hand out a stream or socket that is there already; it cannot be made a second time."""
+
+    def __init__(self, target: Stream | socket.socket, max_size: int) -> None:
+        self._target: Stream | socket.socket | None = target
+        self._max_size = max_size
+
+    def __call__(self, deadline: Deadline) -> Channel:
+        target, self._target = self._target, None
+        if target is None:
+            raise Gone("a single stream or socket cannot be connected again")
+        if isinstance(target, Stream):
+            return _over_stream(target, self._max_size)
+        return channel_over(target, Role.CLIENT, self._max_size, websocket=False)
+
+
+def _over_unix(path: str, max_size: int, deadline: Deadline) -> Channel:
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(deadline.remaining())
+        sock.connect(path)
+    except TimeoutError:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        raise not_connected(f"unix://{path}", error) from error
+    except BaseException:
+        sock.close()
+        raise
+    return channel_over(sock, Role.CLIENT, max_size, websocket=False)
+
+
+def _over_stream(stream: Stream, max_size: int) -> Channel:
+    return channel_over(socket_over(stream), Role.CLIENT, max_size, websocket=False)
+
+
+def socket_over(stream: Stream) -> socket.socket:
+    """Return a socket whose bytes are those of a stream, carried by two threads."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(None)
+    joint = _Joint(stream, ours)
+    for copy in (joint.upwards, joint.downwards):
+        name = f"{stream.connection.name}-{stream.id}-{copy.__name__}"
+        start_thread(daemon_thread(target=copy, name=name))
+    return theirs
+
+
+class _Joint:
+    """Carry bytes between a stream and a socket, which the last of the two threads closes."""
+
+    def __init__(self, stream: Stream, sock: socket.socket) -> None:
+        self._stream = stream
+        self._socket = sock
+        self._lock = threading.Lock()
+        self._running = 2
+
+    def upwards(self) -> None:
+        """Copy from the socket to the stream."""
+        try:
+            while data := self._socket.recv(CHUNK):
+                self._stream.write(data)
+            self._stream.close_write()
+        except (WsmuxError, OSError, ValueError) as error:
+            self._cut(error)
+        finally:
+            self._leave()
+
+    def downwards(self) -> None:
+        """Copy from the stream to the socket."""
+        try:
+            while data := self._stream.read(CHUNK):
+                self._socket.sendall(data)
+            self._socket.shutdown(socket.SHUT_WR)
+        except (WsmuxError, OSError, ValueError) as error:
+            self._cut(error)
+        finally:
+            self._leave()
+
+    def _cut(self, error: Exception) -> None:
+        _log.debug("stream %d is carried no further: %s", self._stream.id, error)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the other thread
+        except OSError:
+            _log.debug("its socket was not connected any more")
+        self._stream.close()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._running -= 1
+            last = not self._running
+        if last:
+            self._stream.close()
+            self._socket.close()

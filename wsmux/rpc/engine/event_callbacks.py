@@ -1,0 +1,57 @@
+"""Tell the application what happens below its calls, in a thread that may block."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...runtime.logs import logger
+from ...runtime.threads import daemon_thread
+
+__all__ = ["Notices"]
+
+# Notices not yet told; beyond it new ones are dropped, with a line in the log.
+MAX_WAITING = 10_000
+
+_log = logger("wsmux.rpc")
+
+
+class Notices:
+    """Call one function a kind, in order, from a thread of its own that starts with the first."""
+
+    def __init__(self, handlers: Mapping[str, Callable[..., object] | None], name: str) -> None:
+        self._handlers = {kind: handler for kind, handler in handlers.items() if handler}
+        self._name = name
+        self._waiting: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # notices come from several threads
+        self._thread: threading.Thread | None = None
+
+    def add(self, kind: str, *what: Any) -> None:
+        """Have a notice told; never blocks."""
+        shown = what[:1] if kind == "session_status" else what  # who has a session's id, has it
+        _log.debug("%s: %s %s", self._name, kind, shown)
+        if kind not in self._handlers:
+            return
+        if self._waiting.qsize() >= MAX_WAITING:
+            _log.warning("%s: a notice was dropped: the callbacks are too slow", self._name)
+            return
+        self._waiting.put((kind, what))
+        with self._lock:
+            if self._thread is None:
+                name = f"{self._name}-notices"
+                self._thread = daemon_thread(target=self._tell, name=name)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread behind what is still to be told; does not wait."""
+        self._waiting.put(None)
+
+    def _tell(self) -> None:
+        while (notice := self._waiting.get()) is not None:
+            kind, what = notice
+            try:
+                self._handlers[kind](*what)
+            except Exception:
+                _log.exception("%s: the callback for %s failed", self._name, kind)

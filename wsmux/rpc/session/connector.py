@@ -1,0 +1,574 @@
+"""Keep a client connected to one server: when to dial, what to say, when to give up.
+
+The moves are a table ``{(state, input): state}``; a missing key is an error, for which ``advance``
+raises ``KeyError`` and nothing changes. ``CONNECT`` does nothing once a connection is under way.
+``LOST`` stands for every failure, and for hanging up.
+
+::
+
+                  CONNECT              WAITED             DIALLED              WELCOMED
+    NO_CONNECTION ───────► BACKING_OFF ──────► CONNECTING ───────► HANDSHAKING ────────► CONNECTED
+          ▲     LOST           │                   │                   │                     │
+          └────────────────────┴───────────────────┴───────────────────┴─────────────────────┘
+
+    any of them ── CLOSE ──► CLOSED
+
+======================  ===========  ==========  ===========  ===========  =============  ========
+state                   CONNECT      WAITED      DIALLED      WELCOMED     LOST           CLOSE
+======================  ===========  ==========  ===========  ===========  =============  ========
+NO_CONNECTION           BACKING_OFF  error       error        error        stays          CLOSED
+BACKING_OFF             stays        CONNECTING  error        error        NO_CONNECTION  CLOSED
+CONNECTING              stays        error       HANDSHAKING  error        NO_CONNECTION  CLOSED
+HANDSHAKING             stays        error       error        CONNECTED    NO_CONNECTION  CLOSED
+CONNECTED               stays        error       error        error        NO_CONNECTION  CLOSED
+CLOSED                  error        error       error        error        error          stays
+======================  ===========  ==========  ===========  ===========  =============  ========
+
+*Attempts.* Each connection has the number of its attempt. What is said of an attempt that is no
+longer the present one is ignored, and a connection that comes too late is hung up.
+
+*Sessions.* A session is made when a call needs one, at the latest when the server is greeted. Its
+grace runs from then on, and from each loss of an established connection; attempts do not restart
+it. That covers the first connection too: with no server, a call fails after the grace. The
+attempts go on regardless, as long as ``reconnect`` says so: a call made later has a session and a
+grace of its own, and the server is found when it comes up. Shipped clients stop after five. A call
+that makes a new session while the next attempt is far off brings it near, once for each session.
+
+*Who comes again.* After a lost connection, a timeout, a refusal that is retriable, or an answer for
+another session: at once or after a wait, with the same session or a new one. After a fatal refusal,
+a fatal dialling error or a broken rule of the server's: not before the next ``connect``.
+
+*Other than in shipped clients.* The handshake's answer must come from the server that was asked,
+and not before the question. SESSION_STATE_MISMATCH for a session that never was connected leaves it
+alone: its counters are those of a new one, and the calls that wait in it lose nothing by coming
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from ...exceptions import LocalProtocolError
+from ...protocols.base import Buffer, Role
+from ..errors import FailureKind, GapError, SessionFailure
+from ..options import Options
+from ..wire.codec import Codec, EncodeError
+from ..wire.envelope import Envelope, EnvelopeError
+from ..wire.handshake import (
+    REHANDSHAKE_STREAM,
+    MalformedHandshake,
+    Refusal,
+    RefusalCode,
+    handshake_envelope,
+    parse_rehandshake_request,
+    parse_response,
+    rehandshake_response_payload,
+    request_payload,
+)
+from .reconnect_limiter import Backoff
+from .session import Lapse, Session
+
+__all__ = [
+    "Connector",
+    "ConnectorEvent",
+    "ConnectorInput",
+    "ConnectorState",
+    "Dial",
+    "Failure",
+    "Hangup",
+    "HelloWanted",
+    "MetadataWanted",
+    "EnvelopeReceived",
+    "SessionClosed",
+    "SessionCreated",
+    "StatusChanged",
+    "TABLE",
+    "advance",
+]
+
+
+class ConnectorState(Enum):
+    """Say how far a client's connection is."""
+
+    NO_CONNECTION = auto()
+    BACKING_OFF = auto()
+    CONNECTING = auto()
+    HANDSHAKING = auto()
+    CONNECTED = auto()
+    CLOSED = auto()
+
+
+class ConnectorInput(Enum):
+    """Say what can happen to it."""
+
+    CONNECT = auto()
+    WAITED = auto()
+    DIALLED = auto()
+    WELCOMED = auto()
+    LOST = auto()
+    CLOSE = auto()
+
+
+_S, _I = ConnectorState, ConnectorInput
+
+_LIVE = (_S.BACKING_OFF, _S.CONNECTING, _S.HANDSHAKING, _S.CONNECTED)
+
+TABLE: dict[tuple[ConnectorState, ConnectorInput], ConnectorState] = (
+    {
+        (_S.NO_CONNECTION, _I.CONNECT): _S.BACKING_OFF,
+        (_S.BACKING_OFF, _I.WAITED): _S.CONNECTING,
+        (_S.CONNECTING, _I.DIALLED): _S.HANDSHAKING,
+        (_S.HANDSHAKING, _I.WELCOMED): _S.CONNECTED,
+        (_S.NO_CONNECTION, _I.LOST): _S.NO_CONNECTION,
+    }
+    | {(state, _I.CONNECT): state for state in _LIVE}
+    | {(state, _I.LOST): _S.NO_CONNECTION for state in _LIVE}
+    | {(state, _I.CLOSE): _S.CLOSED for state in _S}
+)
+
+
+def advance(state: ConnectorState, happened: ConnectorInput) -> ConnectorState:
+    """Return the next state; ``KeyError`` when the move is illegal."""
+    return TABLE[state, happened]
+
+
+class Dial(NamedTuple):
+    """Make a connection, then call ``dialled`` or ``dial_failed`` with this number."""
+
+    attempt: int
+
+
+class HelloWanted(NamedTuple):
+    """The connection stands: call ``hello`` with metadata or ``None``, or ``hello_failed``."""
+
+    attempt: int
+
+
+class Hangup(NamedTuple):
+    """Close this connection with code 1000, or stop making it; nothing more is heard of it."""
+
+    attempt: int
+
+
+class SessionCreated(NamedTuple):
+    """A session began; calls may use it, connected or not."""
+
+    session: Session
+
+
+class SessionClosed(NamedTuple):
+    """A session is over: its calls end with ``UNEXPECTED_DISCONNECT``."""
+
+    session: Session
+    reason: str
+
+
+class StatusChanged(NamedTuple):
+    """The connection is in another state."""
+
+    state: ConnectorState
+
+
+class EnvelopeReceived(NamedTuple):
+    """A message arrived for the layer above."""
+
+    session: Session
+    envelope: Envelope
+
+
+class MetadataWanted(NamedTuple):
+    """The server asks for new metadata: call ``refresh``, or do nothing if there is none."""
+
+    session: Session
+
+
+class Failure(NamedTuple):
+    """Something went wrong that is worth telling; what follows from it is told apart.
+
+    ``code`` is the server's when it refused the handshake.
+    """
+
+    kind: FailureKind
+    text: str
+    code: str | None = None
+
+
+ConnectorEvent = (
+    Dial
+    | HelloWanted
+    | Hangup
+    | SessionCreated
+    | SessionClosed
+    | StatusChanged
+    | EnvelopeReceived
+    | MetadataWanted
+    | Failure
+)
+
+
+# Attempts in a row without a handshake after which the owner is told, once. As shipped clients,
+# which then stop.
+TELL_AFTER = 5
+
+
+class Connector:
+    """Be the client's end of everything below the calls.
+
+    The owner holds one lock around all calls, performs the ``events()`` in order, sends what
+    ``data_to_send`` returns over the present connection, and calls ``handle_timer`` in time.
+    Times are seconds of one monotonic clock.
+
+    Args:
+        own_id: the id of this client.
+        peer_id: that of the server.
+        codec: the same as the server's.
+        options: times in seconds, and bounds.
+        new_id: returns a new id, of a message or a session, that nobody can guess.
+        random: returns a number from 0 up to 1, without 1.
+        reconnect: whether to connect again by itself.
+
+    Attributes:
+        state: how far the connection is.
+        session: the present one, or ``None``.
+        given_up: why there is no further attempt, when ``state`` has become ``NO_CONNECTION``.
+    """
+
+    def __init__(
+        self,
+        own_id: str,
+        peer_id: str,
+        *,
+        codec: Codec,
+        options: Options,
+        new_id: Callable[[], str],
+        random: Callable[[], float],
+        reconnect: bool = True,
+    ) -> None:
+        self.own_id = own_id
+        self.peer_id = peer_id
+        self.reconnect = reconnect
+        self.state = ConnectorState.NO_CONNECTION
+        self.session: Session | None = None
+        self.given_up = ""
+        self._codec = codec
+        self._options = options
+        self._new_id = new_id
+        self._backoff = Backoff(options, random)
+        self._events: list[ConnectorEvent] = []
+        self._output: list[bytes] = []  # the greeting
+        self._attempts = 0
+        self._attempt: int | None = None  # the present one
+        self._failed = 0  # attempts in a row
+        self._trouble = ""  # what went wrong with the last of them
+        self._due: float | None = None  # the end of the wait, of dialling or of the handshake
+        self._greeted = False
+
+    # Out
+
+    def events(self) -> list[ConnectorEvent]:
+        """Return what happened since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def with_trouble(self, text: str) -> str:
+        """Return a text, and what went wrong with the last attempt, if one has failed."""
+        return f"{text}: {self._trouble}" if self._trouble else text
+
+    def has_output(self) -> bool:
+        """Tell whether the present connection has anything to send."""
+        if self._output:
+            return True
+        session = self.session
+        return session is not None and session.has_output()
+
+    def data_to_send(self) -> list[bytes]:
+        """Return the messages that the present connection sends, in order.
+
+        The last ``Dial`` told its number.
+        """
+        output, self._output = self._output, []
+        return output if self.session is None else output + self.session.data_to_send()
+
+    # What the owner wants
+
+    def connect(self, now: float) -> None:
+        """Start to connect, unless that is under way.
+
+        Raises:
+            LocalProtocolError: the client was closed.
+        """
+        if self.state is ConnectorState.NO_CONNECTION:
+            self._try(now)
+        else:
+            self._move(ConnectorInput.CONNECT)
+
+    def need_session(self, now: float) -> Session:
+        """Return the session that a call uses, made if there is none; it need not be connected.
+
+        Raises:
+            LocalProtocolError: the client was closed.
+        """
+        if self.state is ConnectorState.CLOSED:
+            raise LocalProtocolError("the client is closed")
+        if self.session is not None:
+            return self.session
+        self._hurry(now)
+        return self._new_session(now)
+
+    def hard_disconnect(self, now: float) -> None:
+        """End the session and the connection at once; ``connect`` begins anew."""
+        if self.state is not ConnectorState.CLOSED:
+            self.given_up = "disconnected by this side"
+            self._end_session(self.given_up)
+            self._drop(now, again=False)
+
+    def close(self) -> None:
+        """End everything for good; a second call does nothing."""
+        self._end_session("the client was closed")
+        self._hang_up()
+        self._move(ConnectorInput.CLOSE)
+
+    def refresh(self, session: Session, metadata: Any) -> None:
+        """Answer ``MetadataWanted``; nothing happens if that session is over."""
+        if session is not self.session:
+            return
+        try:
+            packed = self._codec.pack(rehandshake_response_payload(metadata))
+            session.send(packed, stream_id=REHANDSHAKE_STREAM, flags=0)
+        except EncodeError as error:
+            self._events.append(Failure(FailureKind.SENDING, str(error)))
+
+    # What became of a connection
+
+    def dialled(self, attempt: int, now: float) -> None:
+        """Note that a connection was made."""
+        if attempt != self._attempt:
+            self._events.append(Hangup(attempt))
+            return
+        self._move(ConnectorInput.DIALLED)
+        self._trouble = "the handshake was not answered"
+        self._due = now + self._options.handshake_timeout
+        self._events.append(HelloWanted(attempt))
+
+    def dial_failed(
+        self, attempt: int, now: float, reason: str = "", *, fatal: bool = False
+    ) -> None:
+        """Note that a connection could not be made; a fatal reason ends the session too."""
+        if attempt == self._attempt:
+            self._trouble = reason
+        self.lost(attempt, now, fatal=fatal)
+
+    def lost(self, attempt: int, now: float, *, fatal: bool = False) -> None:
+        """Note that a connection is gone; a fatal reason ends the session too."""
+        if attempt != self._attempt:
+            return
+        self._attempt = None  # there is nothing to hang up
+        if fatal:
+            self.given_up = self.with_trouble("the connection cannot be made")
+            self._end_session(self.given_up)
+        self._drop(now, again=not fatal)
+
+    def hello(self, attempt: int, metadata: Any, now: float) -> None:
+        """Greet the server.
+
+        Raises:
+            LocalProtocolError: that was done, or there is no connection yet.
+        """
+        if attempt != self._attempt:
+            return
+        if self._greeted or self.state is not ConnectorState.HANDSHAKING:
+            raise LocalProtocolError("a server is greeted once, when the connection stands")
+        session = self.session or self._new_session(now)
+        payload = request_payload(session.id, session.expected_state(), metadata)
+        envelope = handshake_envelope(self.own_id, self.peer_id, self._new_id(), self._new_id())
+        try:
+            self._output.append(self._codec.encode(envelope, self._codec.pack(payload)))
+        except EncodeError as error:
+            self._fail(now, Failure(FailureKind.SENDING, str(error)))
+        else:
+            self._greeted = True
+
+    def hello_failed(self, attempt: int, text: str, now: float) -> None:
+        """Note that no metadata could be made: the session ends, as in shipped clients."""
+        if attempt == self._attempt:
+            text = f"failed to construct handshake metadata: {text}"
+            self._fail(now, Failure(FailureKind.HANDSHAKE, text))
+
+    def receive(self, attempt: int, data: Buffer, now: float) -> None:
+        """Take one message of a connection."""
+        if attempt != self._attempt:
+            return
+        session = self.session
+        if session is None or not session.attached:
+            self._answered(data, now)
+            return
+        try:
+            envelope = session.receive(data, now)
+        except GapError as error:
+            self._events.append(Failure(FailureKind.ORDERING, str(error)))
+            self._drop(now, again=True)
+        except SessionFailure as error:
+            self._fail(now, Failure(error.kind, str(error)))
+        else:
+            if envelope is None:
+                return
+            if envelope.stream_id != REHANDSHAKE_STREAM:
+                self._events.append(EnvelopeReceived(session, envelope))
+            else:
+                self._asked_again(session, envelope.payload)
+
+    def _asked_again(self, session: Session, payload: Any) -> None:
+        try:
+            parse_rehandshake_request(payload)
+        except MalformedHandshake:
+            return  # as shipped clients
+        self._events.append(MetadataWanted(session))
+
+    def _answered(self, data: Buffer, now: float) -> None:
+        try:
+            envelope = self._codec.decode(data)
+            if not self._greeted:
+                raise MalformedHandshake("the server spoke first")
+            if envelope.sender != self.peer_id:
+                raise MalformedHandshake(f"the server calls itself {envelope.sender!r}")
+            answer = parse_response(envelope.payload)
+        except (EnvelopeError, MalformedHandshake) as error:
+            code = RefusalCode.MALFORMED_HANDSHAKE
+            self._fail(now, Failure(FailureKind.HANDSHAKE, str(error), code))
+            return
+        session = self.session
+        if isinstance(answer, Refusal):
+            self._refused(answer, now)
+        elif session is None or answer != session.id:
+            self._end_session("the server answered for another session")
+            self._drop(now, again=True)
+        else:
+            session.attach(now)
+            self._backoff.succeeded(now)
+            self._due, self._failed, self._trouble = None, 0, ""
+            self._move(ConnectorInput.WELCOMED)
+
+    def _refused(self, refusal: Refusal, now: float) -> None:
+        text = f"handshake failed: {refusal.reason}"
+        if refusal.retriable:
+            self._trouble = text
+            gone = self.session is not None and self.session.attachments > 0
+            if gone:
+                self._end_session(text)
+            self._drop(now, again=True)
+            if gone:
+                self._hurry(now)  # the server is there, and may well take a new session
+        else:
+            self._fail(now, Failure(FailureKind.HANDSHAKE, text, refusal.code))
+
+    # Time
+
+    def next_timer(self) -> float | None:
+        """Return when to call ``handle_timer``, in seconds, or ``None``."""
+        session = None if self.session is None else self.session.next_timer()
+        if self._due is None or session is None:
+            return session if self._due is None else self._due
+        return min(session, self._due)
+
+    def handle_timer(self, now: float) -> None:
+        """Do what is due; messages received before are passed on first."""
+        if self.session is not None:
+            self._session_timer(self.session, now)
+        if self._due is not None and now >= self._due:
+            if self.state is ConnectorState.BACKING_OFF:
+                self._dial(now)
+            else:
+                self._drop(now, again=True)
+
+    def _session_timer(self, session: Session, now: float) -> None:
+        lapse = session.handle_timer(now)
+        if lapse is Lapse.GRACE:
+            self._end_session(self.with_trouble("no connection within the grace"))
+            if self._greeted:  # for the session that is over
+                self._drop(now, again=True)
+        elif lapse is Lapse.SILENCE:
+            self._drop(now, again=True)
+
+    # Moves
+
+    def _move(self, happened: ConnectorInput) -> None:
+        try:
+            state = advance(self.state, happened)
+        except KeyError:
+            text = f"a client that is {self.state.name} cannot take {happened.name}"
+            raise LocalProtocolError(text) from None
+        if state is not self.state:
+            self.state = state
+            self._events.append(StatusChanged(state))
+
+    def _try(self, now: float) -> None:
+        self._move(ConnectorInput.CONNECT)
+        wait = self._backoff.attempt(now)
+        self._due = now + wait
+        if not wait:
+            self._dial(now)
+
+    def _hurry(self, now: float) -> None:
+        """Let an attempt that is waited for come as early as the second of a row."""
+        if self.state is ConnectorState.BACKING_OFF and self._due is not None:
+            self._due = min(self._due, now + self._backoff.hurried())
+
+    def _dial(self, now: float) -> None:
+        self._move(ConnectorInput.WAITED)
+        self._attempts += 1
+        self._attempt = self._attempts
+        self._due = now + self._options.connection_timeout
+        self._events.append(Dial(self._attempts))
+
+    def _hang_up(self) -> None:
+        if self._attempt is not None:
+            self._events.append(Hangup(self._attempt))
+        self._attempt = self._due = None
+        self._greeted = False
+        self._output = []
+
+    def _drop(self, now: float, *, again: bool) -> None:
+        """Leave the present connection or attempt, and start the next one if there is to be one."""
+        unmade = self.state in (ConnectorState.CONNECTING, ConnectorState.HANDSHAKING)
+        self._hang_up()
+        if self.session is not None and self.session.attached:
+            self.session.detach(now)
+            if not self._options.transparent_reconnect:
+                self._end_session("the connection was lost")
+        self._move(ConnectorInput.LOST)
+        if unmade:
+            self._failed += 1
+            if self._failed == TELL_AFTER:
+                text = f"no connection to {self.peer_id!r} after {TELL_AFTER} attempts"
+                self._events.append(Failure(FailureKind.RETRIES, self.with_trouble(text)))
+        if again and self.reconnect:
+            self._try(now)
+
+    def _fail(self, now: float, failure: Failure) -> None:
+        """End session and connection; the next ``connect`` begins anew."""
+        self.given_up = failure.text
+        self._events.append(failure)
+        self._end_session(failure.text)
+        self._drop(now, again=False)
+
+    def _new_session(self, now: float) -> Session:
+        self.session = Session(
+            Role.CLIENT,
+            f"session-{self._new_id()}{self._new_id()}",  # a secret: 144 bits of chance
+            self.own_id,
+            self.peer_id,
+            codec=self._codec,
+            options=self._options,
+            new_id=self._new_id,
+            now=now,
+        )
+        self._events.append(SessionCreated(self.session))
+        return self.session
+
+    def _end_session(self, reason: str) -> None:
+        if self.session is not None:
+            session, self.session = self.session, None
+            session.destroy()
+            self._events.append(SessionClosed(session, reason))

@@ -1,0 +1,96 @@
+"""Decide whether what a client says of itself will do, at its handshake and when asked again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...runtime.logs import logger
+from ..schema import Schema
+from ..wire.handshake import RefusalCode
+from .session import Session
+
+__all__ = ["Greeting", "Parsed", "Rejection", "Unwelcome"]
+
+_log = logger("wsmux.rpc")
+
+
+class Rejection(Exception):
+    """Be raised by a function that validates metadata, to refuse the client.
+
+    Args:
+        reason: a sentence, which the client is told.
+        unsupported: the client is too old, or otherwise not one to come again.
+    """
+
+    def __init__(self, reason: str = "", unsupported: bool = False) -> None:
+        super().__init__(reason or "rejected by the server")
+        self.unsupported = unsupported
+
+
+class Parsed(NamedTuple):
+    """Be metadata as handlers find them, good until ``expires`` of the monotonic clock."""
+
+    metadata: Any
+    expires: float | None
+    owner: object = None
+
+
+class Unwelcome(NamedTuple):
+    """Say why metadata will not do."""
+
+    code: RefusalCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Hold the application's part in it; see ``serving.Serving``. Its functions may block."""
+
+    schema: Schema | None = None
+    validate: Callable[[Any, Any, str], Any] | None = None
+    expiry: Callable[[Any], float | None] | None = None
+    identity: Callable[[Any], object] | None = None
+
+    def check(
+        self, metadata: Any, previous: Any, client_id: str, session: Session | None = None
+    ) -> Parsed | Unwelcome:
+        """Return what handlers are to find, or why the client is refused.
+
+        New metadata for a ``session`` must name its owner.
+
+        Metadata that have expired already are refused, which shipped servers leave to the first
+        request for new ones.
+        """
+        if self.schema is not None and self.schema.check(metadata) is not None:
+            text = "received malformed handshake metadata"
+            return Unwelcome(RefusalCode.MALFORMED_HANDSHAKE_META, text)
+        try:
+            parsed = metadata
+            if self.validate is not None:
+                parsed = self.validate(metadata, previous, client_id)
+            left = self._seconds_left(parsed)
+            owner = None if self.identity is None else self.identity(parsed)
+        except Rejection as error:
+            if error.unsupported:
+                return Unwelcome(RefusalCode.REJECTED_UNSUPPORTED_CLIENT, str(error))
+            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, str(error))
+        except Exception:
+            _log.exception("the validation of a handshake failed")
+            text = "the validation of the handshake failed"
+            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+        if session is not None and session.owner != owner:
+            text = "the metadata are of another identity than before"
+            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+        if left is None:
+            return Parsed(parsed, None, owner)
+        if left <= 0:
+            text = "the metadata have expired"
+            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+        return Parsed(parsed, time.monotonic() + left, owner)
+
+    def _seconds_left(self, parsed: Any) -> float | None:
+        expires = None if self.expiry is None else self.expiry(parsed)
+        return None if expires is None else expires - time.time()

@@ -1,0 +1,289 @@
+"""Keep a server's sessions by client id, and decide who may begin or resume one.
+
+The rules are those of the section "Handshake", as shipped servers apply them, per client id:
+
+1. The session that the client names is here: it is resumed, unless its counters and the client's
+   exclude each other. A connection that it still has is replaced.
+2. Another session is here: that one is destroyed, and the client begins anew.
+3. No session is here: the client begins anew, unless its counters say that it wants to resume.
+
+Stricter than shipped servers:
+
+- *Rule 2 and stolen client ids.* A shipped server lets whoever knows the id of a client destroy
+  its session. Here a session that is connected is first asked for a sign of life; until it has
+  been silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come
+  again after a short wait. So a client that lost its state gets in at once if its old connection
+  is gone, and within about two seconds if nobody told the server; and of two live clients of one
+  id the first one stays. A session without a connection is given up at once, as in the
+  text. Who knows the session id is the session's client: ids must not be guessable, and are
+  compared in a time that says nothing about them. Where the application tells who owns a session,
+  nobody else resumes or replaces it, whatever ids they know.
+- A refused handshake never destroys the session that is here.
+- A handshake for another server's id is refused: no message of that client would ever be handled.
+- A client that claims messages which were never sent cannot resume.
+- A server that holds ``max_sessions`` refuses new ones with SESSION_STATE_MISMATCH too, since that
+  is the one refusal after which clients come again.
+- Without ``transparent_reconnect`` a session ends with its connection, not after the grace.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...protocols.base import Buffer, Role
+from ..errors import SessionFailure
+from ..options import Options
+from ..wire.codec import Codec, EncodeError
+from ..wire.envelope import MAX_ID, EnvelopeError
+from ..wire.handshake import (
+    HandshakeRequest,
+    MalformedHandshake,
+    RefusalCode,
+    handshake_envelope,
+    parse_request,
+    refusal_payload,
+    welcome_payload,
+)
+from .session import Session
+
+__all__ = ["Accepted", "Hello", "Refused", "Sessions"]
+
+# Characters of a reason; it may hold what the client sent.
+MAX_REASON = 256
+
+UNANSWERABLE = "the response cannot be encoded"
+
+
+class Hello(NamedTuple):
+    """Be a handshake of the right form; ``request.metadata`` is not yet checked."""
+
+    client_id: str
+    request: HandshakeRequest
+    tracing: tuple[str, str] | None = None
+
+
+class Accepted(NamedTuple):
+    """A connection belongs to ``session`` from now on: send ``response``, then its output.
+
+    ``interrupted`` tells that a resumed session had a connection, which is to be closed with code
+    1000. ``replaced`` was destroyed: its calls end, and a connection of its own is closed.
+    """
+
+    session: Session
+    response: bytes
+    resumed: bool
+    interrupted: bool = False
+    replaced: Session | None = None
+
+
+class Refused(NamedTuple):
+    """A connection is to be closed with code 1000, after ``response`` if there is one.
+
+    ``asked`` is a session that must prove that it lives: its output is to be sent.
+    """
+
+    code: RefusalCode
+    reason: str
+    response: bytes | None
+    client_id: str | None = None
+    asked: Session | None = None
+
+
+class Sessions:
+    """Hold the sessions of one server.
+
+    The owner holds one lock around all calls, those of the sessions among them. It gives each
+    connection ``handshake_timeout`` for its first message, closes it if a second one comes before
+    the decision, and calls the ``handle_timer`` of each connected session; the ones without a
+    connection are watched here.
+
+    Args:
+        own_id: the id of this server.
+        codec: the same as the clients'.
+        options: times in seconds, and bounds.
+        new_id: returns a new message id.
+    """
+
+    def __init__(
+        self, own_id: str, *, codec: Codec, options: Options, new_id: Callable[[], str]
+    ) -> None:
+        self.own_id = own_id
+        self._codec = codec
+        self._options = options
+        self._new_id = new_id
+        self._sessions: dict[str, Session] = {}
+        self._detached: dict[str, Session] = {}  # as their graces end, since all are equally long
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, client_id: str) -> Session | None:
+        """Return the session of a client."""
+        return self._sessions.get(client_id)
+
+    # Handshakes
+
+    def first_frame(self, data: Buffer) -> Hello | Refused:
+        """Return what the first message of a connection says, or why it is refused.
+
+        One that is no message at all, or not one of River's, gets no response; nor does one from
+        a client with an overlong id.
+        """
+        try:
+            envelope = self._codec.decode(data)
+        except EnvelopeError as error:
+            return Refused(RefusalCode.MALFORMED_HANDSHAKE, str(error), None)
+        if len(envelope.sender) > MAX_ID:
+            return Refused(RefusalCode.MALFORMED_HANDSHAKE, "the client's id is too long", None)
+        try:
+            if envelope.receiver != self.own_id:
+                raise MalformedHandshake(f"this server is {self.own_id}, not {envelope.receiver}")
+            request = parse_request(envelope.payload)
+            if len(request.session_id) > MAX_ID:
+                raise MalformedHandshake("the session's id is too long")
+        except MalformedHandshake as error:
+            return self.refuse(envelope.sender, error.refusal, str(error))
+        return Hello(envelope.sender, request, envelope.tracing)
+
+    def refuse(self, client_id: str, code: RefusalCode, reason: str) -> Refused:
+        """Return the refusal of a client, as for metadata that is wrong.
+
+        It gets no response if the codec cannot carry one.
+        """
+        reason = reason[:MAX_REASON]
+        response = self._message(client_id, refusal_payload(code, reason))
+        return Refused(code, reason, response, client_id)
+
+    def decide(self, hello: Hello, now: float, owner: object = None) -> Accepted | Refused:
+        """Begin or resume a session, whose metadata is valid and names its owner, or refuse it."""
+        client_id, request = hello.client_id, hello.request
+        old = self._sessions.get(client_id)
+        if old is not None and old.owner != owner:
+            theirs = "a session of somebody else has this client's id"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, theirs)
+        if old is None or not _same(old.id, request.session_id):
+            return self._begin(hello, old, now, owner)
+        if not self._options.transparent_reconnect:
+            return self._begin(hello, old, now, owner)
+        reason = old.mismatch(request.expected)
+        if reason is not None:
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
+        response = self._message(client_id, welcome_payload(old.id))
+        if response is None:
+            return Refused(RefusalCode.MALFORMED_HANDSHAKE, UNANSWERABLE, None, client_id)
+        interrupted = old.attached
+        if interrupted:
+            old.detach(now)
+        self._detached.pop(client_id, None)
+        old.attach(now, request.expected.next_expected)
+        return Accepted(old, response, True, interrupted)
+
+    def _begin(
+        self, hello: Hello, old: Session | None, now: float, owner: object
+    ) -> Accepted | Refused:
+        client_id, request = hello.client_id, hello.request
+        if request.expected != (0, 0):
+            does = "know about" if self._options.transparent_reconnect else "resume"
+            reason = (
+                f"client is trying to reconnect to a session the server does not {does}: "
+                f"{request.session_id}"
+            )
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
+        if old is not None and old.id != request.session_id and self._lives(old, now):
+            reason = "another session of this client is connected"
+            refused = self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
+            return refused._replace(asked=old)
+        most = self._options.max_sessions
+        if old is None and len(self._sessions) >= most:
+            reason = f"the server holds {most} sessions already"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
+        response = self._message(client_id, welcome_payload(request.session_id))
+        if response is None:
+            return Refused(RefusalCode.MALFORMED_HANDSHAKE, UNANSWERABLE, None, client_id)
+        if old is not None:
+            self.end(old)
+        session = self._sessions[client_id] = Session(
+            Role.SERVER,
+            request.session_id,
+            self.own_id,
+            client_id,
+            codec=self._codec,
+            options=self._options,
+            new_id=self._new_id,
+            now=now,
+        )
+        session.owner = owner
+        session.attach(now)
+        return Accepted(session, response, False, replaced=old)
+
+    def _lives(self, session: Session, now: float) -> bool:
+        try:
+            return session.attached and session.challenge(now)
+        except SessionFailure:
+            return False  # it could not be asked
+
+    def _message(self, client_id: str, payload: dict[str, object]) -> bytes | None:
+        envelope = handshake_envelope(self.own_id, client_id, self._new_id(), self._new_id())
+        try:
+            return self._codec.encode(envelope, self._codec.pack(payload))
+        except EncodeError:
+            return None
+
+    # Ends
+
+    def lost(self, session: Session, attachment: int, now: float) -> bool:
+        """Note that a connection is gone; tell whether its session is over with it.
+
+        Args:
+            session: whose connection it was.
+            attachment: what ``session.attachments`` was when it was attached; if another
+                connection has come meanwhile, nothing happens.
+            now: the time, in seconds.
+        """
+        if not session.attached or session.attachments != attachment:
+            return False
+        session.detach(now)
+        if not self._options.transparent_reconnect:
+            self.end(session)
+            return True
+        self._detached[session.peer_id] = session
+        return False
+
+    def end(self, session: Session) -> None:
+        """Destroy a session and forget it; its connection, if it has one, is to be closed."""
+        if self._sessions.get(session.peer_id) is session:
+            del self._sessions[session.peer_id]
+            self._detached.pop(session.peer_id, None)
+        session.destroy()
+
+    def close(self) -> list[Session]:
+        """Destroy all sessions, and return them."""
+        sessions = list(self._sessions.values())
+        for session in sessions:
+            self.end(session)
+        return sessions
+
+    # Time
+
+    def next_timer(self) -> float | None:
+        """Return when to call ``handle_timer``, in seconds; ``None`` if all are connected."""
+        first = next(iter(self._detached.values()), None)
+        return None if first is None else first.next_timer()
+
+    def handle_timer(self, now: float) -> list[Session]:
+        """Destroy the sessions whose grace has elapsed, and return them."""
+        over = []
+        for session in list(self._detached.values()):
+            if session.handle_timer(now) is None:
+                break
+            self.end(session)
+            over.append(session)
+        return over
+
+
+def _same(one: str, other: str) -> bool:
+    """Compare two secrets in a time that depends on their lengths alone."""
+    first, second = (text.encode(errors="surrogatepass") for text in (one, other))
+    return hmac.compare_digest(first, second)

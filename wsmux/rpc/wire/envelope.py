@@ -1,0 +1,193 @@
+"""Build and check the messages of River, and the payloads that every call has.
+
+Shipped code differs from the text: ``tracing`` may come, unknown fields and unknown flag bits are
+ignored, and absent fields are left out instead of being null.
+See the section "Clients, servers".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...exceptions import RemoteProtocolError
+from ..errors import CANCEL, RiverError
+
+__all__ = [
+    "ACK",
+    "CANCELLED",
+    "CLOSED",
+    "CLOSE_PAYLOAD",
+    "Envelope",
+    "EnvelopeError",
+    "HEARTBEAT_STREAM",
+    "INVALID_CANCEL",
+    "MAX_ID",
+    "NotAResult",
+    "OPEN",
+    "error_result",
+    "is_close",
+    "read_cancel",
+    "read_result",
+    "result",
+]
+
+ACK, OPEN, CANCELLED, CLOSED = 1, 2, 4, 8
+
+# Characters of an id; shipped ones have 12 to 21. Every message of a session carries them.
+MAX_ID = 1024
+
+HEARTBEAT_STREAM = "heartbeat"
+
+# Larger counters cannot be told apart by JavaScript.
+MAX_COUNTER = 2**53 - 1
+
+_TEXTS = ("id", "from", "to", "streamId")
+_COUNTS = ("seq", "ack", "controlFlags")
+
+
+class EnvelopeError(RemoteProtocolError):
+    """Report a message that cannot be decoded, or is no message of River."""
+
+
+class Envelope(NamedTuple):
+    """Be one message; ``seq`` and ``ack`` are those of its sender's session."""
+
+    id: str
+    sender: str
+    receiver: str
+    seq: int
+    ack: int
+    stream_id: str
+    flags: int
+    payload: Any
+    service: str | None = None
+    procedure: str | None = None
+    tracing: tuple[str, str] | None = None  # traceparent and tracestate
+
+    @classmethod
+    def from_fields(cls, fields: Any) -> Envelope:
+        """Return what a decoded message says.
+
+        Raises:
+            EnvelopeError: a field is missing, or of the wrong type.
+        """
+        if not isinstance(fields, dict):
+            raise EnvelopeError("a message must be an object")
+        if "payload" not in fields:
+            raise EnvelopeError("a message without a payload")
+        get = fields.get
+        id_, sender, receiver, stream_id = get("id"), get("from"), get("to"), get("streamId")
+        if not (type(id_) is type(sender) is type(receiver) is type(stream_id) is str):
+            id_, sender, receiver, stream_id = (_text(fields, name) for name in _TEXTS)
+        seq, ack, flags = get("seq"), get("ack"), get("controlFlags")
+        if not (
+            type(seq) is type(ack) is type(flags) is int
+            and 0 <= seq <= MAX_COUNTER
+            and 0 <= ack <= MAX_COUNTER
+            and 0 <= flags <= MAX_COUNTER
+        ):
+            seq, ack, flags = (_count(fields, name) for name in _COUNTS)
+        service = _text(fields, "serviceName") if "serviceName" in fields else None
+        procedure = _text(fields, "procedureName") if "procedureName" in fields else None
+        tracing = _tracing(fields) if "tracing" in fields else None
+        payload = fields["payload"]
+        return cls(
+            id_, sender, receiver, seq, ack, stream_id, flags, payload, service, procedure, tracing
+        )
+
+    def head(self) -> dict[str, Any]:
+        """Return every field but the payload, as they travel."""
+        fields: dict[str, Any] = {
+            "id": self.id,
+            "from": self.sender,
+            "to": self.receiver,
+            "seq": self.seq,
+            "ack": self.ack,
+            "streamId": self.stream_id,
+            "controlFlags": self.flags,
+        }
+        if self.service is not None:
+            fields["serviceName"] = self.service
+        if self.procedure is not None:
+            fields["procedureName"] = self.procedure
+        if self.tracing is not None:
+            parent, state = self.tracing
+            fields["tracing"] = {"traceparent": parent, "tracestate": state}
+        return fields
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise EnvelopeError(f"{name} of a message must be a string")
+    return value
+
+
+def _count(fields: dict[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JavaScript has no other numbers
+    # Neither a bool nor a bigint is one of its numbers, though Python derives them from int.
+    if type(value) is not int or not 0 <= value <= MAX_COUNTER:
+        raise EnvelopeError(f"{name} of a message must be a whole number from 0 to 2^53-1")
+    return value
+
+
+def _tracing(fields: dict[str, Any]) -> tuple[str, str]:
+    tracing = fields["tracing"]
+    if not isinstance(tracing, dict):
+        raise EnvelopeError("tracing of a message must be an object")
+    return _text(tracing, "traceparent"), _text(tracing, "tracestate")
+
+
+CLOSE_PAYLOAD = {"type": "CLOSE"}
+
+INVALID_CANCEL = "stream cancelled with invalid payload"
+
+
+class NotAResult(ValueError):
+    """Report a payload that is neither a result nor the end of a half."""
+
+
+def is_close(payload: Any) -> bool:
+    """Tell whether a payload only closes a half."""
+    return isinstance(payload, Mapping) and payload.get("type") == "CLOSE" and "ok" not in payload
+
+
+def result(value: Any) -> dict[str, Any]:
+    """Return what carries a response."""
+    return {"ok": True, "payload": value}
+
+
+def error_result(error: RiverError) -> dict[str, Any]:
+    """Return what carries an error."""
+    return {"ok": False, "payload": error.payload()}
+
+
+def read_result(payload: Any) -> Any:
+    """Return the response that a payload carries, or the ``RiverError``.
+
+    Raises:
+        NotAResult: it carries neither.
+    """
+    if isinstance(payload, Mapping):
+        if payload.get("ok") is True and "payload" in payload:
+            return payload["payload"]
+        error = payload.get("payload")
+        if payload.get("ok") is False and isinstance(error, Mapping):
+            code, message = error.get("code"), error.get("message")
+            if isinstance(code, str) and isinstance(message, str):
+                return RiverError.from_payload(error)
+    raise NotAResult("the payload is no result")
+
+
+def read_cancel(payload: Any) -> RiverError:
+    """Return the error that a cancelling message carries, or CANCEL if it carries none."""
+    try:
+        error = read_result(payload)
+    except NotAResult:
+        error = None
+    if isinstance(error, RiverError):
+        return error
+    return RiverError(CANCEL, INVALID_CANCEL)

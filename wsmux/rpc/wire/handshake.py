@@ -1,0 +1,224 @@
+"""Build and check the payloads of handshakes (section "Handshake").
+
+A connection begins with ``HANDSHAKE_REQ`` from the client and ``HANDSHAKE_RESP`` from the server,
+in messages of number 0 that are not counted. A server may later ask for new metadata with
+``REHANDSHAKE_REQ``, which ``REHANDSHAKE_RESP`` answers: counted messages on a stream of their own.
+That pair is not in the text; it is as shipped.
+
+Only "v2.0" is spoken. The text lists older versions, and shipped servers take "v1.1" too, in which
+flag 4 means something else. The version is looked at before the fields that depend on it, so an
+old client learns what is wrong. ``metadata`` may be absent, and is ``None`` then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from ...exceptions import RemoteProtocolError
+from .envelope import MAX_COUNTER, Envelope
+
+__all__ = [
+    "FATAL_CODES",
+    "REHANDSHAKE_STREAM",
+    "RETRIABLE_CODES",
+    "VALIDATION_CODES",
+    "VERSION",
+    "ExpectedState",
+    "HandshakeRequest",
+    "MalformedHandshake",
+    "Refusal",
+    "RefusalCode",
+    "handshake_envelope",
+    "parse_rehandshake_request",
+    "parse_rehandshake_response",
+    "parse_request",
+    "parse_response",
+    "refusal_payload",
+    "rehandshake_request_payload",
+    "rehandshake_response_payload",
+    "request_payload",
+    "welcome_payload",
+]
+
+VERSION = "v2.0"
+
+REHANDSHAKE_STREAM = "rehandshake"
+
+
+class RefusalCode(StrEnum):
+    """Say why a server refuses a connection; the third of these is missing in the text."""
+
+    SESSION_STATE_MISMATCH = "SESSION_STATE_MISMATCH"
+    REJECTED_BY_CUSTOM_HANDLER = "REJECTED_BY_CUSTOM_HANDLER"
+    REJECTED_UNSUPPORTED_CLIENT = "REJECTED_UNSUPPORTED_CLIENT"
+    MALFORMED_HANDSHAKE_META = "MALFORMED_HANDSHAKE_META"
+    MALFORMED_HANDSHAKE = "MALFORMED_HANDSHAKE"
+    PROTOCOL_VERSION_MISMATCH = "PROTOCOL_VERSION_MISMATCH"
+
+
+# After these a client comes again with a new session; after the others it does not by itself.
+RETRIABLE_CODES = frozenset({RefusalCode.SESSION_STATE_MISMATCH})
+FATAL_CODES = frozenset(RefusalCode) - RETRIABLE_CODES
+
+# What the function that validates metadata may answer.
+VALIDATION_CODES = frozenset(
+    {RefusalCode.REJECTED_BY_CUSTOM_HANDLER, RefusalCode.REJECTED_UNSUPPORTED_CLIENT}
+)
+
+
+class MalformedHandshake(RemoteProtocolError):
+    """Report a handshake that cannot be read; ``refusal`` is what a server answers."""
+
+    def __init__(
+        self, message: str, refusal: RefusalCode = RefusalCode.MALFORMED_HANDSHAKE
+    ) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+class ExpectedState(NamedTuple):
+    """Hold the counters of a client's session, by which a server knows whether it can go on."""
+
+    next_expected: int  # number of the message it wants next
+    next_sent: int  # number of the first message that it will send or repeat
+
+
+class HandshakeRequest(NamedTuple):
+    """Be what a client asks for; ``metadata`` is whatever it sent, not yet checked."""
+
+    session_id: str
+    expected: ExpectedState
+    metadata: Any = None
+
+
+class Refusal(NamedTuple):
+    """Be the answer of a server that refuses; ``code`` may be one that is not known here."""
+
+    code: str
+    reason: str
+
+    @property
+    def retriable(self) -> bool:
+        """Whether to come again with a new session."""
+        return self.code in RETRIABLE_CODES
+
+
+def handshake_envelope(own_id: str, peer_id: str, message_id: str, stream_id: str) -> Envelope:
+    """Return the message that a handshake travels in; it has no number and no flags."""
+    return Envelope(message_id, own_id, peer_id, 0, 0, stream_id, 0, None)
+
+
+def request_payload(session_id: str, expected: ExpectedState, metadata: Any) -> dict[str, Any]:
+    """Return what opens a connection; metadata that is ``None`` is left out."""
+    state = {"nextExpectedSeq": expected.next_expected, "nextSentSeq": expected.next_sent}
+    payload = {
+        "type": "HANDSHAKE_REQ",
+        "protocolVersion": VERSION,
+        "sessionId": session_id,
+        "expectedSessionState": state,
+    }
+    return payload if metadata is None else {**payload, "metadata": metadata}
+
+
+def parse_request(payload: Any) -> HandshakeRequest:
+    """Return what a client asks for.
+
+    Raises:
+        MalformedHandshake: it is no request, or not of version 2.0.
+    """
+    fields = _control(payload, "HANDSHAKE_REQ")
+    version = _text(fields, "protocolVersion")
+    if version != VERSION:
+        raise MalformedHandshake(
+            f"expected protocol version {VERSION}, got {version}",
+            RefusalCode.PROTOCOL_VERSION_MISMATCH,
+        )
+    state = _object(fields, "expectedSessionState")
+    expected = ExpectedState(_count(state, "nextExpectedSeq"), _count(state, "nextSentSeq"))
+    return HandshakeRequest(_text(fields, "sessionId"), expected, fields.get("metadata"))
+
+
+def welcome_payload(session_id: str) -> dict[str, Any]:
+    """Return what accepts a connection for a session."""
+    return {"type": "HANDSHAKE_RESP", "status": {"ok": True, "sessionId": session_id}}
+
+
+def refusal_payload(code: str, reason: str) -> dict[str, Any]:
+    """Return what refuses a connection, which is closed after it."""
+    return {"type": "HANDSHAKE_RESP", "status": {"ok": False, "code": code, "reason": reason}}
+
+
+def parse_response(payload: Any) -> str | Refusal:
+    """Return the session id that a server accepts, or its refusal.
+
+    A code that is not known here is not an error: it counts as fatal.
+
+    Raises:
+        MalformedHandshake: it is no response.
+    """
+    status = _object(_control(payload, "HANDSHAKE_RESP"), "status")
+    if status.get("ok") is True:
+        return _text(status, "sessionId")
+    if status.get("ok") is False:
+        return Refusal(_text(status, "code"), _text(status, "reason"))
+    raise MalformedHandshake("ok of a handshake must be true or false")
+
+
+def rehandshake_request_payload() -> dict[str, Any]:
+    """Return what asks for new metadata."""
+    return {"type": "REHANDSHAKE_REQ"}
+
+
+def parse_rehandshake_request(payload: Any) -> None:
+    """Check that a server asks for new metadata.
+
+    Raises:
+        MalformedHandshake: it does not; a shipped client ignores that.
+    """
+    _control(payload, "REHANDSHAKE_REQ")
+
+
+def rehandshake_response_payload(metadata: Any) -> dict[str, Any]:
+    """Return new metadata; if it is ``None`` it is left out."""
+    payload = {"type": "REHANDSHAKE_RESP"}
+    return payload if metadata is None else {**payload, "metadata": metadata}
+
+
+def parse_rehandshake_response(payload: Any) -> Any:
+    """Return the new metadata of a client, not yet checked.
+
+    Raises:
+        MalformedHandshake: it is no response; a shipped server then destroys the session.
+    """
+    return _control(payload, "REHANDSHAKE_RESP").get("metadata")
+
+
+def _control(payload: Any, kind: str) -> Mapping[str, Any]:
+    if not isinstance(payload, Mapping) or payload.get("type") != kind:
+        raise MalformedHandshake(f"expected a payload of type {kind}")
+    return payload
+
+
+def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = fields.get(name)
+    if not isinstance(value, Mapping):
+        raise MalformedHandshake(f"{name} of a handshake must be an object")
+    return value
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise MalformedHandshake(f"{name} of a handshake must be a string")
+    return value
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int:
+    value = fields.get(name)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JavaScript has no other numbers
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNTER:
+        raise MalformedHandshake(f"{name} of a handshake must be a whole number from 0 to 2^53-1")
+    return value

@@ -1,0 +1,162 @@
+"""Carry messages of River as JSON text in UTF-8, as the TypeScript implementation's naive codec.
+
+Two values have no JSON of their own: bytes are ``{"$t": base64}`` and bigints ``{"$b": decimal}``.
+There is no escape, so any object that arrives with such a key is converted, whatever else it has,
+and one that would leave with such a key is refused. Both count as a level of nesting. Stricter than
+``JSON.parse`` and ``atob``: base64 is padded and holds no spaces, UTF-8 is valid and has no mark
+before it, numbers are finite. Integers are exact however long, where JavaScript would round.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from itertools import accumulate
+from json import JSONDecoder, JSONEncoder
+from json.encoder import encode_basestring
+from math import isinf
+from sys import get_int_max_str_digits
+from typing import Any
+
+from .codec import Codec, EncodeError
+from .envelope import Envelope, EnvelopeError
+from .values import MAX_DIGITS, Rules, big_text, level_below, parse_big, portable
+
+__all__ = ["JsonCodec", "codec_of"]
+
+# For counting levels: what opens one is 1, what closes one is -1, all else but quotes goes.
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+
+
+class JsonCodec(Codec):
+    """Turn messages into JSON and back; see ``Codec``.
+
+    Payloads hold ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, lists, tuples
+    and mappings with string keys. Half a surrogate pair is escaped, as by ``JSON.stringify``.
+    """
+
+    name = "json"
+
+    def pack(self, payload: Any) -> bytes:
+        """Return a payload as it stands in a message."""
+        try:
+            text = _encode(portable(payload, self.max_depth, _RULES))
+        except (ValueError, RecursionError) as error:
+            raise EncodeError(f"a payload has no JSON: {error}") from error
+        return self._bounded(text.encode("utf-8", "backslashreplace"))
+
+    def encode(self, envelope: Envelope, packed: bytes) -> bytes:
+        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        quote = encode_basestring
+        optional = ""
+        if envelope.service is not None:
+            optional = f',"serviceName":{quote(envelope.service)}'
+        if envelope.procedure is not None:
+            optional += f',"procedureName":{quote(envelope.procedure)}'
+        if envelope.tracing is not None:
+            parent, state = map(quote, envelope.tracing)
+            optional += f',"tracing":{{"traceparent":{parent},"tracestate":{state}}}'
+        head = (
+            f'{{"id":{quote(envelope.id)},"from":{quote(envelope.sender)}'
+            f',"to":{quote(envelope.receiver)},"seq":{envelope.seq},"ack":{envelope.ack}'
+            f',"streamId":{quote(envelope.stream_id)},"controlFlags":{envelope.flags}'
+            f'{optional},"payload":'
+        )
+        return self._bounded(b"".join((head.encode("utf-8", "backslashreplace"), packed, b"}")))
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is."""
+        data = self._admitted(data)
+        if data.count(b"[") + data.count(b"{") > self.max_depth + 1:
+            _check_depth(data, self.max_depth + 1)
+        try:
+            text = str(data, "utf-8")
+            bounded = 0 < get_int_max_str_digits() <= MAX_DIGITS
+            plain = bounded and "$" not in text and "\\u0024" not in text
+            fields = (_PLAIN if plain else _CAREFUL).decode(text)
+        except (ValueError, RecursionError) as error:
+            raise EnvelopeError(f"a message must be JSON: {error}") from error
+        return Envelope.from_fields(fields)
+
+
+def _check_depth(data: bytes, room: int) -> None:
+    """Refuse more levels than ``room``, before a parser that recurses sees them.
+
+    Strings are dropped first. Without their escapes every quote begins or ends one, and a pair of
+    quotes side by side changes nothing for the rest.
+    """
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _OTHERS)
+    steps = b"".join(marks.replace(b'""', b"").split(b'"')[::2])
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > room:
+        raise EnvelopeError("a message nests deeper than max_depth")
+
+
+def _replace(value: Any, room: int) -> dict[str, str]:
+    if isinstance(value, int):
+        level_below(room)
+        return {"$b": big_text(value)}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        level_below(room)
+        return {"$t": b2a_base64(bytes(value), newline=False).decode()}
+    raise EncodeError(f"JSON has no form for {type(value).__name__}")
+
+
+_RULES = Rules(frozenset({str, float, bool, type(None)}), frozenset({"$t", "$b"}), _replace)
+_encode = JSONEncoder(
+    ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")
+).encode
+
+
+def _convert(fields: dict[str, Any]) -> Any:
+    """Return the bytes or the bigint that an object stands for, or the object."""
+    if "$t" in fields:
+        text = fields["$t"]
+        try:
+            if type(text) is str:
+                return a2b_base64(text, strict_mode=True)
+        except ValueError as error:
+            raise EnvelopeError(f"$t must be padded base64: {error}") from error
+        raise EnvelopeError("$t must be padded base64, in a string")
+    return parse_big(fields["$b"]) if "$b" in fields else fields
+
+
+def _whole(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if isinf(number):
+        raise ValueError("a number beyond what 64 bits hold")
+    return number
+
+
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
+# Calling Python for each object and number is slow, and most messages need it for floats alone.
+_PLAIN = JSONDecoder(parse_float=_finite, parse_constant=_constant)
+_CAREFUL = JSONDecoder(
+    object_hook=_convert, parse_int=_whole, parse_float=_finite, parse_constant=_constant
+)
+
+
+def codec_of(codec: str | Codec) -> Codec:
+    """Return the codec named ``"json"`` or ``"msgpack"``, with its default limits, or ``codec``.
+
+    Raises:
+        ValueError: there is none of that name.
+        ImportError: msgpack is asked for, and not installed.
+    """
+    if isinstance(codec, Codec):
+        return codec
+    if codec == JsonCodec.name:
+        return JsonCodec()
+    if codec == "msgpack":
+        from .msgpack_codec import MsgpackCodec  # needs a package that JSON does not
+
+        return MsgpackCodec()
+    raise ValueError(f"the codecs are 'json' and 'msgpack', not {codec!r}")

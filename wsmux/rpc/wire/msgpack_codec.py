@@ -1,0 +1,162 @@
+"""Carry messages of River as msgpack, as the TypeScript implementation's binary codec.
+
+Bytes are bin, strings str. A bigint is an extension of type 0 whose body is msgpack again: an
+integer within 2^53-1, else decimal text. A ``datetime`` with a time zone is a timestamp, type -1,
+exact to the microsecond; other types are refused. NaN and infinities may stand in payloads: they
+are ordinary floats here, and the TypeScript implementation carries them. Integers of every width
+are read exactly.
+
+Keys are treated as JavaScript treats them: within a payload a whole number within 2^53-1 becomes
+its decimal text, and every other key that is no string is refused. The keys of the message itself
+must be strings. Strings must be valid UTF-8, where TypeScript would put U+FFFD. ``__proto__`` is
+not sent as a key, because the TypeScript implementation destroys the session over it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from ...runtime.hints import how_to_install
+
+try:
+    from msgpack import ExtType, Unpacker, packb, unpackb
+    from msgpack.exceptions import StackError, UnpackException
+except ImportError as error:
+    raise ImportError(f"wsmux.rpc needs msgpack: {how_to_install('rpc')}") from error
+
+from .codec import Codec, EncodeError
+from .envelope import Envelope, EnvelopeError
+from .values import MAX_SAFE, MIN_SAFE, BigInt, Rules, big_text, parse_big, portable
+
+__all__ = ["MsgpackCodec"]
+
+BIGINT = 0
+
+# The heads of arrays with two and four bytes of length.
+_ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
+
+_PAYLOAD = packb("payload")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class MsgpackCodec(Codec):
+    """Turn messages into msgpack and back; see ``Codec``.
+
+    Payloads hold ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, datetimes
+    with a time zone, lists, tuples and mappings with string keys.
+    """
+
+    name = "msgpack"
+
+    def pack(self, payload: Any) -> bytes:
+        """Return a payload as it stands in a message."""
+        try:
+            packed = packb(portable(payload, self.max_depth, _RULES), datetime=True)
+        except (ValueError, OverflowError, RecursionError) as error:
+            raise EncodeError(f"a payload has no msgpack: {error}") from error
+        return self._bounded(packed)
+
+    def encode(self, envelope: Envelope, packed: bytes) -> bytes:
+        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        try:
+            head = packb(envelope.head())
+        except ValueError as error:
+            raise EncodeError(f"a message has no msgpack: {error}") from error
+        # Its first byte is that of a map with up to 15 fields; the payload makes one more.
+        return self._bounded(b"".join((bytes((head[0] + 1,)), head[1:], _PAYLOAD, packed)))
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is."""
+        data = self._admitted(data)
+        try:
+            fields = _unpack(data)
+        except StackError as error:
+            raise EnvelopeError("a message nests deeper than max_depth") from error
+        except (ValueError, OverflowError, UnpackException) as error:
+            detail = str(error) or type(error).__name__
+            raise EnvelopeError(f"a message must be msgpack: {detail}") from error
+        if type(fields) is dict:
+            if bytes in map(type, fields):
+                raise EnvelopeError("a key of a message must be a string")
+            _check_payload(fields.get("payload"), self.max_depth)
+        return Envelope.from_fields(fields)
+
+
+def _replace(value: Any, room: int) -> Any:
+    if isinstance(value, int):
+        small = MIN_SAFE <= value <= MAX_SAFE
+        return ExtType(BIGINT, packb(int(value) if small else big_text(value)))
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise EncodeError("a datetime without a time zone cannot be sent")
+        return _EPOCH + (value - _EPOCH)  # no subclass, which msgpack would refuse
+    raise EncodeError(f"msgpack has no form for {type(value).__name__}")
+
+
+_RULES = Rules(frozenset({str, float, bool, type(None), bytes}), frozenset({"__proto__"}), _replace)
+
+
+def _unpack(data: bytes) -> Any:
+    """Return what ``data`` holds; keys are strings or bytes, or numbers made strings."""
+    if _ARRAY_16 in data or _ARRAY_32 in data:
+        # msgpack before 1.2 makes a list as long as it is said to be. Nested heads of a few bytes
+        # would take terabytes, so see first that all they announce is there.
+        whole = Unpacker(max_buffer_size=len(data))
+        whole.feed(data)
+        whole.skip()
+    try:
+        return unpackb(data, ext_hook=_extension, timestamp=3, strict_map_key=True)
+    except ValueError as error:
+        if "allowed for map key" not in str(error):
+            raise
+    renamed: list[dict[str, Any]] = []
+
+    def named(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+        """Make an object of its fields, in which numbers are never keys themselves."""
+        found = {_name(key): value for key, value in pairs}
+        if not all(type(key) is str for key, _ in pairs):
+            renamed.append(found)
+        return found
+
+    fields = unpackb(
+        data, ext_hook=_extension, timestamp=3, strict_map_key=False, object_pairs_hook=named
+    )
+    if any(found is fields for found in renamed):
+        raise EnvelopeError("a key of a message must be a string")
+    return fields
+
+
+def _name(key: Any) -> str:
+    if type(key) is int and MIN_SAFE <= key <= MAX_SAFE:
+        return str(key)
+    if type(key) is not str:
+        raise EnvelopeError("a key of an object must be a string, or a whole number within 2^53-1")
+    return key
+
+
+def _extension(code: int, body: bytes) -> BigInt:
+    if code != BIGINT:
+        raise EnvelopeError(f"extension type {code} is not known")
+    value = unpackb(body, max_array_len=0, max_map_len=0)
+    return BigInt(value) if type(value) is int else parse_big(value)
+
+
+def _check_payload(payload: Any, room: int) -> None:
+    """Refuse more levels than ``room``, and keys that are bytes."""
+    level = [payload] if type(payload) is dict or type(payload) is list else []
+    while level:
+        if not room:
+            raise EnvelopeError("a payload nests deeper than max_depth")
+        room -= 1
+        inner: list[Any] = []
+        for value in level:
+            if type(value) is dict:
+                if bytes in map(type, value):
+                    raise EnvelopeError("a key of an object must be a string, not bytes")
+                inner.extend(value.values())
+            else:
+                inner.extend(value)
+        level = [value for value in inner if type(value) is dict or type(value) is list]

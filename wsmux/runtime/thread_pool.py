@@ -1,0 +1,244 @@
+"""Run handlers in a bounded set of threads that are reused.
+
+Waking a thread costs more than a small handler does, and threads that all compute only hinder each
+other. So an action wakes a worker if none was waiting before it, and that worker goes on with what
+has come meanwhile. While something is left, a watcher looks every ``TICK`` whether more workers
+would help: nobody has taken anything, or the process hardly computes, so that the handlers wait
+for something. Then it brings in one more, next time two, then four and so on.
+
+``Ordered`` runs actions that belong together one after the other, in the threads of a pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+
+from .deadline import Deadline
+from .logs import logger
+from .parking import Bell, Waiter, wake
+from .threads import daemon_thread
+
+__all__ = ["Ordered", "Workers"]
+
+# Seconds that an idle thread waits for more to do.
+IDLE = 10.0
+
+# Seconds between two looks at what is left: what a burst of handlers that wait may lose at first.
+TICK = 0.001
+
+# The part of a processor from which on the process counts as computing.
+COMPUTING = 0.5
+
+# Seconds after which an action is worth another worker in any case.
+PATIENCE = 0.02
+
+_log = logger("wsmux")
+
+
+class Workers:
+    """Run actions in at most ``limit`` daemon threads; further ones wait in a queue.
+
+    The caller bounds what waits.
+    """
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._lock = threading.Lock()
+        self._left: deque[tuple[float, Callable[[], None]]] = deque()  # since when, and what
+        self._taken = 0  # actions ever taken
+        self._parked: list[Waiter] = []
+        self._coming = 0  # workers that were called and have not looked yet
+        self._count = 0
+        self._watcher = Waiter()
+        self._watched = False  # there is a watcher
+        self._resting = False  # it has nothing to watch
+        self._closed = False
+        self._gone = threading.Condition(self._lock)  # a worker has ended
+        self._here = threading.local()  # tells workers from other threads
+
+    def submit(self, action: Callable[[], None]) -> None:
+        """Have an action run; never blocks."""
+        wakes: list[Bell] = []
+        self.add(action, wakes)
+        wake(wakes)
+
+    def add(self, action: Callable[[], None], wakes: list[Bell]) -> None:
+        """Have an action run when ``wakes`` are woken, which may be after adding many."""
+        workers = watchers = 0
+        with self._lock:
+            self._left.append((time.monotonic(), action))
+            if len(self._left) == 1:
+                if not self._coming:
+                    workers = self._call_locked(1, wakes)
+            elif not self._watched:
+                self._watched, watchers = True, 1
+            elif self._resting:
+                self._resting = False
+                self._watcher.collect(wakes)
+        self._start(workers, watchers)
+
+    def close(self) -> None:
+        """End each thread as soon as it has nothing to do; what is submitted later is still run."""
+        wakes: list[Bell] = []
+        with self._lock:
+            self._closed = True
+            self._call_locked(len(self._parked), wakes)
+            self._resting = False
+            self._watcher.collect(wakes)
+        wake(wakes)
+
+    def join(self, deadline: Deadline) -> None:
+        """Wait, once it is closed, until every worker but the calling one has ended."""
+        with self._lock:
+            while self._count > self._is_own() and not deadline.expired():
+                self._gone.wait(deadline.remaining())
+
+    def _is_own(self) -> bool:
+        return getattr(self._here, "works", False)
+
+    def _call_locked(self, count: int, wakes: list[Bell]) -> int:
+        """Call workers, those first who worked last; return how many threads are to be started."""
+        woken = min(count, len(self._parked))
+        for _ in range(woken):
+            self._parked.pop().collect(wakes)
+        started = min(count - woken, self._limit - self._count)
+        self._count += started
+        self._coming += woken + started
+        return started
+
+    def _start(self, workers: int, watchers: int = 0) -> None:
+        try:
+            for _ in range(workers):
+                name = f"{self._name}-worker-{self._count}"
+                daemon_thread(target=self._work, name=name).start()
+                workers -= 1
+            for _ in range(watchers):
+                name = f"{self._name}-watcher"
+                daemon_thread(target=self._watch, name=name).start()
+                watchers -= 1
+        except RuntimeError:
+            _log.exception("no thread for %s; calls wait for the running ones", self._name)
+            with self._lock:
+                self._count -= workers
+                self._coming -= workers
+                self._watched = self._watched and not watchers
+
+    def _work(self) -> None:
+        self._here.works = True
+        waiter = Waiter()
+        with self._lock:
+            self._coming -= 1
+        while (action := self._take(waiter)) is not None:
+            try:
+                action()
+            except Exception:
+                _log.exception("an action of %s failed", self._name)
+            except BaseException:  # such as SystemExit, which ends this thread
+                wakes: list[Bell] = []
+                with self._lock:
+                    self._count -= 1
+                    self._gone.notify_all()
+                    workers = self._call_locked(1, wakes) if self._left else 0
+                wake(wakes)
+                self._start(workers)
+                raise
+            del action  # what has run is not kept by a thread that waits for more
+
+    def _take(self, waiter: Waiter) -> Callable[[], None] | None:
+        """Return what is next, waiting for it; ``None`` when the thread is to end."""
+        with self._lock:
+            deadline: Deadline | None = None
+            while not self._left:
+                deadline = deadline or Deadline(IDLE)
+                if self._closed or deadline.expired():
+                    self._count -= 1
+                    self._gone.notify_all()
+                    return None
+                self._parked.append(waiter)
+                waiter.wait(self._lock, deadline)
+                if waiter in self._parked:  # nobody has called
+                    self._parked.remove(waiter)
+                else:
+                    self._coming -= 1
+            self._taken += 1
+            return self._left.popleft()[1]
+
+    # The watcher
+
+    def _watch(self) -> None:
+        wakes: list[Bell] = []
+        while self._rest():
+            more = 1
+            while True:
+                with self._lock:
+                    taken, computed = self._taken, time.process_time()
+                    began = time.monotonic()
+                    can_help = self._parked or self._count < self._limit
+                    self._watcher.wait(self._lock, Deadline(TICK if can_help else PATIENCE))
+                    if not self._left:
+                        break
+                    now = time.monotonic()
+                    computes = time.process_time() - computed > COMPUTING * (now - began)
+                    late = now - self._left[0][0] > PATIENCE
+                    helps = self._taken == taken or not computes or late
+                    more = min(more, len(self._left)) if helps else 0
+                    workers = self._call_locked(more, wakes)
+                    more = 2 * more or 1
+                wake(wakes)
+                self._start(workers)
+
+    def _rest(self) -> bool:
+        """Wait until something is left; false when the thread is to end."""
+        with self._lock:
+            deadline = Deadline(IDLE)
+            self._resting = not self._left
+            while self._resting and not self._closed and not deadline.expired():
+                self._watcher.wait(self._lock, deadline)
+            self._watched = bool(self._left)
+            self._resting = False
+            return self._watched
+
+
+Action = Callable[[], None]
+
+
+class Ordered:
+    """Keep the order of the actions of each key; those of different keys run at once.
+
+    The caller bounds what waits.
+    """
+
+    def __init__(self, pool: Workers) -> None:
+        self._pool = pool
+        self._lock = threading.Lock()
+        self._left: dict[Hashable, deque[Action]] = {}
+
+    def submit(self, key: Hashable, action: Action) -> None:
+        """Have an action run behind those of its key; never blocks."""
+        with self._lock:
+            left = self._left.get(key)
+            if left is not None:
+                left.append(action)
+                return
+            self._left[key] = deque([action])
+        self._pool.submit(lambda: self._run(key))
+
+    def _run(self, key: Hashable) -> None:
+        """Run the first one, and come back for the next in turn with everybody else."""
+        with self._lock:
+            action = self._left[key][0]
+        try:
+            action()
+        finally:
+            with self._lock:
+                left = self._left[key]
+                left.popleft()
+                more = bool(left)
+                if not more:
+                    del self._left[key]
+            if more:
+                self._pool.submit(lambda: self._run(key))

@@ -1,0 +1,143 @@
+"""Turn record batches into rows, results into columns, and batches into bytes and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .values import plain
+
+__all__ = ["Misfit", "column_of", "from_ipc", "json_text", "rows_of", "slices", "to_ipc"]
+
+
+class Misfit(ValueError):
+    """Report a value that does not fit the type of its column."""
+
+
+def rows_of(batch: Any, names: tuple[str, ...], make_plain: Callable[[Any], Any]) -> list[Any]:
+    """Return what is sent for each row: its value, or an object if there are several columns."""
+    columns = [_values(batch.column(name), make_plain) for name in names]
+    if len(columns) == 1:
+        return columns[0]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: Any, make_plain: Callable[[Any], Any]) -> list[Any]:
+    import pyarrow.types as kinds
+
+    values: list[Any] = column.to_pylist()
+    kind = column.type
+    as_they_are = (
+        kinds.is_string(kind)
+        or kinds.is_integer(kind)
+        or kinds.is_floating(kind)
+        or kinds.is_boolean(kind)
+        or kinds.is_binary(kind)
+        or kinds.is_large_string(kind)
+        or kinds.is_large_binary(kind)
+    )
+    return values if as_they_are else [make_plain(value) for value in values]
+
+
+def json_text(value: Any) -> str | None:
+    """Return a result as text: a string as it is, anything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def column_of(values: list[Any], kind: Any, misfit: Callable[[int, Misfit], None]) -> Any:
+    """Return values as an array of a type.
+
+    Args:
+        values: the results of rows.
+        kind: the type.
+        misfit: told of each place whose value does not fit; it becomes null.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        fitting = []
+        for place, value in enumerate(values):
+            try:
+                fitting.append(_fitting(value, kind))
+            except Misfit as error:
+                misfit(place, error)
+                fitting.append(None)
+        return pa.array(fitting, kind)
+
+
+def _fitting(value: Any, kind: Any) -> Any:
+    """Return a value that fits a type, read from text where the type has no form on the wire."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    failures = (pa.ArrowException, TypeError, ValueError, OverflowError)
+    if value is None:
+        return None
+    try:
+        pa.scalar(value, kind)
+        return value
+    except failures as error:
+        readable = kinds.is_temporal(kind) or kinds.is_decimal(kind)
+        if readable and isinstance(value, str | int | float):
+            try:
+                return pa.scalar(str(value)).cast(kind).as_py()
+            except failures:
+                pass
+        shown = repr(value)
+        shown = shown if len(shown) <= 100 else f"{shown[:90]}..."
+        raise Misfit(f"{shown} does not fit {kind}") from error
+
+
+def to_ipc(batches: Any) -> bytes:
+    """Return a record batch, a table or several batches as one Arrow IPC stream."""
+    import pyarrow as pa
+
+    if isinstance(batches, pa.RecordBatch):
+        batches = [batches]
+    elif isinstance(batches, pa.Table):
+        batches = batches.to_batches() or [pa.RecordBatch.from_pylist([], schema=batches.schema)]
+    listed = list(batches)
+    if not listed:
+        raise ValueError("no record batch tells of a schema")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, listed[0].schema) as writer:
+        for batch in listed:
+            writer.write_batch(batch)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def from_ipc(data: Any) -> list[Any]:
+    """Return the record batches of an Arrow IPC stream, their values checked.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import pyarrow as pa
+
+    if not isinstance(data, bytes):
+        raise ValueError(f"an Arrow IPC stream must be bytes, not {type(data).__name__}")
+    try:
+        with pa.ipc.open_stream(data) as reader:
+            batches = list(reader)
+        for batch in batches:
+            batch.validate(full=True)
+    except pa.ArrowException as error:
+        raise ValueError(f"no Arrow IPC stream: {error}") from error
+    return batches
+
+
+def slices(batch: Any, most_bytes: int) -> Iterator[Any]:
+    """Yield a record batch in pieces of about so many bytes at most."""
+    size = batch.nbytes
+    if size <= most_bytes or batch.num_rows <= 1:
+        yield batch
+        return
+    rows = max(1, batch.num_rows * most_bytes // size)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)

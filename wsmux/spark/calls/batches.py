@@ -1,0 +1,322 @@
+"""Let one message carry many rows: the form of it, and procedures that take it.
+
+A message of many rows is ``{"$rows": [...]}``, with ``"$keys": [...]`` beside if rows have keys.
+The answer is ``{"$values": [...]}``: a value for each row, in order, null for those that failed.
+Their errors stand beside: ``"$errors": [[row, code, message, extra], ...]``, counted from 0;
+without any, the field may be missing. So a row costs no more than its value, and any River server
+can take part: in TypeScript such a procedure is a loop.
+
+A key names a row for good: what is done twice under the same key is meant to be done once. Calls
+that are repeated after a fault come with the same keys, and ``Deduplicator`` answers them with what
+came of the first, as long as it remembers. A request of an upload whose rows have keys is
+``{"$row": row, "$key": key}``.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ...rpc import Context, Err, RiverError
+from ...runtime.logs import logger
+
+__all__ = [
+    "Answers",
+    "Deduplicator",
+    "NotAnswers",
+    "arrow_batches",
+    "batched",
+    "keyed_row",
+    "read_answers",
+    "rows_message",
+]
+
+ROWS, KEYS, VALUES, ERRORS = "$rows", "$keys", "$values", "$errors"
+ROW, KEY = "$row", "$key"
+
+# As River calls what a handler did not declare, and what its caller is told of it.
+UNCAUGHT_ERROR, FAILED = "UNCAUGHT_ERROR", "the handler failed"
+
+# What a deduplicator remembers, by default: a million rows of a few hundred bytes are as much
+# memory as a server can spare, and no job retries for longer than an hour.
+REMEMBERED, SECONDS = 1_000_000, 3600.0
+
+_log = logger("wsmux.spark")
+
+Value = TypeVar("Value")
+Handler = Callable[[Context, Any], Any]
+
+
+# The client's side
+
+
+def rows_message(rows: Sequence[Any], keys: Sequence[Any] | None = None) -> dict[str, Any]:
+    """Return the message that carries rows."""
+    return {ROWS: rows} if keys is None else {ROWS: rows, KEYS: keys}
+
+
+def keyed_row(row: Any, key: Any) -> dict[str, Any]:
+    """Return the request of an upload that carries a row with its key."""
+    return {ROW: row, KEY: key}
+
+
+class Answers(NamedTuple):
+    """Be what came of the rows of a message, in their order."""
+
+    values: list[Any]
+    errors: dict[int, RiverError]
+
+
+class NotAnswers(ValueError):
+    """Report an answer that does not tell what came of each row."""
+
+
+def read_answers(answer: Any, count: int) -> Answers:
+    """Return what an answer says of ``count`` rows.
+
+    Raises:
+        NotAnswers: it is none, or of another number of rows.
+    """
+    if not isinstance(answer, Mapping) or not isinstance(answer.get(VALUES), list):
+        raise NotAnswers(f"the answer to a message of rows must be an object with {VALUES}")
+    values = answer[VALUES]
+    if len(values) != count:
+        raise NotAnswers(f"{count} rows were answered with {len(values)} values")
+    listed = answer.get(ERRORS) or []
+    try:
+        errors = {int(row): RiverError(code, text, *more[:1]) for row, code, text, *more in listed}
+    except (TypeError, ValueError) as error:
+        raise NotAnswers(f"{ERRORS} must list rows, codes and messages") from error
+    if not all(0 <= row < count and isinstance(e.code, str) for row, e in errors.items()):
+        raise NotAnswers(f"{ERRORS} names a row that was not sent, or a code that is no string")
+    return Answers(values, errors)
+
+
+# The server's side
+
+
+def batched(
+    handler: Handler | None = None,
+    *,
+    whole: bool = False,
+    deduplicator: Deduplicator | None = None,
+) -> Any:
+    """Make a procedure that takes many rows of a function that takes one: ``handler(ctx, row)``.
+
+    Put it below the decorator of the service. An error that a row raises is that row's: a
+    ``RiverError`` as it is, declared or not, anything else as UNCAUGHT_ERROR. The rows of a message
+    are handled one after another, messages at once. Who calls with anything but a message of rows
+    has called for that one row, and is answered as ever.
+
+    Args:
+        handler: the function.
+        whole: it takes a list of rows and returns as many results, ``rpc.Err`` for those that
+            failed.
+        deduplicator: answers for rows whose keys it knows; not with ``whole``.
+
+    >>> from wsmux.rpc import Service
+    >>> geo = Service("geo", state={"10.0.0.1": "office"})
+    >>> @geo.rpc()
+    ... @batched
+    ... def lookup(ctx, ip):
+    ...     return ctx.state[ip]
+    """
+    if whole and deduplicator is not None:
+        raise ValueError("a function of whole batches cannot be left out for some of its rows")
+    if handler is None:
+        return functools.partial(batched, whole=whole, deduplicator=deduplicator)
+    handle = handler
+
+    @functools.wraps(handle)
+    def answer(ctx: Context, init: Any) -> Any:
+        rows = init.get(ROWS) if isinstance(init, Mapping) else None
+        if not isinstance(rows, list):
+            return _alone(handle, ctx, init) if whole else handle(ctx, init)
+        if whole:
+            return _answer(_checked(handle(ctx, rows), len(rows)))
+        keys = init.get(KEYS)
+        if deduplicator is None or not isinstance(keys, list) or len(keys) != len(rows):
+            return _answer(_results(handle, ctx, rows))
+        return _answer(_results(deduplicator.wrap(handle), ctx, list(zip(keys, rows, strict=True))))
+
+    return answer
+
+
+def _results(handle: Handler, ctx: Context, rows: list[Any]) -> list[Any]:
+    """Return what a function makes of each row, errors as ``Err``."""
+    results: list[Any] = []
+    over = ctx.ended.is_set
+    for row in rows:
+        if over():
+            break  # nobody waits for it
+        try:
+            results.append(handle(ctx, row))
+        except RiverError as error:
+            results.append(Err(error))
+        except Exception:
+            _log.exception("a row of %s.%s failed", ctx.service, ctx.procedure)
+            results.append(Err(RiverError(UNCAUGHT_ERROR, FAILED)))
+    return results
+
+
+def _checked(results: Iterable[Any], count: int) -> list[Any]:
+    listed = list(results)
+    if len(listed) != count:
+        raise ValueError(f"{count} rows were answered with {len(listed)} results")
+    return listed
+
+
+def _alone(handle: Handler, ctx: Context, row: Any) -> Any:
+    (result,) = _checked(handle(ctx, [row]), 1)
+    if type(result) is Err:
+        raise result.error
+    return result
+
+
+def _answer(results: list[Any]) -> dict[str, Any]:
+    if Err not in map(type, results):
+        return {VALUES: results}
+    errors = []
+    for place, result in enumerate(results):
+        if type(result) is Err:
+            error = result.error
+            more = [] if error.extra is None else [error.extra]
+            errors.append([place, error.code, error.message, *more])
+            results[place] = None
+    return {VALUES: results, ERRORS: errors}
+
+
+class Deduplicator:
+    """Remember what came of keys, so that what comes again is not done again.
+
+    A row that fails is not remembered. Who comes with a key that is being worked on waits for that.
+    Everything is kept in memory: another process, or this one started anew, knows nothing of it.
+
+    Args:
+        keys: how many to remember; the oldest go first.
+        seconds: how long.
+        now: tells the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        keys: int = REMEMBERED,
+        seconds: float = SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = keys
+        self._seconds = seconds
+        self._now = now
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._running: dict[Hashable, threading.Event | None] = {}
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._known)
+
+    def wrap(self, handle: Handler) -> Handler:
+        """Return a function of a key and a row, ``handle(ctx, (key, row))``."""
+
+        def once(ctx: Context, keyed: tuple[Any, Any]) -> Any:
+            key, row = keyed
+            return self.once(key, lambda: handle(ctx, row))
+
+        return once
+
+    def once(self, key: Any, action: Callable[[], Value]) -> Value:
+        """Return what came of ``action`` under this key, now or before; ``None`` is no key.
+
+        Raises:
+            Exception: what ``action`` raises; nothing is remembered of it.
+            RiverError: BAD_KEY, for a key that is neither a string, a number nor bytes.
+        """
+        if key is None:
+            return action()
+        if not isinstance(key, str | int | float | bytes):
+            raise RiverError("BAD_KEY", "a key must be a string, a number or bytes")
+        while (found := self._begin(key)) is not None:
+            running, value = found
+            if running is None:
+                known: Value = value
+                return known
+            running.wait()
+        try:
+            made = action()
+        except BaseException:
+            self._end(key)
+            raise
+        self._end(key, (self._now(), made))
+        return made
+
+    def fresh(self, requests: Iterable[Any]) -> Iterator[Any]:
+        """Yield the rows of an upload with keys that were not taken before.
+
+        A row counts as taken when the next one is asked for.
+        """
+        for request in requests:
+            keyed = isinstance(request, Mapping) and KEY in request
+            key, row = (request[KEY], request.get(ROW)) if keyed else (None, request)
+            if key is None:
+                yield row
+                continue
+            while (found := self._begin(key)) is not None and found[0] is not None:
+                found[0].wait()  # it may fail
+            if found is None:
+                try:
+                    yield row
+                except BaseException:
+                    self._end(key)
+                    raise
+                self._end(key, (self._now(), None))
+
+    def _begin(self, key: Hashable) -> tuple[threading.Event | None, Any] | None:
+        """Return who is at work on a key, or what came of it; ``None`` makes it the caller's."""
+        with self._lock:
+            self._forget_locked()
+            if key in self._known:
+                return None, self._known[key][1]
+            if key not in self._running:
+                self._running[key] = None
+                return None
+            running = self._running[key]
+            if running is None:
+                running = self._running[key] = threading.Event()
+            return running, None
+
+    def _end(self, key: Hashable, known: tuple[float, Any] | None = None) -> None:
+        with self._lock:
+            waiting = self._running.pop(key)
+            if known is not None:
+                self._known[key] = known
+                self._forget_locked()
+        if waiting is not None:
+            waiting.set()
+
+    def _forget_locked(self) -> None:
+        oldest = self._now() - self._seconds
+        while self._known:
+            key = next(iter(self._known))
+            if len(self._known) <= self._most and self._known[key][0] > oldest:
+                return
+            del self._known[key]
+
+
+def arrow_batches(handler: Handler) -> Handler:
+    """Make a procedure for ``.arrow()`` of ``handler(ctx, batch)``.
+
+    It takes a ``pyarrow.RecordBatch`` and returns one, or a table, or several batches.
+    """
+
+    @functools.wraps(handler)
+    def answer(ctx: Context, init: Any) -> bytes:
+        from .arrow import from_ipc, to_ipc
+
+        (batch,) = from_ipc(init)
+        return to_ipc(handler(ctx, batch))
+
+    return answer

@@ -1,0 +1,161 @@
+"""Be the function that ``mapInArrow`` runs: a column of results more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...rpc import RiverError
+from ..ddl import Ddl
+from .arrow import Misfit, column_of, json_text, rows_of
+from .batches import rows_message
+from .pipeline import Plan
+from .task_calls import Asking, Target
+from .values import plainer
+
+__all__ = ["ColumnCalls"]
+
+WRONG_TYPE = "WRONG_TYPE"
+
+TEXT = Ddl("string")
+
+
+class _Held:
+    """Be a batch whose rows are being asked about; ``first`` is its first row's number."""
+
+    def __init__(self, batch: Any, first: int) -> None:
+        self.batch = batch
+        self.first = first
+        self.left = batch.num_rows
+        self.values: list[Any] = [None] * batch.num_rows
+        self.errors: dict[int, RiverError] = {}
+
+
+class _Part(NamedTuple):
+    """Be the rows of one message."""
+
+    held: _Held
+    start: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCalls:
+    """Be what ``Procedure.columns`` returns; see there."""
+
+    target: Target
+    plan: Plan
+    timeout: float
+    batch_rows: int
+    columns: tuple[str, ...]
+    into: str
+    into_type: Ddl | None
+    error_col: str | None
+    key: str | None
+
+    def on(self, df: Any) -> Any:
+        """Return a DataFrame with the column; ``df.transform(call.on)`` is the same."""
+        return df.mapInArrow(self, self.schema(df.schema))
+
+    def schema(self, schema: Any) -> Any:
+        """Return the schema of the result, given that of the DataFrame (``StructType``).
+
+        Raises:
+            ValueError: a column is missing, or is there already.
+        """
+        from pyspark.sql.pandas.types import from_arrow_type
+        from pyspark.sql.types import StructField, StructType
+
+        self._check(schema.names)
+        added = [(self.into, self.into_type or TEXT)]
+        added += [] if self.error_col is None else [(self.error_col, TEXT)]
+        return StructType(
+            [
+                *schema.fields,
+                *(StructField(name, from_arrow_type(kind.arrow())) for name, kind in added),
+            ]
+        )
+
+    def __call__(self, batches: Iterable[Any]) -> Generator[Any]:
+        """Yield each record batch with the results of its rows."""
+        asking = Asking(self.target, self.plan, self.timeout)
+        many = self.batch_rows > 1 or self.key is not None
+        held: deque[_Held] = deque()  # not given out, in order
+        with closing(asking.ask(self._messages(batches, held, many))) as outcomes:
+            for part, value, error in outcomes:
+                values, errors = asking.answers(value, error, part.rows, many)
+                part.held.values[part.start : part.start + part.rows] = values
+                part.held.errors.update({part.start + row: errors[row] for row in errors})
+                part.held.left -= part.rows
+                yield from self._whole(held, asking)
+        yield from self._whole(held, asking)
+
+    def _messages(
+        self, batches: Iterable[Any], held: deque[_Held], many: bool
+    ) -> Iterator[tuple[_Part, Any]]:
+        make_plain = plainer(self.target.recipe.codec)
+        first = 0
+        for batch in batches:
+            names = tuple(batch.schema.names)
+            if not first:
+                self._check(names)
+            rows = rows_of(batch, self.columns or names, make_plain)
+            keys = None if self.key is None else rows_of(batch, (self.key,), make_plain)
+            here = _Held(batch, first)
+            first += batch.num_rows
+            held.append(here)
+            for start in range(0, len(rows), self.batch_rows):
+                some = rows[start : start + self.batch_rows]
+                part = _Part(here, start, len(some))
+                some_keys = None if keys is None else keys[start : start + self.batch_rows]
+                yield part, rows_message(some, some_keys) if many else some[0]
+
+    def _whole(self, held: deque[_Held], asking: Asking) -> Iterator[Any]:
+        """Yield what is complete: from the front, or wherever it is."""
+        if self.plan.ordered:
+            while held and not held[0].left:
+                yield self._finished(held.popleft(), asking)
+            return
+        for each in [each for each in held if not each.left]:
+            held.remove(each)
+            yield self._finished(each, asking)
+
+    def _finished(self, held: _Held, asking: Asking) -> Any:
+        import pyarrow as pa
+
+        values, kind = held.values, self.into_type
+        if kind is None:
+            kind, values = TEXT, [json_text(value) for value in values]
+
+        def misfit(row: int, error: Misfit) -> None:
+            held.errors[row] = RiverError(WRONG_TYPE, f"the result {error}")
+
+        column = column_of(values, kind.arrow(), misfit)
+        fields = [pa.field(self.into, column.type)]
+        columns = [column]
+        if self.error_col is not None:
+            texts = [None] * len(values) if not held.errors else self._texts(held)
+            fields.append(pa.field(self.error_col, pa.string()))
+            columns.append(pa.array(texts, pa.string()))
+        elif held.errors:
+            row = min(held.errors)
+            raise asking.error(held.errors[row], row=held.first + row)
+        schema = pa.schema([*held.batch.schema, *fields], held.batch.schema.metadata)
+        return pa.RecordBatch.from_arrays([*held.batch.columns, *columns], schema=schema)
+
+    def _texts(self, held: _Held) -> list[str | None]:
+        errors = held.errors
+        rows = range(len(held.values))
+        return [f"[{errors[r].code}] {errors[r].message}" if r in errors else None for r in rows]
+
+    def _check(self, names: Iterable[str]) -> None:
+        known = set(names)
+        for name in (*self.columns, *(() if self.key is None else (self.key,))):
+            if name not in known:
+                raise ValueError(f"there is no column {name!r}; there are {', '.join(names)}")
+        for name in (self.into, self.error_col):
+            if name in known:
+                raise ValueError(f"there is a column {name!r} already")

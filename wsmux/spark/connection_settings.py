@@ -1,0 +1,445 @@
+"""Describe connections on the driver, and make them where a task runs.
+
+A ``Recipe`` holds the arguments of ``connection`` and nothing else: it pickles, and does nothing
+until something is asked of it. The process that asks gets a ``Link``, which all its later tasks
+use too: Spark reuses its worker processes, so that a cluster holds one socket for each of them,
+not one for each task. Two conversations have a socket each, made when first used: River calls by
+``client()``, streams by ``streams()`` and ``open_stream()``.
+
+A forked child starts without links. Nothing is closed at the end of a process: Spark ends its
+workers without asking them, and the server sees the end of the connection.
+
+A process that only plans, such as those in which Spark asks a data source for its schema, should
+hold nothing on: ``with recipe.once() as link`` closes what it has made.
+
+A ``Link`` makes each connection when it is first asked for, in one thread while the others wait.
+Everything may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from ..client import connect as connect_mux
+from ..config import Config
+from ..exceptions import HandshakeError, WsmuxError
+from ..handshake.headers import header_lines
+from ..mux.connection import Connection
+from ..mux.stream import Stream
+from ..rpc import Client, Options
+from ..rpc import connect as connect_rpc
+from ..runtime import fork
+from ..runtime.hints import check_characters, wrong_url
+from .errors import SparkError, hide, place, shown_url
+
+__all__ = ["Link", "Recipe", "connection"]
+
+# Bytes of the line with which a stream begins, each way.
+MAX_LINE = 64 * 1024
+
+# HTTP's words for credentials that will not do; asking again is no use.
+UNWELCOME = frozenset({401, 403})
+
+NO_CONNECTION, TIMEOUT, UNAUTHORIZED = "NO_CONNECTION", "TIMEOUT", "UNAUTHORIZED"
+
+T = TypeVar("T")
+
+
+class Link:
+    """Be what a process holds of a recipe.
+
+    Attributes:
+        recipe: what it was made of.
+    """
+
+    def __init__(self, recipe: Recipe, pause: Callable[[float], object] = time.sleep) -> None:
+        self.recipe = recipe
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._client: Client | None = None
+        self._streams: Connection | None = None
+        self._refused = False
+        self._token = ""
+
+    def __repr__(self) -> str:
+        return f"<Link {shown_url(self.recipe.url)}>"
+
+    def client(self) -> Client:
+        """Return the River client; it connects with its first call, and again when that is lost.
+
+        It is shared: do not close it.
+        """
+        with self._lock:
+            if self._client is None or self._client.closed:
+                self._client = self._new_client()
+            return self._client
+
+    def streams(self) -> Connection:
+        """Return the connection for streams, made anew if the last one was lost.
+
+        Raises:
+            SparkError: UNAUTHORIZED or NO_CONNECTION.
+        """
+        return self._again("connecting", self._connected)
+
+    def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:
+        """Open a stream, connecting for it if need be; faults that pass are met by retries.
+
+        With a name, the stream begins with one line of JSON each way: ``{"stream": name}`` and
+        what else is in ``header``; the server's ``{"ok": true}``, or a refusal, which is raised.
+
+        Raises:
+            SparkError: the server refused the stream, with its code; or it could not be opened.
+        """
+        return self.ask_stream(name, **header)[0]
+
+    def ask_stream(
+        self, name: str | None = None, /, **header: Any
+    ) -> tuple[Stream, dict[str, Any]]:
+        """Open a stream as ``open_stream`` does; return it with the server's first line."""
+        if name is None and header:
+            raise ValueError("a stream without a name has no header")
+        line = b""
+        if name is not None:
+            line = json.dumps({"stream": name, **header}, separators=(",", ":")).encode() + b"\n"
+        if len(line) > MAX_LINE:
+            raise ValueError(f"the header of a stream takes at most {MAX_LINE} bytes")
+        what = f"stream {name}" if name else "stream"
+        return self._again(what, lambda: self._opened(what, line))
+
+    def close(self) -> None:
+        """Close what there is; asked again, the link connects anew."""
+        with self._lock:
+            client, self._client = self._client, None
+            streams, self._streams = self._streams, None
+        if client is not None:
+            client.close()
+        if streams is not None:
+            streams.close(timeout=self.recipe.connect_timeout)
+
+    def error(
+        self, code: str, message: str, what: str, inflight: int | None = None, **more: Any
+    ) -> SparkError:
+        """Return an error of this link, in which no secret is to be read."""
+        if inflight is not None:
+            more["inflight"] = inflight
+        message = hide(message, self._token).replace(self.recipe.url, shown_url(self.recipe.url))
+        return SparkError(code, message, what, place(self.recipe.url, **more))
+
+    def failure(self, error: Exception, what: str) -> SparkError:
+        """Return what is raised for an error of a connection or a stream."""
+        if isinstance(error, HandshakeError) and error.status in UNWELCOME:
+            return self.error(UNAUTHORIZED, str(error), what)
+        if isinstance(error, TimeoutError):
+            return self.error(TIMEOUT, str(error), what)
+        return self.error(NO_CONNECTION, str(error), what)
+
+    def refused(self) -> bool:
+        """Tell whether the last attempt of the client was refused for its credentials."""
+        return self._refused
+
+    # River
+
+    def _new_client(self) -> Client:
+        recipe = self.recipe
+        # A call fails when its session has no connection within the grace, and that is to be the
+        # time which the user has named; a part of it is for each attempt.
+        part = max(recipe.connect_timeout / 2, 0.05)
+        options = Options(
+            session_disconnect_grace=recipe.connect_timeout,
+            connection_timeout=part,
+            handshake_timeout=part,
+        )
+        return connect_rpc(
+            recipe.url,
+            codec=recipe.codec,
+            options=options,
+            metadata=recipe.metadata,
+            is_fatal=self._is_fatal,
+            headers=self._river_headers,
+            ssl_context=self._ssl_context(),
+        )
+
+    def _river_headers(self) -> dict[str, str]:
+        self._refused = False  # another attempt begins
+        return self._headers()
+
+    def _is_fatal(self, error: Exception) -> bool:
+        self._refused = isinstance(error, HandshakeError) and error.status in UNWELCOME
+        return self._refused
+
+    def _headers(self) -> dict[str, str]:
+        recipe = self.recipe
+        headers = dict(recipe.headers)
+        if recipe.token is not None:
+            self._token = _token(recipe.token)
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        ca = self.recipe.ssl_ca
+        if ca is None:
+            return None
+        text = ca if "-----BEGIN" in ca else None
+        return ssl.create_default_context(cadata=text, cafile=ca if text is None else None)
+
+    # Streams
+
+    def _connected(self) -> Connection:
+        with self._lock:
+            if self._streams is None or self._streams.closed:
+                self._streams = None
+                window = self.recipe.window
+                self._streams = connect_mux(
+                    self.recipe.url,
+                    timeout=self.recipe.connect_timeout,
+                    config=Config() if window is None else Config(receive_window=window),
+                    headers=self._headers(),
+                    ssl_context=self._ssl_context(),
+                    accept_streams=False,
+                )
+            return self._streams
+
+    def _opened(self, what: str, line: bytes) -> tuple[Stream, dict[str, Any]]:
+        stream = self._connected().open_stream(timeout=self.recipe.connect_timeout)
+        if not line:
+            return stream, {}
+        try:
+            usual, stream.timeout = stream.timeout, self.recipe.connect_timeout
+            stream.write(line)
+            reply = _reply(stream)
+            stream.timeout = usual
+        except BaseException:
+            stream.reset()
+            raise
+        if reply.get("ok") is True:
+            return stream, reply
+        stream.reset()
+        code, message = str(reply.get("code", "REFUSED")), str(reply.get("message", "no reason"))
+        raise self.error(code, message, what)
+
+    def _again(self, what: str, action: Callable[[], T]) -> T:
+        """Try something until it goes well, fails for good, or was tried often enough."""
+        recipe = self.recipe
+        for attempt in range(recipe.retries + 1):
+            try:
+                return action()
+            except SparkError:
+                raise
+            except (WsmuxError, OSError) as error:
+                failure = self.failure(error, what)
+                if failure.code == UNAUTHORIZED or attempt == recipe.retries:
+                    raise failure from None  # whose text may hold the query of the address
+            self._pause(recipe.retry_backoff * 2**attempt)
+        raise AssertionError("there is at least one attempt")
+
+
+def _token(token: str | Callable[[], str]) -> str:
+    if not callable(token):
+        return token
+    try:
+        made = token()
+    except Exception as error:  # its text may hold a secret
+        raise HandshakeError(f"token= failed with {type(error).__name__}") from error
+    if not isinstance(made, str) or not made.isprintable():
+        raise HandshakeError("token= must return a string without line breaks")
+    return made
+
+
+def _reply(stream: Stream) -> dict[str, Any]:
+    """Return the server's first line, without taking a byte of what follows."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = stream.read(1)
+        if not byte:
+            raise ConnectionError("the server ended the stream before its first line")
+        line += byte
+        if len(line) > MAX_LINE:
+            raise ConnectionError(f"the server's first line is above {MAX_LINE} bytes")
+    try:
+        reply = json.loads(line)
+    except ValueError as error:
+        raise ConnectionError("the server's first line is no JSON") from error
+    if not isinstance(reply, dict):
+        raise ConnectionError("the server's first line is no object")
+    return reply
+
+
+Token = str | Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False, kw_only=True)
+class Recipe:
+    """Be what ``connection`` returns; see there for the arguments, which are the attributes.
+
+    Equal arguments make equal recipes. A function among them is another one after each journey to
+    a worker, so recipes with functions are equal to their own copies alone.
+    """
+
+    url: str
+    token: Token | None = None
+    metadata: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+    codec: Literal["msgpack", "json"] = "msgpack"
+    connect_timeout: float = 10.0
+    call_timeout: float = 60.0
+    retries: int = 3
+    retry_backoff: float = 0.2
+    window: int | None = None
+    ssl_ca: str | None = None
+    made: str = ""
+    """Tells recipes with functions apart."""
+
+    def _key(self) -> tuple[Any, ...]:
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(None if callable(value) else repr(value) for value in values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"<Recipe {shown_url(self.url)}>"
+
+    def client(self) -> Client:
+        """Return this process's River client. It is shared: do not close it."""
+        return self.link().client()
+
+    def streams(self) -> Connection:
+        """Return this process's connection for streams, made anew if the last one was lost."""
+        return self.link().streams()
+
+    def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:
+        """Open a stream; see ``Link.open_stream``."""
+        return self.link().open_stream(name, **header)
+
+    def link(self) -> Link:
+        """Return what this process holds of the recipe."""
+        return _links.of(self)
+
+    @contextmanager
+    def once(self) -> Iterator[Link]:
+        """Return a link of its own, which is closed at the end of the block."""
+        link = Link(self)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+def connection(
+    url: str,
+    *,
+    # who asks
+    token: Token | None = None,
+    metadata: Any = None,
+    headers: Mapping[str, str] | None = None,
+    # how
+    codec: Literal["msgpack", "json"] = "msgpack",
+    window: int | None = None,
+    ssl_ca: str | None = None,
+    # time
+    connect_timeout: float = 10.0,
+    call_timeout: float = 60.0,
+    retries: int = 3,
+    retry_backoff: float = 0.2,
+) -> Recipe:
+    """Describe how to connect to a server; this does no more than check the arguments.
+
+    Args:
+        url: ``ws://`` or ``wss://``. It is told in errors, less its query; a secret is no part of
+            it.
+        token: sent as ``Authorization: Bearer``, on every connection. Or a function that returns
+            it, called where and when a connection is made: so it can be renewed, and no secret
+            travels with the job. It is shown in no repr and no error.
+        metadata: what River's handshake carries, or a function that makes it. Connections are
+            shared by tasks, so it cannot tell of the task.
+        headers: further headers of both upgrades.
+        codec: of River calls, ``"msgpack"`` or ``"json"``; the server's.
+        window: bytes of each stream that the server may send unread, 256 KiB by default.
+        ssl_ca: for ``wss://``, the certificates to trust instead of the system's: a file that the
+            workers have, or the text of one (PEM).
+        connect_timeout: seconds that a call or a stream waits for a connection.
+        call_timeout: seconds of a call, unless it has its own.
+        retries: how often something is tried again after a fault that may pass: a lost connection,
+            a refused stream, a time that has run out.
+        retry_backoff: seconds before the first repetition; doubled for each further one.
+
+    Raises:
+        ValueError: an argument is wrong.
+
+    >>> connection("wss://example.org/data", token="secret")
+    <Recipe wss://example.org/data>
+    """
+    parts = urlsplit(url)
+    check_characters(url, shown_url(url))
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(wrong_url(shown_url(url), "ws", "wss"))
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address with a user or a password would be shown: use token=")
+    if codec not in ("msgpack", "json"):
+        raise ValueError(f"codec must be 'msgpack' or 'json', not {codec!r}")
+    pairs = tuple((headers or {}).items())
+    if token is not None and any(name.lower() == "authorization" for name, _ in pairs):
+        raise ValueError("token= and an Authorization header exclude each other")
+    lines = [text for pair in pairs for text in pair] + ([token] if isinstance(token, str) else [])
+    if not all(isinstance(text, str) and text.isprintable() for text in lines):
+        raise ValueError("headers and token= must be strings without line breaks")
+    header_lines(headers)  # raises for what else no header can be
+    for name, value in (("connect_timeout", connect_timeout), ("call_timeout", call_timeout)):
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, not {value!r}")
+    if retries < 0 or retry_backoff < 0:
+        raise ValueError("retries and retry_backoff must not be negative")
+    return Recipe(
+        url=url,
+        token=token,
+        metadata=metadata,
+        headers=pairs,
+        codec=codec,
+        connect_timeout=connect_timeout,
+        call_timeout=call_timeout,
+        retries=retries,
+        retry_backoff=retry_backoff,
+        window=window,
+        ssl_ca=ssl_ca,
+        made=uuid4().hex if callable(token) or callable(metadata) else "",
+    )
+
+
+class _Links:
+    """Hold the links of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, Recipe], Link] = {}
+        fork.register(self)
+
+    def of(self, recipe: Recipe) -> Link:
+        """Return the link of a recipe, made if there is none."""
+        key = os.getpid(), recipe
+        with self._lock:
+            link = self._held.get(key)
+            if link is None:
+                link = self._held[key] = Link(recipe)
+            return link
+
+    def forked(self) -> None:
+        """See ``runtime.fork``."""
+        self._lock = threading.Lock()
+        self._held = {}
+
+
+_links = _Links()

@@ -1,0 +1,368 @@
+"""Carry record batches over streams as Arrow IPC, checked and bounded on their way in.
+
+pyarrow reads what it is told: a length of 2^60 in a message is an allocation, a stream that ends
+between two batches is whole, and values that were never checked can crash the process. So each
+message is looked at before pyarrow gets it, the end marker is required, and every batch is
+validated before anything is done with it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...runtime.lazy_imports import pa
+from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
+from ..store.schemas import check_text, decoded_size, first_line
+
+__all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "receive", "send"]
+
+# What is written at once: the largest frame, several times as fast as 1 MiB.
+FRAME = 64 * 1024
+
+# What is read at once: what is summed up next is still in the cache then.
+PIECE = 256 * 1024
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bound what one stream can cost; a larger batch is refused, so memory is constant."""
+
+    batch_bytes: int = 64 * MIB
+    """Bytes of one record batch, its dictionaries decoded."""
+    batch_rows: int = 2**24
+    """Rows of one, which may cost no bytes on the wire and many here."""
+    head_bytes: int = 16 * MIB
+    """Bytes of a schema, or of what stands in front of a batch."""
+
+
+class Source(Protocol):
+    """Be read from, as a stream."""
+
+    def fill(self, target: Any, /) -> int:
+        """Read until the buffer is full, or the end; return how many bytes."""
+
+
+class Sink(Protocol):
+    """Be written to, as a stream."""
+
+    def write(self, data: Any, /) -> int:
+        """Take all of it."""
+
+
+# In
+
+_PREFIX = struct.Struct("<II")
+_CONTINUATION = 0xFFFFFFFF
+_SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
+
+
+class ArrowSource:
+    """Be the file that pyarrow reads: whole messages of one IPC stream, each checked first.
+
+    Attributes:
+        bytes, crc: how many were read, and their CRC-32.
+        error: what ended the reading; pyarrow may have wrapped it.
+    """
+
+    closed = False
+
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self._source = source
+        self._limits = limits
+        self._head = memoryview(b"")  # read and checked, not yet handed out
+        self._body = 0  # bytes that follow it
+        self._ended = False
+        self.bytes = 0
+        self.crc = 0
+        self.error: BaseException | None = None
+
+    def readable(self) -> bool:
+        """Return true, as a file that can be read does."""
+        return True
+
+    def close(self) -> None:
+        """Leave the stream open: its answer is still to be written."""
+
+    def read(self, size: int) -> bytearray:
+        """Return ``size`` bytes, fewer at the end."""
+        try:
+            return self._read(size)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _read(self, size: int) -> bytearray:
+        if not 0 <= size <= self._limits.batch_bytes + self._limits.head_bytes:
+            raise refusal(Code.TOO_LARGE, f"a message of {size} bytes")
+        data = bytearray(size)
+        with memoryview(data) as view:
+            filled = 0
+            while filled < size:
+                if self._head:
+                    part = self._head[: size - filled]
+                    view[filled : filled + len(part)] = part
+                    self._head = self._head[len(part) :]
+                    filled += len(part)
+                elif self._body:
+                    part = view[filled : filled + self._body]
+                    self._fill(part)
+                    self._body -= len(part)
+                    filled += len(part)
+                elif self._ended:
+                    break
+                else:
+                    self._next_message()
+        return data if filled == size else data[:filled]
+
+    def finish(self) -> None:
+        """Check that nothing follows the end marker.
+
+        Raises:
+            RiverError: BAD_ARROW.
+        """
+        if not self._ended:
+            self._next_message()
+        if not self._ended or self._source.fill(bytearray(1)):
+            raise _bad("there are bytes behind the end of the Arrow stream")
+
+    def _fill(self, view: memoryview) -> None:
+        for start in range(0, len(view), PIECE):
+            piece = view[start : start + PIECE]
+            count = self._source.fill(piece)
+            self.crc = zlib.crc32(piece[:count], self.crc)
+            self.bytes += count
+            if count < len(piece):
+                text = "within a message" if self.bytes else "before it began"
+                raise _bad(f"the Arrow stream ended {text}, after {self.bytes} bytes")
+
+    def _next_message(self) -> None:
+        prefix = bytearray(_PREFIX.size)
+        self._fill(memoryview(prefix))
+        if prefix == FAILURE:
+            raise_refusal(self._line())
+        mark, size = _PREFIX.unpack(prefix)
+        if mark != _CONTINUATION:
+            raise _bad("these bytes are no Arrow IPC stream")
+        if not size:
+            self._ended = True
+            self._head = memoryview(prefix)
+            return
+        if size > self._limits.head_bytes:
+            text = f"the head of a message has {size} bytes; up to {self._limits.head_bytes} are"
+            raise refusal(Code.TOO_LARGE, f"{text} taken")
+        head = bytearray(size)
+        self._fill(memoryview(head))
+        try:
+            self._body = self._checked(head)
+        except (struct.error, IndexError, OverflowError) as error:
+            raise _bad(f"the head of a message is malformed: {error}") from error
+        self._head = memoryview(bytes(prefix) + bytes(head))
+
+    def _line(self) -> bytes:
+        """Return what follows, which is one line."""
+        line = bytearray()
+        while len(line) < MAX_HEADER and not line.endswith(b"\n"):
+            byte = bytearray(1)
+            self._fill(memoryview(byte))
+            line += byte
+        return bytes(line)
+
+    def _checked(self, head: bytearray) -> int:
+        """Return the length of the body of a message whose head this is (Arrow's Message.fbs)."""
+        message = _Table(head, struct.unpack_from("<I", head, 0)[0])
+        kind, body = message.number(1, "<B"), message.number(3, "<q")
+        if kind not in (_SCHEMA, _DICTIONARY, _RECORDS) or body < 0:
+            raise _bad(f"a message of kind {kind} with {body} bytes is none of a stream")
+        if body > self._limits.batch_bytes:
+            text = f"a record batch has {body} bytes; up to {self._limits.batch_bytes} are taken"
+            raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
+        if kind == _SCHEMA:
+            return body
+        batch = message.table(2)
+        if kind == _DICTIONARY:
+            if batch.number(2, "<B"):  # one that only grows would not be bounded
+                raise _bad("delta dictionaries are not taken; send whole ones")
+            batch = batch.table(1)
+        rows = batch.number(0, "<q")
+        if not 0 <= rows <= self._limits.batch_rows:
+            text = f"a record batch has {rows} rows; up to {self._limits.batch_rows} are taken"
+            raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
+        if batch.place(3):  # a few bytes of it can be any number of bytes decompressed
+            raise _bad("compressed record batches are not taken; send them plain")
+        return body
+
+
+class _Table:
+    """Read fields of a FlatBuffers table; what is out of bounds raises ``struct.error``."""
+
+    def __init__(self, data: bytearray, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - struct.unpack_from("<i", data, at)[0]
+        if self._fields < 0:
+            raise struct.error("a table lies in front of its message")
+        self._size = struct.unpack_from("<H", data, self._fields)[0]
+
+    def place(self, field: int) -> int:
+        """Return where a field stands, 0 if it is left out."""
+        entry = 4 + 2 * field
+        if entry + 2 > self._size:
+            return 0
+        offset: int = struct.unpack_from("<H", self._data, self._fields + entry)[0]
+        return self._at + offset if offset else 0
+
+    def number(self, field: int, form: str) -> int:
+        """Return a number, 0 if it is left out."""
+        place = self.place(field)
+        number: int = struct.unpack_from(form, self._data, place)[0] if place else 0
+        return number
+
+    def table(self, field: int) -> _Table:
+        """Return a table within this one."""
+        place = self.place(field)
+        if not place:
+            raise struct.error(f"field {field} is missing")
+        return _Table(self._data, place + struct.unpack_from("<I", self._data, place)[0])
+
+
+def receive(source: ArrowSource, limits: Limits) -> tuple[Any, Iterator[Any]]:
+    """Return the schema of an IPC stream, and its record batches as they come, validated.
+
+    The end is checked when the batches have been taken.
+
+    Raises:
+        RiverError: BAD_ARROW or TOO_LARGE; so do the batches. Errors of the stream are raised as
+            they are.
+    """
+    try:
+        reader = pa.ipc.open_stream(source)
+        check_text(reader.schema)
+    except Exception as error:
+        raise _failure(source, error) from error
+    return reader.schema, _batches(source, reader, limits)
+
+
+def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
+    while True:
+        try:
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+        except StopIteration:
+            source.finish()
+            return
+        except Exception as error:
+            raise _failure(source, error) from error
+        size = sum(decoded_size(column) for column in batch.columns)
+        if size > limits.batch_bytes:
+            text = f"a record batch has {size} bytes with its dictionaries decoded; up to"
+            raise refusal(Code.TOO_LARGE, f"{text} {limits.batch_bytes} are taken")
+        yield batch
+
+
+def _failure(source: ArrowSource, error: Exception) -> BaseException:
+    """Return what went wrong: the stream, a check, or the bytes."""
+    if source.error is not None:
+        return source.error
+    if isinstance(error, pa.ArrowException | OSError | ValueError | EOFError):
+        return _bad(f"these bytes are no Arrow IPC stream: {first_line(error)}")
+    return error
+
+
+def _bad(text: str) -> Exception:
+    return refusal(Code.BAD_ARROW, text)
+
+
+# Out
+
+
+class _Frames:
+    """Be the file that pyarrow writes: gather what is small, send all in frames.
+
+    Attributes:
+        dead: nothing more is sent, so that what failed never gets its end marker.
+        error: what the stream raised; pyarrow may have wrapped it.
+    """
+
+    closed = False
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._gathered = bytearray()
+        self.dead = False
+        self.error: BaseException | None = None
+
+    def writable(self) -> bool:
+        """Return true, as a file that can be written does."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Take all of it."""
+        with memoryview(data) as whole, whole.cast("B") as view:
+            size = len(view)
+            first = 0
+            if self._gathered or size < FRAME:
+                first = min(size, FRAME - len(self._gathered))
+                self._gathered += view[:first]
+                if len(self._gathered) == FRAME:
+                    self.flush()
+            middle = first + (size - first) // FRAME * FRAME
+            if middle > first:
+                self._send(view[first:middle])
+            self._gathered += view[middle:]
+        return size
+
+    def flush(self) -> None:
+        """Send what is gathered."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, bytearray()
+            self._send(bytes(gathered))
+
+    def close(self) -> None:
+        """Leave the stream open."""
+
+    def _send(self, data: Any) -> None:
+        if self.dead:
+            return
+        try:
+            self._sink.write(data)
+        except BaseException as error:
+            self.dead, self.error = True, error
+            raise
+
+
+def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> None:
+    """Write one IPC stream; its end marker is sent only if nothing failed before.
+
+    A batch above the limit is sent in pieces. Errors of the stream are raised as they are; when
+    the batches fail, those before have been sent.
+    """
+    frames = _Frames(sink)
+    try:
+        writer = pa.ipc.new_stream(frames, schema)
+        for batch in batches:
+            for piece in _pieces(batch, limits.batch_bytes):
+                writer.write_batch(piece)
+        writer.close()
+        frames.flush()
+    except Exception:
+        if frames.error is not None:
+            raise frames.error from None
+        frames.flush()  # whole messages
+        raise
+    finally:
+        frames.dead = True
+
+
+def _pieces(batch: Any, limit: int) -> Iterator[Any]:
+    if batch.nbytes <= limit or batch.num_rows < 2:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half), limit)
+    yield from _pieces(batch.slice(half), limit)

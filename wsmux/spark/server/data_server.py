@@ -1,0 +1,267 @@
+"""Serve datasets, topics, calls and streams on one port.
+
+A WebSocket without a subprotocol speaks River, for calls; one that offers ``wsmux.v1`` carries
+streams, each with a header in its first line (``protocol``). Several processes may serve one
+directory, on one port (``shared``) or behind a balancer.
+
+::
+
+    with wsmux.spark.serve_data("/srv/data", port=8765) as server:
+        server.serve_forever()
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, Unpack
+
+from ...config import Config
+from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
+from ...endpoints.connection_options import DEFAULT_WORKERS, Behaviour
+from ...handshake.access import Access, TokenCheck, is_loopback
+from ...rpc import RpcHandler, Service, Serving, handler
+from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
+from ...runtime.threads import daemon_thread
+from ...server import Server
+from ..protocol import READ, WRITE
+from ..store.base import DAY, DatasetStore, Retention, TopicStore
+from ..store.directory_stores import DirectoryDatasets, DirectoryTopics
+from ..store.memory import MemoryDatasets, MemoryTopics
+from .arrow_stream import Limits
+from .named_streams import Handler, NamedStream, NamedStreams, ReadStream, WriteStream
+from .services import DatasetService, TopicService
+
+__all__ = ["DataServer", "Stores", "serve_data"]
+
+MIB = 1024 * 1024
+
+# Handlers of calls that run at once; a subscription to a topic holds one for as long as it lasts.
+CALL_WORKERS = 1024
+
+# Seconds between two sweeps, less where what is kept has a shorter life.
+SWEEP = 30.0
+
+# Bulk over a slow link needs more under way than the calls of an ordinary connection.
+WINDOW = MIB
+
+_log = logger("wsmux.spark")
+
+
+class Stores(TypedDict, total=False):
+    """Name what ``serve_data`` makes stores with."""
+
+    file_format: str
+    """``"parquet"``, the default, or ``"arrow"``."""
+    ttl: float
+    """Seconds that staged parts, replaced versions and names of transactions are kept; a day."""
+    retention: Retention
+    """What topics keep; everything by default."""
+    sync: bool
+    """False does without making sure that commits survive a crash of the machine."""
+    lock_timeout: float
+    """Seconds that a change waits for those of others before it fails with BUSY; 30."""
+
+
+class DataServer(Server):
+    """Serve stores until ``shutdown``; see ``serve_data``, which makes most of them.
+
+    Args:
+        datasets, topics: what is served; either may be left out.
+        listener: a listening socket, which is the server's then.
+        token: who may come; see ``Access``.
+        services: further services of River. streams: further streams by name; each is a function
+            of the stream and its header, or a ``NamedStream``.
+        limits: bounds of record batches. config: limits of the connections that carry streams.
+        stream_timeout: seconds that a read or write of a stream may block.
+        sweep: seconds between sweeps of the stores.
+        workers: most streams of one connection that are served at once.
+        rpc: what the calls of River take; see ``rpc.Serving``.
+
+    Attributes:
+        host, port, url: where it listens.
+        connections: those that carry streams at this moment.
+        rpc: what serves the calls.
+
+    Raises:
+        ValueError: a name is taken, a token cannot be one, or an origin is none. TypeError: tokens
+            or origins are no collection of strings.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        datasets: DatasetStore | None = None,
+        topics: TopicStore | None = None,
+        token: TokenCheck | None = None,
+        services: Iterable[Service] = (),
+        streams: Mapping[str, Handler | NamedStream] | None = None,
+        limits: Limits | None = None,
+        config: Config | None = None,
+        stream_timeout: float | None = DAY,
+        sweep: float = SWEEP,
+        workers: int = DEFAULT_WORKERS,
+        origins: Iterable[str] | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        rpc: Serving | None = None,
+    ) -> None:
+        access = Access(token)
+        bounds = limits or Limits()
+        self._stores = [store for store in (datasets, topics) if store is not None]
+        behaviour = Behaviour(
+            config=config or Config(receive_window=WINDOW),
+            stream_handler=_streams(datasets, topics, streams or {}, bounds, stream_timeout),
+            workers=workers,
+        )
+        offered = [*services]
+        offered += [DatasetService(datasets)] if datasets is not None else []
+        offered += [TopicService(topics)] if topics is not None else []
+        calls: Serving = {"workers": CALL_WORKERS, **(rpc or {})}
+        self.rpc: RpcHandler = handler(offered, **calls)
+        self._sweeper = daemon_thread(target=self._sweep, args=(sweep,), name="wsmux-data-sweeper")
+        try:
+            super().__init__(
+                None,
+                listener,
+                behaviour,
+                protocols=("wsmux",),
+                transport="websocket",
+                origins=origins,
+                ssl_context=ssl_context,
+                max_connections=max_connections,
+                access=access,
+            )
+        except BaseException:
+            self.rpc.shutdown(0)
+            raise
+        self._sweeper.start()
+
+    def __repr__(self) -> str:
+        return f"<DataServer {self.url} connections={len(self.connections)}>"
+
+    def shutdown(self, timeout: float | None = DRAIN) -> None:
+        """Stop accepting, let streams end for ``timeout`` seconds, and close what is left.
+
+        Pending calls end with UNEXPECTED_DISCONNECT. Nothing that was committed is lost.
+        """
+        self._shut_down_once(timeout)
+
+    def _end(self, deadline: Deadline) -> None:
+        closing = self._end_connections(deadline)
+        self.rpc.shutdown(closing.remaining())
+        self._join_threads(closing)
+        self._sweeper.join(closing.remaining())
+
+    def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
+        if offered:
+            return False
+        self.rpc.serve_socket(self._upgrade(sock, environ, None), websocket=True)
+        return True
+
+    def _sweep(self, seconds: float) -> None:
+        while not self._stopping.wait(seconds):
+            for store in self._stores:
+                try:
+                    store.expire(time.time())
+                except Exception:
+                    _log.exception("%r cannot be swept", store)
+
+
+def _streams(
+    datasets: DatasetStore | None,
+    topics: TopicStore | None,
+    streams: Mapping[str, Handler | NamedStream],
+    limits: Limits,
+    timeout: float | None,
+) -> NamedStreams:
+    """Return the handler of all streams."""
+    own: dict[str, Handler | NamedStream] = {}
+    if datasets is not None or topics is not None:
+        own = {
+            READ: ReadStream(datasets, topics, limits),
+            WRITE: WriteStream(datasets, topics, limits),
+        }
+    taken = sorted(own.keys() & streams.keys())
+    if taken:
+        raise ValueError(f"the stream {taken[0]!r} is the server's own; choose another name")
+    return NamedStreams({**streams, **own}, timeout)
+
+
+class Serve(Stores, total=False):
+    """Name what ``serve_data`` takes beside where to serve what; see ``DataServer``."""
+
+    datasets: DatasetStore
+    topics: TopicStore
+    services: Iterable[Service]
+    streams: Mapping[str, Handler | NamedStream]
+    limits: Limits
+    config: Config
+    stream_timeout: float | None
+    sweep: float
+    workers: int
+    origins: Iterable[str]
+    ssl_context: ssl.SSLContext
+    max_connections: int
+    rpc: Serving
+
+
+def serve_data(
+    directory: str | os.PathLike[str] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    token: TokenCheck | None = None,
+    shared: bool = False,
+    **options: Unpack[Serve],
+) -> DataServer:
+    """Listen and serve datasets and topics in background threads; return the running server.
+
+    Args:
+        directory: where they are kept, in memory without one; or give ``datasets`` and
+            ``topics``, stores of your own.
+        host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
+        token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
+            function of one that returns whether it is good. Needed unless only this machine can
+            connect.
+        shared: let other processes listen on the same port, for the same directory.
+        options: see ``Stores`` and ``DataServer``.
+
+    Raises:
+        ValueError: an argument is wrong. OSError: it cannot listen there, or use the directory.
+        RiverError: CORRUPT, if the directory holds something else.
+    """
+    if token is None and not is_loopback(host):
+        raise ValueError(f"{host} can be reached from other machines: a token is needed")
+    stores: dict[str, Any] = {
+        name: options.pop(name)  # type: ignore[misc]
+        for name in Stores.__annotations__
+        if name in options
+    }
+    serving: dict[str, Any] = dict(options)
+    if directory is not None:
+        if serving.keys() & {"datasets", "topics"}:
+            raise ValueError("name a directory, or stores, not both")
+        serving["topics"] = DirectoryTopics(directory, **stores)
+        stores.pop("retention", None)
+        serving["datasets"] = DirectoryDatasets(directory, **stores)
+    elif not serving.keys() & {"datasets", "topics"}:
+        for name in ("file_format", "sync", "lock_timeout"):
+            stores.pop(name, None)
+        serving["topics"] = MemoryTopics(**stores)
+        stores.pop("retention", None)
+        serving["datasets"] = MemoryDatasets(**stores)
+    elif stores:
+        raise ValueError(f"{', '.join(stores)}: give these to your own stores")
+    serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
+    listener = listen(host, port, shared=shared)
+    try:
+        return DataServer(listener, token=token, **serving)
+    except BaseException:
+        listener.close()
+        raise

@@ -1,0 +1,196 @@
+"""Serve streams by their names: read the header, answer it, and hand the stream on.
+
+A handler is a function of the stream and the header; the first line has said ``ok`` by then. One
+that may refuse is a ``NamedStream``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from ...mux.stream import Stream
+from ...rpc import RiverError
+from ...runtime.logs import logger
+from ..protocol import FAILED, FAILURE, MAX_HEADER, Code, Request, encode_line, parse_line, refusal
+from ..store.base import DatasetStore, Part, Table, TopicStore
+from ..store.filters import parse_filters
+from .arrow_stream import ArrowSource, Limits, receive, send
+from .services import guarded
+
+__all__ = ["Handler", "NamedStream", "NamedStreams", "ReadStream", "WriteStream"]
+
+Handler = Callable[[Stream, dict[str, Any]], object]
+
+# Seconds for the header of a stream that was opened.
+HEADER_TIMEOUT = 10.0
+
+_log = logger("wsmux.spark")
+
+
+class NamedStream(ABC):
+    """Serve the streams of one name, and refuse some."""
+
+    @abstractmethod
+    def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+        """Return what serves a stream with this header, once the first line has said ``ok``.
+
+        Raises:
+            RiverError: the stream is refused; code and message are told.
+        """
+
+
+class NamedStreams:
+    """Be the handler of all streams of a server.
+
+    Args:
+        handlers: by name.
+        timeout: seconds that one read or write of a stream may block.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler | NamedStream], timeout: float | None
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._timeout = timeout
+
+    def __call__(self, stream: Stream) -> None:
+        name = "a stream without a header"
+        try:
+            stream.timeout = HEADER_TIMEOUT
+            try:
+                header = parse_line(_first_line(stream))
+                name = f"stream {header.get('stream')!r:.150}"
+                serve = guarded(self._find)(header)
+            except RiverError as error:
+                _log.info("%s is refused: %s", name, error)
+                stream.write(_refusal_line(error))
+                return
+            stream.timeout = self._timeout
+            stream.write(encode_line({"ok": True}))
+            guarded(serve)(stream)
+        except RiverError as error:
+            _log.warning("%s failed: %s", name, error)
+            stream.reset(FAILED)
+        except TimeoutError as error:
+            _log.info("%s was given up: %s", name, error)
+            stream.reset(FAILED)
+
+    def _find(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+        name = Request(header).text("stream")
+        handler = self._handlers.get(name)
+        if handler is None:
+            known = ", ".join(sorted(self._handlers))
+            raise refusal(Code.NO_STREAM, f"no stream is named {name!r:.150}; there are {known}")
+        if isinstance(handler, NamedStream):
+            return handler.open(header)
+        return lambda stream: handler(stream, header)
+
+
+def _first_line(stream: Stream) -> bytes:
+    """Return the first line, and leave what follows it in the stream."""
+    line, one = bytearray(), bytearray(1)
+    while len(line) < MAX_HEADER and stream.readinto(one):
+        line += one
+        if one == b"\n":
+            break
+    return bytes(line)
+
+
+def _refusal_line(error: RiverError) -> bytes:
+    return encode_line({"ok": False, "code": error.code, "message": error.message})
+
+
+class ReadStream(NamedStream):
+    """Send rows of a dataset or a topic."""
+
+    def __init__(
+        self, datasets: DatasetStore | None, topics: TopicStore | None, limits: Limits
+    ) -> None:
+        self._datasets = datasets
+        self._topics = topics
+        self._limits = limits
+
+    def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+        table = self._table(Request(header))
+        # What cannot be read at all is refused at once.
+        first = next(table.batches, None)
+
+        def serve(stream: Stream) -> None:
+            batches = itertools.chain([] if first is None else [first], table.batches)
+            try:
+                with _closing(table.batches):
+                    guarded(send)(stream, table.schema, batches, self._limits)
+            except RiverError as error:
+                _log.warning("a reading failed: %s", error)
+                stream.write(FAILURE + _refusal_line(error))
+            stream.close_write()
+
+        return serve
+
+    def _table(self, request: Request) -> Table:
+        columns = request.texts("columns")
+        if "token" in request and self._datasets is not None:
+            filters = parse_filters(request.given("filters"))
+            skip = request.whole("skip_rows", 0)
+            return self._datasets.read(request.text("token"), skip, columns, filters)
+        if "topic" in request and self._topics is not None:
+            partition, start, end = (request.whole(n) for n in ("partition", "start", "end"))
+            return self._topics.read(request.text("topic"), partition, start, end, columns)
+        raise refusal(Code.BAD_REQUEST, "read needs a token of a dataset, or a topic")
+
+
+def _closing(batches: Iterator[Any]) -> Any:
+    return closing(batches) if hasattr(batches, "close") else closing(_Nothing())
+
+
+class _Nothing:
+    def close(self) -> None:
+        """Close nothing: some iterators need no closing."""
+
+
+class WriteStream(NamedStream):
+    """Stage what one attempt writes of a partition, and answer with the receipt."""
+
+    def __init__(
+        self, datasets: DatasetStore | None, topics: TopicStore | None, limits: Limits
+    ) -> None:
+        self._stores = {"d": datasets, "t": topics}
+        self._limits = limits
+
+    def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
+        request = Request(header)
+        txn, partition = request.text("txn"), request.whole("partition")
+        attempt = request.whole("attempt")
+        store = self._stores.get(txn[:1])
+        if store is None:
+            raise refusal(Code.NO_TXN, f"no transaction is called {txn[:200]!r}")
+        store.check_open(txn)
+
+        def begin(schema: Any) -> Part:
+            return store.open_part(txn, partition, attempt, schema)
+
+        return lambda stream: self._serve(stream, begin)
+
+    def _serve(self, stream: Stream, begin: Callable[[Any], Part]) -> None:
+        try:
+            receipt = guarded(self._stage)(stream, begin)
+        except RiverError as error:
+            _log.info("a part is refused: %s", error)
+            stream.write(_refusal_line(error))
+            return
+        stream.write(encode_line({"ok": True, **receipt.to_json()}))
+
+    def _stage(self, stream: Stream, begin: Callable[[Any], Part]) -> Any:
+        source = ArrowSource(stream, self._limits)
+        schema, batches = receive(source, self._limits)
+        part = begin(schema)
+        try:
+            for batch in batches:
+                part.write(batch)
+            return part.finish(source.bytes, source.crc)
+        finally:
+            part.discard()

@@ -1,0 +1,223 @@
+"""Offer stores as services of River: ``dataset`` and ``topic``.
+
+What travels is told here field by field; bytes are Arrow schemas as IPC messages. Errors are those
+of ``protocol.Code``.
+
+==================  ==============================================  ===============================
+procedure           init                                            response
+==================  ==============================================  ===============================
+dataset.describe    dataset, partitions?, columns?, filters?        schema, version, rows, bytes,
+                                                                    ranges: [{token, rows, bytes}]
+dataset.list                                                        datasets: [{name, version,
+                                                                    rows, bytes, error?}]
+dataset.begin       dataset, mode, schema, app?, app_version?       txn, done
+dataset.commit      txn, receipts                                   version, rows, bytes
+dataset.abort       txn                                             committed
+topic.describe      topic                                           schema, partitions, earliest,
+                                                                    latest, bytes
+topic.create        topic, schema, partitions?                      created
+topic.heads         topic                                           earliest, latest, bytes; now
+                    (a subscription)                                and at each change
+topic.begin         topic, query, batch, schema                     txn, done
+topic.commit        txn, receipts                                   version, rows, bytes
+topic.abort         txn                                             committed
+topic.release       topic, query, offsets
+==================  ==============================================  ===============================
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ...rpc import Context, ErrorSchema, RiverError, Service, Writable
+from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Code, Request, receipts_of, refusal
+from ..store.base import DatasetStore, TopicStore
+from ..store.filters import parse_filters
+from ..store.schemas import first_line, schema_bytes, schema_of
+
+__all__ = ["DatasetService", "TopicService", "guarded"]
+
+# Ranges of one answer: what still fits a message of 16 MiB.
+MAX_RANGES = 100_000
+
+# Seconds between two looks whether a subscription is over.
+SLICE = 0.5
+
+OBJECT = {"type": "object"}
+
+ANYWHERE = (Code.BAD_REQUEST, Code.BAD_NAME, Code.CORRUPT, Code.BUSY, Code.STORE_FAILED)
+
+Result = TypeVar("Result")
+
+
+def guarded(handler: Callable[..., Result]) -> Callable[..., Result]:
+    """Have a handler answer what the system refuses with a declared error."""
+
+    @functools.wraps(handler)
+    def guard(*arguments: Any) -> Result:
+        try:
+            return handler(*arguments)
+        except (RiverError, ConnectionError, TimeoutError):
+            raise  # said already; or of the stream, not of the store
+        except OSError as error:
+            text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            raise refusal(Code.STORE_FAILED, text) from error
+        except Exception as error:
+            if not type(error).__module__.startswith("pyarrow"):
+                raise
+            text = f"these values cannot be worked on: {first_line(error)}"
+            raise refusal(Code.STORE_FAILED, text) from error
+
+    return guard
+
+
+def _errors(*codes: Code) -> list[ErrorSchema]:
+    return [ErrorSchema(code.value) for code in (*ANYWHERE, *codes)]
+
+
+class DatasetService(Service):
+    """Offer a store of datasets.
+
+    Args:
+        store: what the procedures work on; it is not closed.
+    """
+
+    def __init__(self, store: DatasetStore) -> None:
+        super().__init__(DATASET_SERVICE, description="tables in versions")
+        self.store = store
+        missing = (Code.NO_DATASET, Code.NO_COLUMN, Code.BAD_FILTER)
+        refused = (Code.EXISTS, Code.WRONG_SCHEMA)
+        self._add_rpc(self.describe, _errors(*missing))
+        self._add_rpc(self.list, _errors())
+        self._add_rpc(self.begin, _errors(*refused))
+        self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT, *refused))
+        self._add_rpc(self.abort, _errors(Code.NO_TXN))
+
+    def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
+        self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
+
+    def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell the newest version, as ranges."""
+        request = Request(init)
+        partitions = request.whole("partitions", least=1) if "partitions" in request else None
+        if partitions is not None and partitions > MAX_RANGES:
+            raise refusal(Code.BAD_REQUEST, f"partitions may be up to {MAX_RANGES}")
+        told = self.store.describe(
+            request.text("dataset"),
+            partitions,
+            request.texts("columns"),
+            parse_filters(request.given("filters")),
+        )
+        return {
+            "schema": schema_bytes(told.schema),
+            "version": told.version,
+            "ranges": [each._asdict() for each in told.ranges],
+            "rows": told.rows,
+            "bytes": told.bytes,
+        }
+
+    def list(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell all datasets."""
+        infos = [info._asdict() for info in self.store.list()]
+        for info in infos:
+            if info["error"] is None:
+                del info["error"]
+        return {"datasets": infos}
+
+    def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin to write."""
+        request = Request(init)
+        begun = self.store.begin(
+            request.text("dataset"),
+            request.text("mode"),
+            schema_of(request.raw("schema")),
+            request.text("app") if "app" in request else None,
+            request.whole("app_version") if "app_version" in request else None,
+        )
+        return begun._asdict()
+
+    def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Make what was staged visible."""
+        txn = Request(init).text("txn")
+        return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
+
+    def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Drop what was staged."""
+        return {"committed": self.store.abort(Request(init).text("txn"))}
+
+
+class TopicService(Service):
+    """Offer a store of topics.
+
+    Args:
+        store: what the procedures work on; it is not closed.
+    """
+
+    def __init__(self, store: TopicStore) -> None:
+        super().__init__(TOPIC_SERVICE, description="partitions of rows that are added to")
+        self.store = store
+        self._add_rpc(self.describe, _errors(Code.NO_TOPIC))
+        self._add_rpc(self.create, _errors(Code.EXISTS, Code.WRONG_SCHEMA))
+        self._add_rpc(self.begin, _errors(Code.NO_TOPIC, Code.WRONG_SCHEMA))
+        self._add_rpc(self.commit, _errors(Code.NO_TXN, Code.WRONG_RECEIPT))
+        self._add_rpc(self.abort, _errors(Code.NO_TXN))
+        self._add_rpc(self.release, _errors(Code.NO_TOPIC, Code.BAD_OFFSETS))
+        self.subscription(init=OBJECT, response=OBJECT, errors=_errors(Code.NO_TOPIC))(
+            guarded(self.heads)
+        )
+
+    def _add_rpc(self, handler: Callable[..., Any], errors: list[ErrorSchema]) -> None:
+        self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
+
+    def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell what a topic is and holds."""
+        told = self.store.describe(Request(init).text("topic"))
+        return {
+            "schema": schema_bytes(told.schema),
+            "partitions": told.partitions,
+            **told.heads._asdict(),
+        }
+
+    def create(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a topic."""
+        request = Request(init)
+        partitions = request.whole("partitions", least=1) if "partitions" in request else None
+        schema = schema_of(request.raw("schema"))
+        return {"created": self.store.create(request.text("topic"), schema, partitions)}
+
+    def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin to write a batch of a query."""
+        request = Request(init)
+        begun = self.store.begin(
+            request.text("topic"),
+            request.text("query"),
+            request.whole("batch"),
+            schema_of(request.raw("schema")),
+        )
+        return begun._asdict()
+
+    def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Make what was staged visible."""
+        txn = Request(init).text("txn")
+        return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
+
+    def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Drop what was staged."""
+        return {"committed": self.store.abort(Request(init).text("txn"))}
+
+    def release(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
+        """Note what a query needs no more."""
+        request = Request(init)
+        self.store.release(request.text("topic"), request.text("query"), request.wholes("offsets"))
+        return {}
+
+    def heads(self, ctx: Context, init: Mapping[str, Any], responses: Writable[Any]) -> None:
+        """Tell what a topic holds, at each change; what comes too fast is told as one."""
+        topic, seen = Request(init).text("topic"), None
+        while not ctx.ended.is_set():
+            heads = self.store.wait_heads(topic, seen, SLICE)
+            if heads != seen:
+                responses.write(heads._asdict())
+                seen = heads

@@ -1,0 +1,188 @@
+"""Read datasets, and what topics hold, for Spark in batches.
+
+The process that plans asks for ranges; a task reads one, over a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql import datasource as api
+from pyspark.sql.types import StringType, StructType
+
+from ...rpc import RiverError
+from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Code, refusal
+from ..store.base import Heads
+from ..store.filters import matcher, parse_filters, wire_value
+from ..store.schemas import bound_columns, schema_of
+from .offsets import EARLIEST, LATEST, Span, gaps, spans, split, starting
+from .options import Options
+from .planning import ask_once, refused
+from .task_reader import read_batches
+from .types import arrow_schema, check_fits, spark_schema
+
+__all__ = ["BatchReader", "FilteringReader", "RangePartition", "reader_of", "schema_of_source"]
+
+
+def schema_of_source(options: Options) -> StructType:
+    """Ask a server for the columns of a dataset or topic.
+
+    Raises:
+        SparkError: with the server's code, or WRONG_TYPE.
+    """
+    told = _described(options)
+    try:
+        return spark_schema(bound_columns(options.columns, schema_of(told["schema"])))
+    except RiverError as error:
+        raise refused(options.recipe(), error, options.target) from None
+
+
+def reader_of(options: Options, schema: StructType) -> BatchReader:
+    """Return a reader; one that takes filters only if asked for, as Spark fails at it otherwise."""
+    return (FilteringReader if options.pushdown else BatchReader)(options, schema)
+
+
+class RangePartition(api.InputPartition):
+    """Be one range: the header of the stream that reads it."""
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        super().__init__(header)
+
+
+class BatchReader(api.DataSourceReader):
+    """Read the ranges of a version of a dataset, or of a topic.
+
+    Args:
+        options: of the read.
+        schema: what Spark was told, by ``schema()`` or by the user.
+
+    Raises:
+        SparkError: WRONG_TYPE.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._recipe = options.recipe()
+        self._filters: list[list[Any]] = []
+        self._declared = schema
+        try:
+            self._schema = arrow_schema(schema)
+        except RiverError as error:
+            raise refused(self._recipe, error, options.target) from None
+
+    def partitions(self) -> list[api.InputPartition]:
+        """Ask for the ranges of the newest version; each is one partition.
+
+        Raises:
+            SparkError: with the server's code; WRONG_SCHEMA, if the columns have changed.
+        """
+        options = self._options
+        told = _described(options, options.num_partitions)
+        if options.dataset and len(told["ranges"]) < (options.min_partitions or 0):
+            told = _described(options, options.min_partitions)
+        try:
+            stored = schema_of(told["schema"])
+            check_fits(self._schema, stored, options.target)
+            headers = self._headers(told)
+        except RiverError as error:
+            raise refused(self._recipe, error, options.target) from None
+        if self._schema.names != stored.names:
+            headers = [{**header, "columns": self._schema.names} for header in headers]
+        return [RangePartition(header) for header in headers]
+
+    def _headers(self, told: dict[str, Any]) -> list[dict[str, Any]]:
+        if self._options.topic:
+            heads = Heads(told["earliest"], told["latest"], told["bytes"])
+            found = split(self._spans(heads), self._options.min_partitions)
+            return [{"topic": self._options.topic, **span._asdict()} for span in found]
+        more = {"filters": self._filters} if self._filters else {}
+        return [{"token": each["token"], **more} for each in told["ranges"]]
+
+    def _spans(self, heads: Heads) -> list[Span]:
+        """Return what is asked for of each partition of a topic."""
+        options = self._options
+        begin = starting(options.starting_offsets, EARLIEST, heads, "startingOffsets")
+        end = starting(options.ending_offsets, LATEST, heads, "endingOffsets")
+        for place, (first, last) in enumerate(zip(begin, end, strict=True)):
+            if first > last:
+                text = f"partition {place} begins at {first}, behind its end at {last}"
+                raise refusal(Code.BAD_OFFSETS, text)
+        missing = gaps(begin, heads) + gaps(end, heads)
+        if missing and options.fail_on_data_loss:
+            text = "; with failOnDataLoss=false, what is there is read"
+            raise refusal(Code.OFFSETS_GONE, "; ".join(missing) + text)
+        return spans(begin, end, heads)
+
+    def read(self, partition: api.InputPartition) -> Iterator[Any]:
+        """Yield the record batches of a range; see ``read_batches``."""
+        if partition.value is None:  # Spark's own, where there is no range
+            return iter(())
+        options = self._options
+        return read_batches(self._recipe, partition.value, self._schema, options.batch_rows)
+
+
+class FilteringReader(BatchReader):
+    """Have the server leave out rows that Spark's filters do."""
+
+    def pushFilters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
+        """Take the filters that mean the same on the server; yield the others."""
+        for each in filters:
+            found = self._wire(each)
+            if found is None:
+                yield each
+            else:
+                self._filters.append(found)
+
+    def _wire(self, each: api.Filter) -> list[Any] | None:
+        """Return a filter as it travels, ``None`` if there is no such."""
+        names = {field.name: field.dataType for field in self._declared}
+        found = _translated(each)
+        kind = names.get(found[0]) if found else None
+        # Text that is compared by other rules is Spark's own matter.
+        if found is None or kind is None or (isinstance(kind, StringType) and kind != StringType()):
+            return None
+        try:
+            wire = [*found[:2], *map(wire_value, found[2:])]
+            matcher(parse_filters([wire]), self._schema)
+        except (RiverError, TypeError):
+            return None
+        return wire
+
+
+_OPERATORS = {
+    api.EqualTo: "=",
+    api.GreaterThan: ">",
+    api.GreaterThanOrEqual: ">=",
+    api.LessThan: "<",
+    api.LessThanOrEqual: "<=",
+    api.In: "in",
+    api.StringStartsWith: "starts_with",
+}
+
+
+def _translated(each: Any) -> list[Any] | None:
+    """Return column, operator and value, not yet as they travel."""
+    if isinstance(each, api.Not):
+        inner = _translated(each.child)
+        return [inner[0], "!=", inner[2]] if inner is not None and inner[1] == "=" else None
+    if len(getattr(each, "attribute", ())) != 1:
+        return None
+    column = each.attribute[0]
+    if isinstance(each, api.IsNull):
+        return [column, "is_null"]
+    if isinstance(each, api.IsNotNull):
+        return [column, "not_null"]
+    value = getattr(each, "value", None)
+    if isinstance(each, api.EqualNullSafe):
+        return [column, "is_null"] if value is None else [column, "=", value]
+    op = _OPERATORS.get(type(each))
+    return None if op is None or value is None else [column, op, value]
+
+
+def _described(options: Options, partitions: int | None = None) -> dict[str, Any]:
+    recipe = options.recipe()
+    if options.topic:
+        return ask_once(recipe, TOPIC_SERVICE, "describe", topic=options.topic)
+    more = {} if partitions is None else {"partitions": partitions}
+    return ask_once(recipe, DATASET_SERVICE, "describe", dataset=options.dataset, **more)

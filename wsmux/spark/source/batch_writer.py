@@ -1,0 +1,122 @@
+"""Write datasets, and to topics, for Spark in batches: all of a job, or nothing.
+
+The process that plans begins a transaction. A task stages what it writes of a partition, where
+nobody sees it, and brings back the server's receipt. The commit names the receipts of the attempts
+that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ...rpc import RiverError
+from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Receipt
+from ..store.schemas import schema_bytes
+from .options import Options, bad_option
+from .planning import ask_once, refused
+from .task_writer import stage
+from .types import arrow_schema
+
+__all__ = ["BatchWriter", "Written"]
+
+
+class Written(WriterCommitMessage):
+    """Be what a task tells the commit: the receipt, or ``None`` if it had no rows."""
+
+    def __init__(self, receipt: Receipt | None) -> None:
+        self.receipt = receipt
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Write one job's rows; made where it is planned, and copied to tasks and to the commit.
+
+    Args:
+        options: of the write.
+        schema: of the rows.
+        overwrite: replace what is there.
+
+    Raises:
+        SparkError: with the server's code; nothing was written.
+    """
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._recipe = options.recipe()
+        self._service = TOPIC_SERVICE if options.topic else DATASET_SERVICE
+        try:
+            self._schema = arrow_schema(schema)
+        except RiverError as error:
+            raise refused(self._recipe, error, options.target) from None
+        begun = self._begin(overwrite)
+        self._txn: str = begun["txn"]
+        # What this would write was committed before, by an earlier run.
+        self._done: bool = begun["done"]
+
+    def _begin(self, overwrite: bool) -> dict[str, Any]:
+        options = self._options
+        init: dict[str, Any] = {"schema": schema_bytes(self._schema)}
+        if options.topic:
+            if overwrite:
+                raise bad_option("a topic is only added to; use the mode append")
+            init |= {"topic": options.topic, "query": uuid4().hex, "batch": 0}
+            if options.app is not None:
+                init |= {"query": options.app, "batch": options.app_version}
+        else:
+            mode = "overwrite" if overwrite else "append"
+            init |= {"dataset": options.dataset, "mode": mode}
+            if options.app is not None:
+                init |= {"app": options.app, "app_version": options.app_version}
+        return ask_once(self._recipe, self._service, "begin", **init)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage a partition; see ``stage``."""
+        if self._done:
+            return Written(None)
+        context = TaskContext.get()
+        header = {
+            "txn": self._txn,
+            "partition": context.partitionId(),
+            "attempt": context.attemptNumber(),
+        }
+        options = self._options
+        receipt = stage(
+            self._recipe,
+            header,
+            self._schema,
+            iterator,
+            batch_rows=options.batch_rows,
+            frame_bytes=options.frame_bytes,
+        )
+        return Written(receipt)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make everything visible at once; done again, it changes nothing.
+
+        Raises:
+            SparkError: with the server's code.
+        """
+        if not self._done:
+            receipts = [
+                message.receipt.to_json()
+                for message in messages
+                if isinstance(message, Written) and message.receipt is not None
+            ]
+            self._ask("commit", receipts=receipts)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what is staged, also by attempts that nobody told of; a commit stays.
+
+        Raises:
+            SparkError: with the server's code; what is staged then goes with its time to live.
+        """
+        if not self._done:
+            self._ask("abort")
+
+    def _ask(self, procedure: str, **init: Any) -> None:
+        ask_once(self._recipe, self._service, procedure, txn=self._txn, **init)

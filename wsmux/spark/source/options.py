@@ -1,0 +1,356 @@
+"""Read the options of ``format("wsmux")``: which there are, what they may be, where they belong.
+
+==================  ============================================================  =================
+option              meaning                                                       default
+==================  ============================================================  =================
+url                 ``ws://`` or ``wss://``                                       needed
+token               sent as ``Authorization: Bearer``                             none
+header.NAME         a further header of the connections                           none
+dataset, topic      what is read or written: one of the two                       needed
+columns             read only these, ``a,b`` or ``["a", "b"]``                    all
+pushdown            have the server filter (a batch read of a dataset)            false
+minPartitions       at least so many partitions of a read                         the server's
+numPartitions       just so many, if there are so many rows                       the server's
+startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, of a topic         see below
+endingOffsets       the same, where a batch read of a topic ends                  latest
+maxRowsPerTrigger   most rows of a batch of a query                               no limit
+maxBytesPerTrigger  most bytes of one, about                                      no limit
+failOnDataLoss      fail when offsets are gone, and do not go on behind them      true
+txnAppId            who writes, so that a rerun writes nothing                    none
+txnVersion          a number that rises with each write of that one               none
+batchRows           most rows of a record batch                                   no limit
+frameBytes          bytes that are written at once, 1 KiB to 64 KiB               65536
+window              bytes of a stream that may be unread, 16 KiB or more          1 MiB
+connectTimeout      seconds to wait for a connection                              10
+callTimeout         seconds of a call, and of a stream without a byte             60
+retries             how often what failed and may pass is tried again             3
+retryBackoff        seconds before that, doubled each time                        0.2
+==================  ============================================================  =================
+
+A batch read of a topic begins with ``earliest``, a query with ``latest``. Spark gives the names in
+any case, and all values as text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..connection_settings import Recipe, connection
+from ..errors import SparkError, shown_url
+from ..protocol import MAX_WHOLE, is_name
+
+__all__ = ["BAD_OPTION", "Action", "Offsets", "Options", "bad_option", "parse_options"]
+
+BAD_OPTION = "BAD_OPTION"
+
+KIB = 1024
+
+# What starting and ending offsets are: a word, or an offset for each partition that is named.
+Offsets = str | dict[int, int]
+
+EARLIEST, LATEST = "earliest", "latest"
+
+# Kafka's numbers for the two words, inside of JSON.
+WORDS = {-2: EARLIEST, -1: LATEST}
+
+
+class Action(Enum):
+    """Name what options are for; ``SCHEMA`` is asked for before either kind of read."""
+
+    SCHEMA = "a read"
+    READ = "a batch read"
+    WRITE = "a batch write"
+    STREAM_READ = "a stream read"
+    STREAM_WRITE = "a stream write"
+
+
+_READS = frozenset({Action.SCHEMA, Action.READ, Action.STREAM_READ})
+_BATCH_READ = frozenset({Action.SCHEMA, Action.READ})
+_STREAM_READ = frozenset({Action.SCHEMA, Action.STREAM_READ})
+_WRITE = frozenset({Action.WRITE})
+_WRITES = frozenset({Action.WRITE, Action.STREAM_WRITE})
+_ALL = frozenset(Action)
+
+# Spark's own, which it hands on with the others.
+_SPARKS = frozenset({"checkpointlocation"})
+
+# What only CREATE TABLE gives. Spark keeps no options of such a table for those who read it.
+_TABLES = frozenset({"provider"})
+
+_HEADER = "header."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Options:
+    """Be the options of one read or write, checked; made by ``parse_options``."""
+
+    action: Action
+    url: str
+    token: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    dataset: str | None = None
+    topic: str | None = None
+    columns: tuple[str, ...] | None = None
+    pushdown: bool = False
+    min_partitions: int | None = None
+    num_partitions: int | None = None
+    starting_offsets: Offsets | None = None
+    ending_offsets: Offsets | None = None
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    fail_on_data_loss: bool = True
+    app: str | None = None
+    app_version: int | None = None
+    batch_rows: int | None = None
+    frame_bytes: int = 64 * KIB
+    window: int = 1024 * KIB
+    connect_timeout: float = 10.0
+    call_timeout: float = 60.0
+    retries: int = 3
+    retry_backoff: float = 0.2
+
+    def __repr__(self) -> str:
+        return f"<Options of {self.action.value}: {self.target} at {shown_url(self.url)}>"
+
+    @property
+    def target(self) -> str:
+        """Return what is read or written, for people."""
+        return f"dataset {self.dataset}" if self.dataset else f"topic {self.topic}"
+
+    def recipe(self) -> Recipe:
+        """Return the recipe of the connections; equal options make equal ones.
+
+        Raises:
+            SparkError: BAD_OPTION.
+        """
+        try:
+            return connection(
+                self.url,
+                token=self.token,
+                headers=self.headers,
+                window=self.window,
+                connect_timeout=self.connect_timeout,
+                call_timeout=self.call_timeout,
+                retries=self.retries,
+                retry_backoff=self.retry_backoff,
+            )
+        except ValueError as error:
+            raise bad_option(str(error)) from None
+
+
+def parse_options(values: Mapping[str, str], action: Action) -> Options:
+    """Return what options say.
+
+    Args:
+        values: by name, in any case.
+        action: what they are for.
+
+    Raises:
+        SparkError: BAD_OPTION, with the option and what is expected of it.
+
+    >>> parse_options({"url": "ws://localhost:8765", "dataset": "orders"}, Action.READ)
+    <Options of a batch read: dataset orders at ws://localhost:8765>
+    """
+    found: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    if any(name.lower() in _TABLES for name in values):
+        text = "Spark forgets the options of CREATE TABLE; use CREATE TEMPORARY VIEW"
+        raise bad_option(f"{text} name USING wsmux OPTIONS (...)")
+    for name, value in values.items():
+        if name.lower().startswith(_HEADER):
+            headers[name[len(_HEADER) :]] = value
+        elif name.lower() not in _SPARKS:
+            option = _known(name)
+            if action not in option.actions:
+                raise bad_option(f"the option {option.name} does not belong to {action.value}")
+            found[option.field] = option.parse(option.name, value)
+    options = Options(action=action, url=found.pop("url", ""), headers=headers, **found)
+    _check(options, {option.name for option in _OPTIONS if option.field in found})
+    options.recipe()
+    return options
+
+
+def _check(options: Options, given: set[str]) -> None:
+    """Check options against each other."""
+    if not options.url:
+        raise bad_option("the option url is missing; it must be a ws:// or wss:// address")
+    topics = {Action.STREAM_READ, Action.STREAM_WRITE}
+    if options.action in topics and options.topic is None:
+        raise bad_option(f"{options.action.value} needs the option topic")
+    if not options.dataset and not options.topic:
+        raise bad_option(f"{options.action.value} needs the option dataset or the option topic")
+    for one, other in (("dataset", "topic"), ("minPartitions", "numPartitions")):
+        if {one, other} <= given:
+            raise bad_option(f"the options {one} and {other} exclude each other")
+    for one, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
+        if one in given and other not in given:
+            raise bad_option(f"the option {one} needs the option {other}")
+    foreign = _OF_TOPICS if options.dataset else _OF_DATASETS
+    for name in foreign:
+        if name in given:
+            needed = "topic" if options.dataset else "dataset"
+            raise bad_option(f"the option {name} is of use with the option {needed} only")
+
+
+_OF_TOPICS = (
+    "startingOffsets",
+    "endingOffsets",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+)
+_OF_DATASETS = ("pushdown", "numPartitions")
+
+
+def bad_option(text: str) -> SparkError:
+    """Return the error that says what is wrong with options."""
+    return SparkError(BAD_OPTION, text, 'format("wsmux")')
+
+
+# Values
+
+
+class _Option(NamedTuple):
+    """Say what one option is."""
+
+    name: str
+    field: str
+    parse: Callable[[str, str], Any]
+    actions: frozenset[Action] = _ALL
+
+
+def _known(name: str) -> _Option:
+    option = _BY_NAME.get(name.lower())
+    if option is not None:
+        return option
+    near = difflib.get_close_matches(name.lower(), _BY_NAME, n=1)
+    hint = _BY_NAME[near[0]].name if near else ", ".join(each.name for each in _OPTIONS)
+    meant = f"did you mean {hint}?" if near else f"there are {hint}"
+    raise bad_option(f"there is no option {name!r:.80}; {meant}")
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip():
+        raise _wrong(name, value, "a text that is not empty")
+    return value
+
+
+def _secret(name: str, value: str) -> str:
+    if not value or not value.isprintable():
+        raise bad_option(f"the option {name} must be a text without line breaks")
+    return value
+
+
+def _name(name: str, value: str) -> str:
+    if not is_name(value):
+        raise _wrong(name, value, "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor ..")
+    return value
+
+
+def _truth(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise _wrong(name, value, "true or false")
+    return value.lower() == "true"
+
+
+def _whole(least: int, most: int = MAX_WHOLE) -> Callable[[str, str], int]:
+    wanted = f"a whole number from {least} " + ("up" if most == MAX_WHOLE else f"to {most}")
+
+    def parse(name: str, value: str) -> int:
+        text = value.strip()
+        if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
+            raise _wrong(name, value, wanted)
+        return int(text)
+
+    return parse
+
+
+def _seconds(zero: bool) -> Callable[[str, str], float]:
+    wanted = "a number of seconds, 0 or more" if zero else "a number of seconds above 0"
+
+    def parse(name: str, value: str) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            raise _wrong(name, value, wanted) from None
+        if not 0 <= seconds <= MAX_SECONDS or not (seconds or zero):
+            raise _wrong(name, value, wanted)
+        return seconds
+
+    return parse
+
+
+# Longer than any job, and still what a lock can wait.
+MAX_SECONDS = 1e6
+
+
+def _columns(name: str, value: str) -> tuple[str, ...]:
+    wanted = "names with commas between them, or a JSON list of them, each once"
+    names: Any = [each.strip() for each in value.split(",")]
+    if value.lstrip().startswith("["):
+        names = _json(name, value, wanted)
+    if not all(isinstance(each, str) and each for each in names) or len(set(names)) < len(names):
+        raise _wrong(name, value, wanted)
+    if not names:
+        raise _wrong(name, value, wanted)
+    return tuple(names)
+
+
+def _offsets(name: str, value: str) -> Offsets:
+    wanted = 'earliest, latest or JSON such as {"0": 17, "1": -2}, where -2 is earliest, -1 latest'
+    if value.strip().lower() in (EARLIEST, LATEST):
+        return value.strip().lower()
+    offsets = _json(name, value, wanted)
+    if not isinstance(offsets, dict) or not offsets:
+        raise _wrong(name, value, wanted)
+    for partition, offset in offsets.items():
+        is_whole = isinstance(offset, int) and not isinstance(offset, bool)
+        if not (partition.isascii() and partition.isdigit() and len(partition) < 19):
+            raise _wrong(name, value, wanted)
+        if not is_whole or not min(WORDS) <= offset <= MAX_WHOLE:
+            raise _wrong(name, value, wanted)
+    return {int(partition): offset for partition, offset in offsets.items()}
+
+
+def _json(name: str, value: str, wanted: str) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise _wrong(name, value, wanted) from None
+
+
+def _wrong(name: str, value: str, wanted: str) -> SparkError:
+    shown = repr(value) if len(repr(value)) <= 120 else f"{repr(value)[:110]}..."
+    return bad_option(f"the option {name} must be {wanted}, not {shown}")
+
+
+_OPTIONS = (
+    _Option("url", "url", _text),
+    _Option("token", "token", _secret),
+    _Option("dataset", "dataset", _name),
+    _Option("topic", "topic", _name),
+    _Option("columns", "columns", _columns, _READS),
+    _Option("pushdown", "pushdown", _truth, _BATCH_READ),
+    _Option("minPartitions", "min_partitions", _whole(1, 100_000), _READS),
+    _Option("numPartitions", "num_partitions", _whole(1, 100_000), _BATCH_READ),
+    _Option("startingOffsets", "starting_offsets", _offsets, _READS),
+    _Option("endingOffsets", "ending_offsets", _offsets, _BATCH_READ),
+    _Option("maxRowsPerTrigger", "max_rows", _whole(1), _STREAM_READ),
+    _Option("maxBytesPerTrigger", "max_bytes", _whole(1), _STREAM_READ),
+    _Option("failOnDataLoss", "fail_on_data_loss", _truth, _READS),
+    _Option("txnAppId", "app", _text, _WRITE),
+    _Option("txnVersion", "app_version", _whole(0), _WRITE),
+    _Option("batchRows", "batch_rows", _whole(1, 2**24)),
+    _Option("frameBytes", "frame_bytes", _whole(KIB, 64 * KIB), _WRITES),
+    _Option("window", "window", _whole(16 * KIB, 2**31)),
+    _Option("connectTimeout", "connect_timeout", _seconds(zero=False)),
+    _Option("callTimeout", "call_timeout", _seconds(zero=False)),
+    _Option("retries", "retries", _whole(0, 1000)),
+    _Option("retryBackoff", "retry_backoff", _seconds(zero=True)),
+)
+_BY_NAME = {option.name.lower(): option for option in _OPTIONS}

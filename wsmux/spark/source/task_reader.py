@@ -1,0 +1,87 @@
+"""Read record batches of a partition in a task, whatever happens to the connection.
+
+A reading that is cut goes on behind the last row that came: the server's order is always the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from ...exceptions import WsmuxError
+from ...mux.stream import Stream
+from ...rpc import RiverError
+from ..connection_settings import Link, Recipe
+from ..protocol import READ
+from ..server.arrow_stream import ArrowSource, Limits, receive
+from .types import fit, regrouped
+
+__all__ = ["read_batches"]
+
+_WHAT = f"stream {READ}"
+
+
+def read_batches(
+    recipe: Recipe, header: Mapping[str, Any], schema: Any, batch_rows: int | None = None
+) -> Iterator[Any]:
+    """Yield the record batches of a range.
+
+    Blocks for ``call_timeout`` of the recipe at most until a byte comes. A generator that is
+    closed cancels the stream.
+
+    Args:
+        recipe: of the connection, which other tasks of this process share.
+        header: of the stream: ``token`` of a dataset, or ``topic``, ``partition``, ``start`` and
+            ``end``.
+        schema: of the batches; see ``fit``.
+        batch_rows: most rows of one.
+
+    Raises:
+        SparkError: with the server's code; or the stream was cut more than ``retries`` times
+            without a row in between.
+    """
+    with closing(_resumed(recipe.link(), header, schema)) as batches:
+        yield from regrouped(batches, batch_rows)
+
+
+def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[Any]:
+    recipe = link.recipe
+    rows = failures = 0
+    while True:
+        stream = link.open_stream(READ, **_behind(header, rows))
+        stream.timeout = recipe.call_timeout
+        batches = _batches(stream)
+        try:
+            while True:
+                try:
+                    batch = next(batches, None)
+                    fitting = None if batch is None else fit(batch, schema)
+                except RiverError as error:
+                    raise link.error(error.code, error.message, _WHAT) from None
+                except (WsmuxError, OSError) as error:
+                    failures += 1
+                    if failures > recipe.retries:
+                        raise link.failure(error, _WHAT) from None
+                    break
+                if batch is None:
+                    return
+                rows, failures = rows + batch.num_rows, 0
+                yield fitting
+        finally:
+            stream.reset()  # of a stream that has ended, it changes nothing
+        time.sleep(recipe.retry_backoff * 2 ** (failures - 1))
+
+
+def _batches(stream: Stream) -> Iterator[Any]:
+    limits = Limits()
+    _, batches = receive(ArrowSource(stream, limits), limits)
+    yield from batches
+
+
+def _behind(header: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return the header that asks for what follows so many rows."""
+    if "topic" in header:
+        return {**header, "start": header["start"] + rows}
+    return {**header, "skip_rows": rows}

@@ -1,0 +1,191 @@
+"""Stage the record batches of a partition in a task, and bring back the receipt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+from ...exceptions import WsmuxError
+from ...mux.stream import Stream
+from ...rpc import RiverError
+from ..connection_settings import Link, Recipe
+from ..protocol import WRITE, Receipt, parse_line
+from ..server.arrow_stream import FRAME, Limits, send
+from .types import fit, regrouped
+
+__all__ = ["stage"]
+
+_WHAT = f"stream {WRITE}"
+
+MIB = 1024 * 1024
+
+# Bytes of a partition up to which it is held, to be sent again after a cut.
+MOST_HELD = 64 * MIB
+
+TOO_MUCH = (
+    f"above {MOST_HELD // MIB} MiB, a partition is not held to be sent again, and Spark does not "
+    "hand over its rows twice: let the task be tried again, or write more partitions"
+)
+
+# Bytes of the answer.
+MAX_ANSWER = 64 * 1024
+
+
+def stage(
+    recipe: Recipe,
+    header: dict[str, Any],
+    schema: Any,
+    batches: Iterable[Any],
+    *,
+    batch_rows: int | None = None,
+    frame_bytes: int = FRAME,
+) -> Receipt | None:
+    """Send what a task writes of a partition; return the receipt, ``None`` if there are no rows.
+
+    After a cut, a partition of up to 64 MiB is sent again as a whole; a larger one fails, since
+    what Spark has handed over it does not hand over twice.
+
+    Args:
+        recipe: of the connection, which other tasks of this process share.
+        header: of the stream: ``txn``, ``partition`` and ``attempt``.
+        schema: what is written as; see ``fit``.
+        batches: Spark's; what they raise is raised as it is.
+        batch_rows: most rows of a batch that is sent.
+        frame_bytes: what is sent at once.
+
+    Raises:
+        SparkError: with the server's code, or how the connection failed.
+    """
+    link = recipe.link()
+    fitting = (_fitted(link, batch, schema) for batch in batches if batch.num_rows)
+    held = _Held(regrouped(fitting, batch_rows))
+    if held.is_empty():
+        return None
+    for attempt in range(recipe.retries + 1):
+        with link.open_stream(WRITE, **header) as stream:
+            stream.timeout = recipe.call_timeout
+            try:
+                return _sent(stream, schema, held, frame_bytes)
+            except RiverError as error:
+                raise link.error(error.code, error.message, _WHAT) from None
+            except _Cut as cut:
+                stream.reset()
+                failed = link.failure(cut.error, _WHAT)
+                if not held.whole:
+                    text = f"{failed.message}; {TOO_MUCH}"
+                    raise link.error(failed.code, text, _WHAT) from None
+                if attempt == recipe.retries:
+                    raise failed from None
+        time.sleep(recipe.retry_backoff * 2**attempt)
+    raise AssertionError("there is at least one attempt")
+
+
+def _fitted(link: Link, batch: Any, schema: Any) -> Any:
+    try:
+        return fit(batch, schema)
+    except RiverError as error:
+        raise link.error(error.code, error.message, _WHAT) from None
+
+
+class _Held:
+    """Hand out batches, from the first each time, as long as they are not too large.
+
+    Attributes:
+        whole: they still begin with the first.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._rest = batches
+        self._held: list[Any] = []
+        self._bytes = 0
+        self.whole = True
+
+    def is_empty(self) -> bool:
+        """Tell whether there is none; this waits for the first."""
+        first = next(self._rest, None)
+        if first is None:
+            return True
+        self._rest = chain([first], self._rest)
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._held
+        for batch in self._rest:
+            self._hold(batch)
+            yield batch
+
+    def _hold(self, batch: Any) -> None:
+        self._bytes += batch.nbytes
+        if self._bytes > MOST_HELD:
+            self.whole = False
+            self._held.clear()
+        else:
+            self._held.append(batch)
+
+
+class _Cut(Exception):
+    """Tell a failure of the connection from one of the batches."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Sink:
+    """Be a stream, whose failures are told from those of who gives the batches."""
+
+    def __init__(self, stream: Stream, frame_bytes: int) -> None:
+        self._stream = stream
+        self._frame = frame_bytes
+
+    def write(self, data: Any) -> int:
+        """Take all of it."""
+        try:
+            if len(data) <= self._frame or self._frame == FRAME:
+                return self._stream.write(data)
+            with memoryview(data) as view:
+                for start in range(0, len(view), self._frame):
+                    self._stream.write(view[start : start + self._frame])
+                return len(view)
+        except (WsmuxError, OSError) as error:
+            raise _Cut(error) from error
+
+
+def _sent(stream: Stream, schema: Any, batches: Iterable[Any], frame_bytes: int) -> Receipt:
+    """Send a part and return its receipt.
+
+    Raises:
+        RiverError: it is refused. _Cut: the connection failed first.
+    """
+    try:
+        send(_Sink(stream, frame_bytes), schema, batches, Limits())
+        stream.close_write()
+    except _Cut as cut:
+        # Who refuses a part reads no further, and says why.
+        answer = _told(stream)
+        if answer is None:
+            raise cut from None
+    else:
+        answer = _answer(stream)
+    if answer.get("ok") is not True:
+        raise RiverError(str(answer.get("code")), str(answer.get("message")))
+    return Receipt.of(answer)
+
+
+def _told(stream: Stream) -> dict[str, Any] | None:
+    try:
+        return _answer(stream)
+    except (_Cut, RiverError):
+        return None
+
+
+def _answer(stream: Stream) -> dict[str, Any]:
+    line = bytearray()
+    try:
+        while len(line) < MAX_ANSWER and (part := stream.read(MAX_ANSWER - len(line))):
+            line += part
+    except (WsmuxError, OSError) as error:
+        raise _Cut(error) from error
+    return parse_line(bytes(line))

@@ -1,0 +1,285 @@
+"""Say what a store of datasets, and one of topics, must do; the data server works with any.
+
+A write is staged first, each attempt at each partition for itself, and nothing of it can be seen.
+A commit names the receipts that count, and makes all of them visible at once; done twice, it
+answers the same. An abort never undoes a commit.
+
+Every method may be called from any thread, and raises ``RiverError`` with a ``Code``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..protocol import Receipt
+from .filters import Filter
+
+__all__ = [
+    "DAY",
+    "Begun",
+    "Committed",
+    "DatasetInfo",
+    "DatasetStore",
+    "Description",
+    "Heads",
+    "Part",
+    "Range",
+    "Retention",
+    "Table",
+    "TopicDescription",
+    "TopicStore",
+]
+
+# Seconds that things are kept for by default: longer than a job takes, retries included.
+DAY = 86_400.0
+
+
+class Table(NamedTuple):
+    """Hold an Arrow schema, and record batches of it as they are asked for.
+
+    Close ``batches`` (a generator) when not all of them are taken.
+    """
+
+    schema: Any
+    batches: Iterator[Any]
+
+
+class Begun(NamedTuple):
+    """Tell a transaction; ``done`` means that what it would write was committed before."""
+
+    txn: str
+    done: bool
+
+
+class Committed(NamedTuple):
+    """Tell what a commit made: the version, and the rows and bytes that came with it."""
+
+    version: int
+    rows: int
+    bytes: int
+
+
+class Range(NamedTuple):
+    """Name some rows of a version, by a token to read them with."""
+
+    token: str
+    rows: int
+    bytes: int
+
+
+class Description(NamedTuple):
+    """Tell the newest version of a dataset, as ranges to be read apart from each other."""
+
+    schema: Any
+    version: int
+    ranges: list[Range]
+    rows: int
+    bytes: int
+
+
+class DatasetInfo(NamedTuple):
+    """Tell of a dataset in a list; ``error`` says why there is nothing to tell."""
+
+    name: str
+    version: int
+    rows: int
+    bytes: int
+    error: str | None = None
+
+
+class Heads(NamedTuple):
+    """Tell the offsets that a topic holds, by partition: rows from ``earliest`` up to ``latest``.
+
+    ``bytes`` are those of the rows that are held.
+    """
+
+    earliest: list[int]
+    latest: list[int]
+    bytes: list[int]
+
+
+class TopicDescription(NamedTuple):
+    """Tell what a topic is."""
+
+    schema: Any
+    partitions: int
+    heads: Heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Say how much a topic keeps, all its partitions together; ``None`` is no limit.
+
+    What is not among the newest ``rows`` or ``bytes``, or is older than ``age`` seconds, goes, but
+    not what a known query has still to release. The ``hard`` limits wait for nobody: no more than
+    so much stays. Whole files go, the oldest first; the newest commit stays whatever its size.
+    """
+
+    rows: int | None = None
+    bytes: int | None = None
+    age: float | None = None
+    hard_rows: int | None = None
+    hard_bytes: int | None = None
+    hard_age: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"Retention.{name} must be above 0, not {value!r}")
+
+
+class Part(ABC):
+    """Take what one attempt writes of one partition."""
+
+    @abstractmethod
+    def write(self, batch: Any) -> None:
+        """Add a record batch, which was validated."""
+
+    @abstractmethod
+    def finish(self, size: int, crc: int) -> Receipt:
+        """Keep it, safe from a crash, until it is committed; return the receipt.
+
+        Args:
+            size, crc: of the Arrow stream that it came as.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Forget it, unless it was finished."""
+
+
+class DatasetStore(ABC):
+    """Keep datasets: tables in versions."""
+
+    @abstractmethod
+    def describe(
+        self,
+        dataset: str,
+        partitions: int | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Sequence[Filter] = (),
+    ) -> Description:
+        """Tell the newest version, in as many ranges as asked for if it has so many rows.
+
+        Columns and filters are checked, and change the schema only: ranges count all rows.
+        """
+
+    @abstractmethod
+    def list(self) -> list[DatasetInfo]:
+        """Tell all datasets, by their names."""
+
+    @abstractmethod
+    def begin(
+        self,
+        dataset: str,
+        mode: str,
+        schema: Any,
+        app: str | None = None,
+        app_version: int | None = None,
+    ) -> Begun:
+        """Begin to write.
+
+        Args:
+            mode: ``append``, which creates it if need be, ``overwrite`` or ``create``.
+            app, app_version: who writes, and a number that rises with everything it writes: what
+                has one that is not above the last committed is ``done``.
+        """
+
+    @abstractmethod
+    def check_open(self, txn: str) -> None:
+        """Raise NO_TXN unless parts of a transaction can be staged."""
+
+    @abstractmethod
+    def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
+        """Begin to stage what an attempt writes of a partition."""
+
+    @abstractmethod
+    def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
+        """Make what the receipts name visible, all at once, as the next version."""
+
+    @abstractmethod
+    def abort(self, txn: str) -> bool:
+        """Drop what is staged, unless it was committed; tell whether it was."""
+
+    @abstractmethod
+    def read(
+        self,
+        token: str,
+        skip_rows: int = 0,
+        columns: Sequence[str] | None = None,
+        filters: Sequence[Filter] = (),
+    ) -> Table:
+        """Return the rows of a range that match, less the first ``skip_rows`` of those.
+
+        The order is always the same, so that a reading that was cut can be resumed.
+        """
+
+    @abstractmethod
+    def expire(self, now: float) -> None:
+        """Drop what is older than its time to live; ``now`` in seconds since 1970."""
+
+
+class TopicStore(ABC):
+    """Keep topics: partitions of rows, to which rows are added."""
+
+    @abstractmethod
+    def create(self, topic: str, schema: Any, partitions: int | None = None) -> bool:
+        """Make a topic, of one partition by default; false if there is one just like it."""
+
+    @abstractmethod
+    def describe(self, topic: str) -> TopicDescription:
+        """Tell what a topic is and holds."""
+
+    @abstractmethod
+    def heads(self, topic: str) -> Heads:
+        """Tell what a topic holds."""
+
+    @abstractmethod
+    def wait_heads(self, topic: str, seen: Heads | None, timeout: float) -> Heads:
+        """Tell what a topic holds as soon as that is not what was ``seen``, or time is up."""
+
+    @abstractmethod
+    def begin(self, topic: str, query: str, batch: int, schema: Any) -> Begun:
+        """Begin to write a batch of a query; the transaction of the two is always the same one.
+
+        A batch that is not above the last one committed of that query is ``done``.
+        """
+
+    @abstractmethod
+    def check_open(self, txn: str) -> None:
+        """Raise NO_TXN unless parts of a transaction can be staged."""
+
+    @abstractmethod
+    def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
+        """Begin to stage; the writer's partitions are spread over the topic's."""
+
+    @abstractmethod
+    def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
+        """Add what the receipts name, all at once."""
+
+    @abstractmethod
+    def abort(self, txn: str) -> bool:
+        """Drop what is staged, unless it was committed; tell whether it was."""
+
+    @abstractmethod
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """Return the rows of a partition from offset ``start`` up to ``end``."""
+
+    @abstractmethod
+    def release(self, topic: str, query: str, offsets: Sequence[int]) -> None:
+        """Note that a query needs nothing below some offsets any more, and is there to wait for."""
+
+    @abstractmethod
+    def expire(self, now: float) -> None:
+        """Drop what retention and time to live allow; ``now`` in seconds since 1970."""

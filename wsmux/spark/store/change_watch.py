@@ -1,0 +1,81 @@
+"""Wait for topics to change, wherever the change is made."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ...runtime.deadline import Deadline
+from .base import Heads
+
+__all__ = ["POLL", "Watch"]
+
+# Seconds between two looks at a log that other processes write to.
+POLL = 0.05
+
+
+class _Topic:
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.count = 0  # changes told
+        self.waiting = 0
+        self.led = False
+
+
+class Watch:
+    """Wake those who wait for a topic.
+
+    Changes of this process are told at once. For those of others one of the waiting threads looks,
+    every ``poll`` seconds, and tells the rest; nobody looks while nobody waits.
+
+    Args:
+        poll: ``None`` if there are no others.
+    """
+
+    def __init__(self, poll: float | None) -> None:
+        self._poll = poll
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Topic] = {}
+
+    def tell(self, name: str) -> None:
+        """Say that a topic has changed."""
+        with self._lock:
+            topic = self._topics.get(name)
+        if topic is not None:
+            _tell(topic)
+
+    def wait(
+        self, name: str, look: Callable[[], Heads], seen: Heads | None, timeout: float
+    ) -> Heads:
+        """Return what ``look`` does as soon as that is not what was seen, or time is up."""
+        deadline = Deadline(timeout)
+        with self._lock:
+            topic = self._topics.setdefault(name, _Topic())
+            topic.waiting += 1
+        leads = False
+        try:
+            while True:
+                count = topic.count
+                heads = look()
+                if heads != seen or deadline.expired():
+                    return heads
+                with topic.changed:
+                    if topic.count == count:
+                        if self._poll is not None and not topic.led:
+                            topic.led = leads = True
+                        left = deadline.remaining() or 0.0
+                        topic.changed.wait(min(left, self._poll) if leads and self._poll else left)
+        finally:
+            if leads:
+                topic.led = False
+                _tell(topic)  # of the change; or that somebody else must look now
+            with self._lock:
+                topic.waiting -= 1
+                if not topic.waiting:
+                    del self._topics[name]
+
+
+def _tell(topic: _Topic) -> None:
+    with topic.changed:
+        topic.count += 1
+        topic.changed.notify_all()

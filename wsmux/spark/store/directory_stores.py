@@ -1,0 +1,134 @@
+"""Offer stores in a directory, which any number of processes may share, and be killed at any time.
+
+::
+
+    DIRECTORY/wsmux-store.json    tells that the directory is a store, and of which kind
+    DIRECTORY/datasets/NAME/      see ``directory``
+    DIRECTORY/topics/NAME/
+
+The lock of a dataset or topic is ``flock``, so the file system must know it, among machines too if
+several share the directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..protocol import Code, refusal
+from .base import DAY, Retention
+from .change_watch import POLL
+from .commit_log import read_object, sync_directory, write_new
+from .dataset_state import DatasetState
+from .datasets import HomeDatasets
+from .directory import DirectoryHomes, real_directory
+from .file_lock import LOCK_TIMEOUT
+from .files import FORMATS, FileFormat
+from .topic_state import TopicState
+from .topics import HomeTopics
+
+__all__ = ["DirectoryDatasets", "DirectoryTopics", "open_directory"]
+
+MARKER = "wsmux-store.json"
+LAYOUT = 1
+
+
+def open_directory(directory: str | os.PathLike[str]) -> Path:
+    """Return a directory that is a store; make it one if it is empty, or not there.
+
+    Raises:
+        RiverError: CORRUPT, if it holds something else. OSError: it cannot be used.
+    """
+    path = Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    path = path.resolve(strict=True)
+    marker = read_object(path / MARKER, MARKER)
+    if marker is None:
+        if any(name not in ("datasets", "topics") for name in _visible(path)):
+            text = f"{path} holds other things and is no store: name an empty directory"
+            raise refusal(Code.CORRUPT, text)
+        hidden = path / f".{uuid.uuid4().hex}"
+        write_new(hidden, json.dumps({"layout": LAYOUT}).encode(), sync=True)
+        os.rename(hidden, path / MARKER)
+        sync_directory(path)
+    elif marker.get("layout") != LAYOUT:
+        text = f"{path / MARKER} tells of a layout that is not known here: {marker}"
+        raise refusal(Code.CORRUPT, text[:1000])
+    for inner in ("datasets", "topics"):
+        if not real_directory(path / inner, inner):
+            (path / inner).mkdir(exist_ok=True)
+    return path
+
+
+def _visible(path: Path) -> list[str]:
+    return [name for name in os.listdir(path) if not name.startswith(".") and name != MARKER]
+
+
+def _format(name: str) -> FileFormat:
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
+    return FORMATS[name]
+
+
+class DirectoryDatasets(HomeDatasets):
+    """Keep datasets in a directory; see ``HomeDatasets``.
+
+    Args:
+        directory: where; it may hold topics too.
+        file_format: ``parquet`` or ``arrow``; what was written in the other one is read all the
+            same.
+        sync: false does without making sure that what was committed survives a crash of the
+            machine.
+        lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        file_format: str = "parquet",
+        ttl: float = DAY,
+        sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        homes = _homes(directory, "datasets", DatasetState, file_format, sync, lock_timeout)
+        super().__init__(homes, ttl=ttl, clock=clock)
+
+
+class DirectoryTopics(HomeTopics):
+    """Keep topics in a directory; see ``HomeTopics`` and ``DirectoryDatasets``."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        file_format: str = "parquet",
+        ttl: float = DAY,
+        retention: Retention | None = None,
+        sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        homes = _homes(directory, "topics", TopicState, file_format, sync, lock_timeout)
+        super().__init__(homes, ttl=ttl, retention=retention, poll=POLL, clock=clock)
+
+
+def _homes(
+    directory: str | os.PathLike[str],
+    inner: str,
+    state: Any,
+    file_format: str,
+    sync: bool,
+    lock_timeout: float,
+) -> Any:
+    if not lock_timeout > 0:
+        raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+    chosen = _format(file_format)
+    path = open_directory(directory)
+    return DirectoryHomes(path / inner, inner, state, chosen, sync=sync, lock_timeout=lock_timeout)

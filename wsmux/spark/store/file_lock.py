@@ -1,0 +1,80 @@
+"""Lock a file among processes and threads, and wait for it no longer than told."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...rpc import RiverError
+from ...runtime.deadline import Deadline
+from ..protocol import Code, refusal
+
+__all__ = ["LOCK_TIMEOUT", "FileLock"]
+
+# Seconds that a change waits for those before it, each of which takes milliseconds. It is half of
+# what a client gives its call, so that the client learns of the lock and not of its own clock.
+LOCK_TIMEOUT = 30.0
+
+# Seconds between two looks at what another process holds: at first, and at most. The system wakes
+# nobody who waits with a timeout.
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.02
+
+
+class FileLock:
+    """Lock a file with ``flock``, which the system frees when its holder dies.
+
+    Threads of one process that share the object wake each other; other processes, and other
+    objects of the same file, look again every few milliseconds. It is not reentrant.
+
+    Args:
+        path: the file, made if it is not there. shown: what to call it in errors.
+        timeout: seconds that may pass until the lock is had.
+    """
+
+    def __init__(self, path: Path, shown: str, timeout: float) -> None:
+        self._path = path
+        self._shown = shown
+        self._timeout = timeout
+        self._threads = threading.Lock()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock.
+
+        Raises:
+            RiverError: BUSY, when the time is up. OSError: the file cannot be opened or locked.
+        """
+        deadline = Deadline(self._timeout)
+        if not self._threads.acquire(timeout=deadline.park_seconds()):
+            raise self._busy("this process")
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o666)
+            try:
+                self._lock(descriptor, deadline)
+                yield
+            finally:
+                os.close(descriptor)
+        finally:
+            self._threads.release()
+
+    def _lock(self, descriptor: int, deadline: Deadline) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if deadline.expired():
+                    raise self._busy("another process") from error
+            time.sleep(min(pause, deadline.remaining() or 0.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _busy(self, holder: str) -> RiverError:
+        text = f"{self._shown} was held by {holder} for {self._timeout:g} s"
+        return refusal(Code.BUSY, f"{text}: nothing was changed, and asking again is safe")

@@ -1,0 +1,180 @@
+"""Order the data frames of a connection, so that short messages of quiet streams go before bulk.
+
+As the new flows of fq_codel. No threads, sockets or clocks; the channel's mutex guards it.
+
+- Frames stand in one line. A frame goes before the line when its stream has none in it, and has
+  sent little before it since everybody who was in line then had a turn.
+- All frames before the line go before all in it, and a stream with a frame in line has its next
+  ones behind it. So the order within a stream stays.
+- While there is a line, what goes before it is bounded by what moves in it: an endless row of new
+  streams, each with a message or two, gets half of the connection and one turn more.
+
+``Drain`` estimates how fast a full socket drains, and how much a stream may send in its turn there.
+The send queue, whose send lock guards it, passes the time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..config import KIB
+from ..protocols.base import Message
+from ..protocols.framing import Kind
+
+__all__ = ["Drain", "Frame", "Lanes", "Share"]
+
+# Bytes of one stream that may go before the line in one round of it: requests and keystrokes, and
+# a quarter of what the round brings to each stream that is in line.
+QUICK = 16 * KIB
+
+Frame = tuple[Kind, Message, int]  # the size of the message's parts together
+
+
+class Share:
+    """Note what one stream has had.
+
+    Attributes:
+        behind: how far the line must move until no frame of the stream is in it.
+        until: how far it must move until a round is over.
+        used: bytes that went before the line in that round.
+    """
+
+    __slots__ = ("behind", "until", "used")
+
+    def __init__(self) -> None:
+        self.behind = self.until = self.used = 0
+
+
+class Lanes:
+    """Hold the frames before the line and those in it.
+
+    Args:
+        turn: the size of the largest frame; as much may go before a line that does not move.
+
+    Attributes:
+        size: the bytes of all frames.
+        quick: the frames before the line.
+        line: those in it.
+    """
+
+    def __init__(self, turn: int) -> None:
+        self.size = 0
+        self.quick: deque[Frame] = deque()
+        self.line: deque[Frame] = deque()
+        self._turn = turn
+        self._end = 0  # bytes that ever came into the line
+        self._moved = 0  # and that left it
+        self._ahead = 0  # bytes that went before the line, less what has moved in it since
+
+    def may_overtake(self, share: Share, size: int, waiting: int) -> bool:
+        """Tell whether a frame may go before the line, and streams that wait to come into it."""
+        moved = self._moved
+        if size > QUICK or share.behind > moved:
+            return False
+        if share.until <= moved:
+            share.until = self._end + waiting * self._turn
+            share.used = 0
+        return share.used + size <= QUICK and self._ahead + size <= self._turn
+
+    def overtake(self, frame: Frame, share: Share) -> None:
+        """Put a frame before the line."""
+        size = frame[2]
+        share.used += size
+        self._ahead += size
+        self.size += size
+        self.quick.append(frame)
+
+    def line_up(self, frame: Frame, share: Share | None) -> None:
+        """Put a frame at the end of the line."""
+        self.size += frame[2]
+        self._end += frame[2]
+        self.line.append(frame)
+        if share is not None:
+            share.behind = self._end
+
+    def take(self, frames: list[Frame], size: int, count: int) -> int:
+        """Move frames to a list until they have ``size`` bytes, or are so many.
+
+        Returns how many of them were in line.
+        """
+        line = self.line
+        while self.quick and size > 0 and count:
+            frame = self.quick.popleft()
+            frames.append(frame)
+            self.size -= frame[2]
+            size -= frame[2]
+            count -= 1
+        left, lined = size, 0
+        while line and left > 0 and lined < count:
+            frame = line.popleft()
+            frames.append(frame)
+            left -= frame[2]
+            lined += 1
+        moved = size - left
+        self.size -= moved
+        self._moved += moved
+        if self._ahead:
+            self._ahead = max(0, self._ahead - moved)
+        return lined
+
+    def clear(self) -> None:
+        """Drop every frame."""
+        self.quick.clear()
+        self.line.clear()
+        self.size = self._ahead = 0
+        self._moved = self._end
+
+
+# One turn takes a slow path this long, in seconds, so that a short message does not wait for more;
+# but it has so many bytes at least, below which the cost per message shows.
+TURN_SECONDS = 0.008
+LEAST_TURN = 16 * KIB
+
+# Seconds that the socket must have been full in all for a figure; a reader who is late for a moment
+# is no slow path. What a fast path carries in that time proves it one at once.
+SPAN = 0.1
+
+
+class Drain:
+    """Watch one socket.
+
+    Attributes:
+        turn: bytes of one stream in one turn.
+        slow: that is less than ``largest``.
+        timing: the socket is full, or was and has not been emptied since.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.turn = self._largest = self._told = largest
+        self._proof = largest / TURN_SECONDS * SPAN
+        self.slow = self.timing = False
+        self._since = 0.0
+        self._sent = 0
+        self._seconds = 0.0  # that the socket was full since the last figure
+        self._bytes = 0  # that it took meanwhile
+
+    def full(self, now: float, sent: int) -> bool:
+        """Note that the socket takes nothing more, after ``sent`` bytes in all.
+
+        Returns whether a turn is another one than the last time.
+        """
+        if self.timing:
+            self._add(now, sent)
+        self.timing = True
+        self._since, self._sent = now, sent
+        before, self._told = self._told, self.turn
+        return self.turn != before
+
+    def emptied(self, now: float, sent: int) -> None:
+        """Note that everything was sent: the time until it is full again says nothing."""
+        self._add(now if self.timing else self._since, sent)
+        self.timing, self._sent = False, sent
+
+    def _add(self, now: float, sent: int) -> None:
+        self._seconds += now - self._since
+        self._bytes += sent - self._sent
+        if self._seconds >= SPAN or self._bytes >= self._proof:
+            rate = self._bytes / max(self._seconds, SPAN)
+            self.turn = min(max(LEAST_TURN, int(rate * TURN_SECONDS)), self._largest)
+            self.slow = self.turn < self._largest
+            self._seconds, self._bytes = 0.0, 0

@@ -1,0 +1,410 @@
+"""Queue frames from every thread and send them with one thread at a time, without a sender thread.
+
+- The channel's ``mutex`` guards the queues. Nothing is sent under it.
+- The send lock is held by whoever writes to the socket. It is only ever *tried*: a thread that
+  does not get it leaves its frames to the holder, which looks again after letting go. The order is
+  send lock, then mutex; no thread takes the send lock while it holds the mutex.
+- A writer that meets a full socket waits for it itself, only until its own frame is out. The rest
+  it leaves to the I/O thread, which never waits in a send: ``wants_io`` (set under the send lock)
+  asks it to poll for writability. So each queued frame always has somebody in charge of it.
+- Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
+  the bound wait for room, in the order they came. Short messages of streams that have nothing else
+  queued go before other data, and before those who wait; see ``fair_queue``, which also says how
+  large a turn of a stream is on a slow path. The send lock guards that.
+
+A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
+knows what was sent: ``flush`` lets it through after reporting ``SendInterrupted`` as the end of
+the connection. The waits themselves are safe to interrupt.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from ..config import Config
+from ..protocols.base import Buffer, Message
+from ..protocols.framing import Framing, Kind
+from ..runtime.deadline import Deadline
+from ..runtime.parking import Bell, Waiter, wake
+from .fair_queue import Drain, Frame, Lanes, Share
+from .socket_io import Socket, Wakeup, wait_writable
+
+__all__ = ["SendQueue"]
+
+# Pongs kept while the socket is full; RFC 6455 section 5.5.3 lets older ones go. As go-yamux.
+MAX_PONGS = 32
+
+# Data frames handed to the socket in one call, in number and bytes.
+BATCH_FRAMES = 32
+BATCH_BYTES = 64 * 1024
+
+# More than the longest head of a frame of data.
+HEAD = 32
+
+_BINARY = Kind.BINARY
+
+
+class SendQueue:
+    """Hold the frames that wait for one socket.
+
+    Attributes:
+        closed: a Close was queued, or nothing may go out any more; later frames are dropped.
+        wants_io: the I/O thread must call ``flush`` when the socket is writable.
+        bytes_sent: what the socket took.
+        blocked: the socket was full since the I/O thread last found nothing queued.
+        tap: the recorder's, which is shown what goes out.
+        sent: the ticket of the last data frame known to be with the socket; it may lag behind.
+    """
+
+    def __init__(
+        self,
+        sock: Socket,
+        framing: Framing,
+        config: Config,
+        mutex: threading.Lock,
+        io_thread: Wakeup,
+    ) -> None:
+        self.closed = False
+        self.wants_io = False
+        self.blocked = False
+        self.bytes_sent = 0
+        self.sent = 0
+        self.tap: Callable[[list[Frame]], None] | None = None
+        self._socket = sock
+        self._io_thread = io_thread
+        self._framing = framing
+        self._config = config
+        self._max_size = config.max_send_queue
+        self._mutex = mutex
+        self._new_send_lock()
+        self._control: deque[Frame] = deque()
+        self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
+        self._lanes = lanes = Lanes(config.max_frame_size)
+        self._quick, self._line = lanes.quick, lanes.line
+        self._provoked_frames = 0
+        self._provoked_bytes = 0
+        self._room: deque[Waiter] = deque()  # writers waiting for room, in the order they came
+        self._queued = 0  # data frames that ever came into the line: a writer's ticket
+        self._holder_waits = False  # the holder of the send lock waits for the socket
+        self._interrupt: Wakeup | None = None  # ends that wait; made when first needed
+        # Guarded by the send lock:
+        self._out: list[Buffer] = []  # encoded, not yet taken by the socket
+        self._out_frames = 0  # data frames among them that were in line
+        self._taken = 0  # those ever moved to _out
+        self._drain_rate = Drain(config.max_frame_size)
+
+    def _new_send_lock(self) -> None:
+        self._send_lock = threading.Lock()
+        self._try_lock = partial(self._send_lock.acquire, False)
+
+    # Under the mutex
+
+    def add_control_locked(
+        self, messages: list[Message], kind: Kind = Kind.BINARY, provoked: bool = False
+    ) -> bool:
+        """Queue messages that may overtake data.
+
+        Returns false when ``provoked`` messages, answers that the peer caused, pile up: a peer
+        that causes many and reads none must be cut off.
+        """
+        if self.closed:
+            return True
+        for message in messages:
+            size = len(message[0]) + len(message[1])
+            self._control.append((kind, message, size))
+            if provoked:
+                self._provoked_frames += 1
+                self._provoked_bytes += size
+        return (
+            self._provoked_frames <= self._config.max_control_frames
+            and self._provoked_bytes <= self._config.max_control_bytes
+        )
+
+    def add_data_locked(
+        self, messages: list[Message], kind: Kind = Kind.BINARY, share: Share | None = None
+    ) -> int:
+        """Queue messages in order; return the ticket of the last for ``flush``.
+
+        With the ``share`` of the one stream that all of them belong to, they may overtake others.
+        For one that has, nobody has to wait: its ticket is 0.
+        """
+        ticket = self._queued
+        if not self.closed:
+            lanes, room = self._lanes, self._room
+            for message in messages:
+                size = len(message[0]) + len(message[1])
+                if (
+                    share is not None
+                    and (lanes.line or room)
+                    and lanes.may_overtake(share, size, len(room))
+                ):
+                    lanes.overtake((kind, message, size), share)
+                    ticket = 0
+                else:
+                    lanes.line_up((kind, message, size), share)
+                    self._queued += 1
+                    ticket = self._queued
+        return ticket
+
+    def add_pong_locked(self, payload: bytes) -> None:
+        """Queue the answer to a ping; of too many, the oldest goes."""
+        if not self.closed:
+            self._pongs.append(payload)
+
+    def drop_data_locked(self) -> None:
+        """Forget data that has nowhere to go any more."""
+        self._lanes.clear()
+
+    def has_room_locked(self, waited: bool) -> bool:
+        """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
+        return self._lanes.size < self._max_size and (waited or not self._room)
+
+    def turn_locked(self, share: Share, size: int, waited: bool) -> int:
+        """Return how many bytes at most of the next ``size`` of a stream may be queued now."""
+        lanes, room = self._lanes, self._room
+        if (lanes.size < self._max_size and (waited or not room)) or (
+            (lanes.line or room) and lanes.may_overtake(share, size + HEAD, len(room))
+        ):
+            return self._drain_rate.turn
+        return 0
+
+    def wait_room_locked(self, waiter: Waiter, deadline: Deadline) -> None:
+        """Wait, with the mutex held, for a turn; the caller looks again whether there is room.
+
+        A caller that then does not use its turn must wake the I/O thread, which passes it on.
+        """
+        self._room.append(waiter)
+        try:
+            waiter.wait(self._mutex, deadline)
+        finally:
+            if waiter in self._room:
+                self._room.remove(waiter)
+
+    def ask_room_locked(self, waiter: Waiter) -> None:
+        """Have a waiter collected when its turn comes, without a thread that waits."""
+        if waiter not in self._room:
+            self._room.append(waiter)
+
+    def collect_room_locked(self, wakes: list[Bell]) -> None:
+        """Collect as many of the waiting writers as there is room for."""
+        if self._room:
+            room = self._max_size - self._lanes.size
+            turns = 1 + room // self._config.max_frame_size if room > 0 else 0
+            while self._room and turns:
+                self._room.popleft().collect(wakes)
+                turns -= 1
+
+    def rouse_locked(self, wakes: list[Bell]) -> None:
+        """Collect every waiting writer, even one that was collected before."""
+        while self._room:
+            self._room.popleft().rouse(wakes)
+
+    def interrupt_locked(self) -> None:
+        """Have a writer that waits for the socket look whether it still has to."""
+        if self._holder_waits and self._interrupt is not None:
+            self._interrupt.set()
+
+    def turns_waiting(self) -> bool:
+        """Tell whether writers wait for room; a glance, without the mutex."""
+        return bool(self._room)
+
+    def waiters_locked(self) -> frozenset[Waiter]:
+        """Return the writers that wait for room."""
+        return frozenset(self._room)
+
+    def holder_waits_locked(self) -> bool:
+        """Tell whether a writer waits for the socket."""
+        return self._holder_waits
+
+    def waiting_locked(self) -> int:
+        """Return how many writers wait for room."""
+        return len(self._room)
+
+    def queued_bytes_locked(self) -> int:
+        """Return the bytes of data frames in the queue."""
+        return self._lanes.size
+
+    # Without the mutex
+
+    def has_output(self) -> bool:
+        """Tell whether anything waits for the socket."""
+        return bool(self._line or self._quick or self._control or self._out or self._pongs)
+
+    def taken_by_peer(self) -> int:
+        """Return how many bytes the peer's system has taken, as far as this one can tell."""
+        return self.bytes_sent - self._socket.unacknowledged()
+
+    def flush(
+        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
+    ) -> bool:
+        """Send what is queued; wait for the socket at most until ``ticket``'s frame is out.
+
+        Without a deadline it never waits; ``given_up`` ends a wait, when ``interrupt_locked`` has
+        it asked. Returns false when the I/O thread must be woken to do the rest.
+
+        Raises:
+            OSError: the socket failed; the frames are void.
+        """
+        emptied = True
+        while emptied and (self._line or self._quick or self._control or self._out or self._pongs):
+            # A loop over an iterator, since an interrupt can come between a call that gets the
+            # lock and the line behind it.
+            for _ in iter(self._try_lock, False):
+                emptied = self.wants_io = False
+                try:
+                    emptied = self._drain(ticket, deadline, given_up)
+                finally:
+                    self.sent = self._taken - (0 if emptied else self._out_frames)
+                    self.wants_io = not emptied
+                    self._send_lock.release()
+                break
+            else:
+                break  # the holder looks again
+        return emptied
+
+    def _drain(
+        self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
+    ) -> bool:
+        """Send until nothing is left; false when the rest is for the I/O thread."""
+        waiting = False
+        try:
+            while True:
+                if not (self._out or self._line or self._quick or self._control or self._pongs):
+                    drain = self._drain_rate
+                    if drain.timing or drain.slow:
+                        drain.emptied(time.monotonic(), self.bytes_sent)
+                    return True
+                out = self._out or self._fill()
+                if not out:
+                    continue  # what was there has just been dropped
+                sent = self._socket.send(out)
+                if sent is not None:
+                    self.bytes_sent += sent
+                    if len(out) == 1 and sent == len(out[0]):
+                        out.clear()  # mostly
+                    else:
+                        _advance(out, sent)
+                    continue
+                if self._drain_rate.full(time.monotonic(), self.bytes_sent):
+                    # What the system holds unsent delays a short message as a turn does.
+                    self._socket.limit_unsent(2 * self._drain_rate.turn)
+                if not self.blocked:
+                    self.blocked = True
+                    self._io_thread.set()  # to time how long the peer takes nothing
+                if deadline is None or ticket <= self._taken - self._out_frames:
+                    return False
+                waiting = True
+                if not self._wait_writable(deadline, given_up):
+                    return False
+                waiting = False
+        except OSError:
+            self._out.clear()
+            raise
+        except BaseException as interrupt:
+            if waiting:
+                raise
+            self._out.clear()
+            raise SendInterrupted from interrupt
+
+    def _wait_writable(self, deadline: Deadline, given_up: Callable[[], bool] | None) -> bool:
+        """Wait until the socket may take more; false when it is not worth waiting any longer."""
+        with self._mutex:
+            if self._interrupt is None:
+                self._interrupt = Wakeup()
+            self._holder_waits = True
+        try:
+            if deadline.expired() or (given_up is not None and given_up()):
+                return False
+            wait_writable(self._socket, deadline.remaining(), self._interrupt.fd)
+            return True
+        finally:
+            with self._mutex:
+                self._holder_waits = False
+                self._interrupt.clear()
+
+    def _fill(self) -> list[Buffer]:
+        """Move frames from the queues, control first, and encode them."""
+        out, encode, drain = self._out, self._framing.encode, self._drain_rate
+        wakes: list[Bell] | None = None
+        with self._mutex:
+            frames = self._take_control_locked() if self._control or self._pongs else []
+            size = drain.turn if drain.slow else BATCH_BYTES
+            count = self._lanes.take(frames, size, BATCH_FRAMES)
+            self._taken += count
+            self._out_frames = count
+            if self._room:
+                wakes = []
+                self.collect_room_locked(wakes)
+        if wakes:
+            wake(wakes)
+        if self.tap is not None:
+            self.tap(frames)
+        for kind, message, _ in frames:
+            if kind is _BINARY:
+                out += encode(message)
+            elif kind < Kind.CLOSE:
+                out += encode(message, kind)
+            elif control := self._framing.encode_control(kind, message[0]):
+                out.append(control)
+        return out
+
+    def _take_control_locked(self) -> list[Frame]:
+        frames = list(self._control)
+        self._control.clear()
+        self._provoked_frames = self._provoked_bytes = 0
+        frames += [(Kind.PONG, (payload, b""), 0) for payload in self._pongs]
+        self._pongs.clear()
+        return frames
+
+    def finish(self) -> None:
+        """Close the socket when nobody is sending; what is left in the queues is dropped.
+
+        The socket must have been shut down, so that the holder of the send lock leaves. Holding
+        both locks keeps the descriptor from being reused under a send or a shutdown.
+        """
+        with self._send_lock, self._mutex:
+            self._socket.close()
+            self._out.clear()
+            if self._interrupt is not None:
+                self._interrupt.close()
+            self.closed = True
+            self._control.clear()
+            self._pongs.clear()
+            self.drop_data_locked()
+
+    def forked(self, mutex: threading.Lock) -> None:
+        """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
+        self._mutex = mutex
+        self._new_send_lock()
+        self._room.clear()
+        if self._interrupt is not None:
+            self._interrupt.forked()
+        self.closed = True
+        self._control.clear()
+        self._pongs.clear()
+        self._out.clear()
+        self.drop_data_locked()
+
+
+class SendInterrupted(OSError):
+    """Report that an interrupt left it unknown what the socket took."""
+
+    def __init__(self) -> None:
+        super().__init__("a send was interrupted, so the connection cannot go on")
+
+
+def _advance(pieces: list[Buffer], count: int) -> None:
+    """Drop the first ``count`` bytes of ``pieces``."""
+    done = 0
+    for piece in pieces:
+        if len(piece) > count:
+            break
+        count -= len(piece)
+        done += 1
+    del pieces[:done]
+    if count:
+        pieces[0] = memoryview(pieces[0])[count:]
