@@ -44,7 +44,7 @@ class Wire(NamedTuple):
         end_waits: the end of a half goes out when all that it ends was read, so a reset behind it
             makes that void. Else what was ended stays whole.
         smallest_window: what a stream gets when memory is short.
-        entitled: unread bytes that each stream may hold, whatever the connection's limit.
+        min_window: unread bytes that each stream may hold, whatever the connection's limit.
         opening_costs: opening a stream takes credit, which comes back when one ends: at
             ``Config.max_streams`` the opener waits. Else the stream is refused.
         tells_going_away: the peer's ``open_stream`` raises at once. Else each further stream is
@@ -66,7 +66,7 @@ class Wire(NamedTuple):
     stopped: type[wsmux.StreamError] | None = wsmux.StreamWriteClosed
     end_waits: bool = False
     smallest_window: int = SMALLEST_WINDOW
-    entitled: int = 0
+    min_window: int = 0
     opening_costs: bool = False
     tells_going_away: bool = True
     opens_when_going_away: bool = True
@@ -126,7 +126,7 @@ WIRES = {
             unseen=Refusal(wsmux.StreamRefused, 0),
             stopped=None,
             smallest_window=256 * 1024,  # what both sides begin with
-            entitled=256 * 1024,
+            min_window=256 * 1024,
         ),
         Wire(
             name="bymux",

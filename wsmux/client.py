@@ -9,7 +9,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from .config import Config
-from .endpoints.connection_options import DEFAULT_WORKERS, Behaviour
+from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
 from .handshake.tcp import SCHEME, connect_tcp, is_tcp
@@ -88,7 +88,7 @@ def connect(
         none can have, such as a line break; then nothing was dialled.
     """
     url = check_url(url, "ws", "wss", SCHEME)
-    behaviour = Behaviour(
+    connection_options = ConnectionOptions(
         config=config or Config(),
         accept_streams=accept_streams,
         stream_handler=stream_handler,
@@ -98,12 +98,12 @@ def connect(
         reason_to_code=reason_to_code,
         bymux_state=bymux_state,
     )
-    limits = behaviour.config
+    limits = connection_options.config
     names = (protocol,) if isinstance(protocol, str) else strings("protocol", protocol, "wsmux")
     deadline = Deadline(limits.handshake_timeout if timeout is None else timeout)
     order = _Order(url, names, subprotocol, headers, ssl_context, deadline, options)
-    connection = (_over_tcp if is_tcp(url) else _over_websocket)(behaviour, order)
-    behaviour.start_workers(connection)
+    connection = (_over_tcp if is_tcp(url) else _over_websocket)(connection_options, order)
+    connection_options.start_workers(connection)
     return connection
 
 
@@ -119,7 +119,7 @@ class _Order(NamedTuple):
     options: dict[str, Any]
 
 
-def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
+def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Connection:
     names, options = order.names, order.options
     offered = _offers(order)
     if order.ssl_context is not None:
@@ -129,7 +129,7 @@ def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
         subprotocols=offered,
         headers=order.headers,
         deadline=order.deadline,
-        max_size=behaviour.config.max_handshake_size,
+        max_size=connection_options.config.max_handshake_size,
         options=options,
     )
     # One name stands for what was offered, or not offered; the handshake has seen to that.
@@ -138,7 +138,7 @@ def _over_websocket(behaviour: Behaviour, order: _Order) -> Connection:
         sock.close()
         text = f"{order.url} chose the subprotocol {chosen!r}, offered was {offered}"
         raise HandshakeError(text)
-    return behaviour.over_websocket(sock, Role.CLIENT, protocol)
+    return connection_options.over_websocket(sock, Role.CLIENT, protocol)
 
 
 def _offers(order: _Order) -> list[str]:
@@ -156,7 +156,7 @@ def _offers(order: _Order) -> list[str]:
     return [check_subprotocol(given)]
 
 
-def _over_tcp(behaviour: Behaviour, order: _Order) -> Connection:
+def _over_tcp(connection_options: ConnectionOptions, order: _Order) -> Connection:
     if len(order.names) != 1:
         raise ValueError(f"{order.url} has no handshake to choose a protocol in: name one")
     subprotocols(order.names)  # raises for an unknown name
@@ -165,7 +165,7 @@ def _over_tcp(behaviour: Behaviour, order: _Order) -> Connection:
         text = ", ".join(unused + sorted(order.options))
         raise TypeError(f"{order.url} has no HTTP request, so it takes no {text}")
     sock = connect_tcp(order.url, order.ssl_context, order.deadline)
-    return behaviour.over_bytes(sock, Role.CLIENT, order.names[0])
+    return connection_options.over_bytes(sock, Role.CLIENT, order.names[0])
 
 
 @field_hints(Config, "config")
@@ -191,7 +191,7 @@ def from_socket(
     Raises:
         TypeError, ValueError: an argument is wrong; the socket is still the caller's then.
     """
-    behaviour = Behaviour(
+    connection_options = ConnectionOptions(
         config=config or Config(),
         accept_streams=accept_streams,
         stream_handler=stream_handler,
@@ -205,8 +205,8 @@ def from_socket(
         raise TypeError(f"from_socket() takes a connected socket, not {type(sock).__name__}")
     if role not in (Role.CLIENT, Role.SERVER):
         raise ValueError(f"role must be 'client' or 'server', not {role!r}")
-    connection = behaviour.over_bytes(sock, Role(role), protocol)
-    behaviour.start_workers(connection)
+    connection = connection_options.over_bytes(sock, Role(role), protocol)
+    connection_options.start_workers(connection)
     return connection
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .config import Config
 from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
-from .endpoints.connection_options import DEFAULT_WORKERS, Behaviour, ConnectionHandler
+from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
 from .exceptions import HandshakeError
@@ -45,7 +45,7 @@ class Server(Acceptor):
         self,
         handler: ConnectionHandler | None,
         listener: socket.socket,
-        behaviour: Behaviour,
+        connection_options: ConnectionOptions,
         *,
         protocols: Iterable[str],
         transport: Transport,
@@ -56,14 +56,14 @@ class Server(Acceptor):
     ) -> None:
         self._access = access or Access(None)
         self._handler = handler
-        self._behaviour = behaviour
+        self._connection_options = connection_options
         self._protocols = served_protocols(protocols)
         self._plain = transport == "tcp"
         self._origins = allowed_origins(origins)
         self._connections: set[Connection] = set()
         super().__init__(
             listener,
-            behaviour.config,
+            connection_options.config,
             scheme=SCHEME if self._plain else "ws" if ssl_context is None else "wss",
             http=not self._plain,
             ssl_context=ssl_context,
@@ -100,7 +100,9 @@ class Server(Acceptor):
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
         """Let the streams of every connection end, then close it; return what is left for that."""
-        return end_connections(self.connections, deadline, self._behaviour.config.close_timeout)
+        return end_connections(
+            self.connections, deadline, self._connection_options.config.close_timeout
+        )
 
     def forked(self) -> None:
         """Let go of the port in a forked child; the parent goes on serving."""
@@ -118,18 +120,18 @@ class Server(Acceptor):
         try:
             if self._stopping.is_set():
                 connection.close(code=1001, reason=REASON)
-            self._behaviour.serve(connection, self._handler)
+            self._connection_options.serve(connection, self._handler)
         finally:
             with self._lock:
                 self._connections.discard(connection)
 
     def _shake_hands(self, sock: socket.socket, address: Any) -> Connection | None:
-        deadline = Deadline(self._behaviour.config.handshake_timeout)
+        deadline = Deadline(self._connection_options.config.handshake_timeout)
         try:
             sock = self._secure(sock, deadline)
             if self._plain:
                 self._settle()
-                return self._behaviour.over_bytes(sock, Role.SERVER, self._protocols[0])
+                return self._connection_options.over_bytes(sock, Role.SERVER, self._protocols[0])
             environ = self._request(sock, address, deadline)
             offered = check_upgrade(environ, self._origins)
             self._access.check(environ)
@@ -138,7 +140,7 @@ class Server(Acceptor):
             protocol = check_request(environ, self._protocols, self._origins)
             sock = self._upgrade(sock, environ, protocol)
             request = request_of(environ)
-            return self._behaviour.over_websocket(sock, Role.SERVER, protocol, request)
+            return self._connection_options.over_websocket(sock, Role.SERVER, protocol, request)
         except (HandshakeError, OSError, RuntimeError) as error:
             self._refused(sock, address, error)
         return None
@@ -237,7 +239,7 @@ def serve(
     if transport == "tcp" and token is not None:
         raise ValueError("a plain socket has no request that could carry a token: serve WebSockets")
     access = Access(token)  # raises for what cannot be one
-    behaviour = Behaviour(
+    connection_options = ConnectionOptions(
         config=config or Config(),
         accept_streams=accept_streams,
         stream_handler=stream_handler,
@@ -250,7 +252,7 @@ def serve(
     return Server(
         handler,
         listen(host, port),
-        behaviour,
+        connection_options,
         protocols=names,
         transport=transport,
         origins=pages,

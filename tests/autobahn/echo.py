@@ -13,7 +13,7 @@ from wsmux.handshake.websocket_server import accept, check_upgrade
 from wsmux.protocols.base import Role
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.runtime.deadline import Deadline
-from wsmux.transport.message_transport import Channel, message_channel
+from wsmux.transport.message_transport import MessageTransport, message_channel
 
 __all__ = ["MESSAGES", "add_echo", "channel_over", "echo"]
 
@@ -29,7 +29,7 @@ MOST_FRAGMENTS = 4 * MIB // 64 + 1
 PATIENCE = 20.0
 
 
-def channel_over(sock: socket.socket, role: Role) -> Channel:
+def channel_over(sock: socket.socket, role: Role) -> MessageTransport:
     """Return a channel that takes what the largest cases send."""
     framing = WebSocketFraming(role, LARGEST, MOST_FRAGMENTS)
     return message_channel(sock, framing, role, close_timeout=PATIENCE)

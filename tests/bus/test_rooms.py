@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux.runtime.capacity_limiter import Room
+from wsmux.runtime.capacity_limiter import CapacityLimiter
 from wsmux.runtime.deadline import Deadline
-from wsmux.runtime.thread_pool import Ordered, Workers
+from wsmux.runtime.thread_pool import SerialExecutor, ThreadPool
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for
@@ -19,7 +19,7 @@ NOW = 0.0
 
 @pytest.mark.parametrize("sizes", [[1, 1, 1], [10, 1], [6, 5]])
 def test_beyond_the_bounds_there_is_no_room(sizes: list[int]) -> None:
-    room = Room(2, 10)
+    room = CapacityLimiter(2, 10)
     *first, last = sizes
     assert all(room.enter(size, Deadline(NOW)) for size in first)
     assert not room.enter(last, Deadline(NOW))
@@ -28,13 +28,13 @@ def test_beyond_the_bounds_there_is_no_room(sizes: list[int]) -> None:
 
 
 def test_one_thing_has_room_whatever_its_size() -> None:
-    room = Room(2, 10)
+    room = CapacityLimiter(2, 10)
     assert room.enter(11, Deadline(NOW))
     assert not room.enter(0, Deadline(NOW))
 
 
 def test_who_waits_enters_when_another_leaves() -> None:
-    room = Room(1, 10)
+    room = CapacityLimiter(1, 10)
     entered = threading.Event()
     assert room.enter(1, Deadline(NOW))
     waiting = threading.Thread(target=lambda: room.enter(1, Deadline(WAIT)) and entered.set())
@@ -45,7 +45,7 @@ def test_who_waits_enters_when_another_leaves() -> None:
 
 
 def test_nobody_waits_for_what_is_closed() -> None:
-    room = Room(1, 10)
+    room = CapacityLimiter(1, 10)
     turned_away: list[bool] = []
     assert room.enter(1, Deadline(NOW))
     waiting = threading.Thread(target=lambda: turned_away.append(room.enter(1, Deadline(None))))
@@ -59,15 +59,15 @@ def test_nobody_waits_for_what_is_closed() -> None:
 
 
 @pytest.fixture
-def pool() -> Iterator[Workers]:
-    made = Workers(4, "test")
+def pool() -> Iterator[ThreadPool]:
+    made = ThreadPool(4, "test")
     yield made
     made.close()
     made.join(Deadline(WAIT))
 
 
-def test_what_belongs_together_stays_in_order(pool: Workers) -> None:
-    ordered, done = Ordered(pool), threading.Event()
+def test_what_belongs_together_stays_in_order(pool: ThreadPool) -> None:
+    ordered, done = SerialExecutor(pool), threading.Event()
     ran: dict[int, list[int]] = {key: [] for key in range(3)}
 
     def run(key: int, number: int) -> None:
@@ -82,8 +82,8 @@ def test_what_belongs_together_stays_in_order(pool: Workers) -> None:
     assert ran == {key: list(range(100)) for key in range(3)}
 
 
-def test_others_run_while_one_waits(pool: Workers) -> None:
-    ordered, gate, ran = Ordered(pool), threading.Event(), threading.Event()
+def test_others_run_while_one_waits(pool: ThreadPool) -> None:
+    ordered, gate, ran = SerialExecutor(pool), threading.Event(), threading.Event()
     ordered.submit("slow", lambda: gate.wait(WAIT) and None)
     ordered.submit("slow", ran.set)
     passed = threading.Event()
@@ -95,9 +95,9 @@ def test_others_run_while_one_waits(pool: Workers) -> None:
 
 
 def test_an_action_that_fails_lets_the_next_run(
-    pool: Workers, caplog: pytest.LogCaptureFixture
+    pool: ThreadPool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ordered, ran = Ordered(pool), threading.Event()
+    ordered, ran = SerialExecutor(pool), threading.Event()
     ordered.submit(1, lambda: 1 / 0 and None)
     ordered.submit(1, ran.set)
     assert ran.wait(WAIT)

@@ -15,7 +15,7 @@ from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.messages import Envelope
-from wsmux.runtime.capacity_limiter import Room
+from wsmux.runtime.capacity_limiter import CapacityLimiter
 
 from ..threads.waiting import wait_for
 from .callers import ALICE, BOB, CAROL, WAIT, staged
@@ -192,7 +192,7 @@ def test_a_payload_that_is_no_json_is_refused(bob: Client, relay: StageRelay, pl
 def test_too_many_that_wait_are_refused(
     bob: Client, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bob._services, "_room", Room(1, 10_000))
+    monkeypatch.setattr(bob._services, "_room", CapacityLimiter(1, 10_000))
     gate = threading.Event()
     running = threading.Semaphore(0)
 

@@ -12,7 +12,7 @@ import pytest
 import wsmux
 from wsmux.cli.main import main
 from wsmux.protocols.base import Role
-from wsmux.protocols.framing import Kind, encode_close
+from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
 
@@ -184,7 +184,7 @@ def test_the_bytes_of_a_websocket_are_shown_with_and_without_its_handshake(
 ) -> None:
     framing = WebSocketFraming(Role.CLIENT, 2**20)
     data = b"".join(framing.encode((b"\x00\x00", b"abc")))
-    data += framing.encode_control(Kind.CLOSE, encode_close(1000, ""))
+    data += framing.encode_control(Opcode.CLOSE, encode_close(1000, ""))
     arguments = ("--protocol", "wsmux", "--carrier", "websocket")
     status, lines, _ = inspected(capsys, monkeypatch, head + data, *arguments)
     assert status == 0

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.mux.stream_record import Entry
+from wsmux.mux.stream_record import StreamRecord
 from wsmux.runtime.deadline import Deadline
-from wsmux.runtime.parking import Bell, borrow
-from wsmux.transport.message_transport import Channel
+from wsmux.runtime.parking import Parker, borrow
+from wsmux.transport.message_transport import MessageTransport
 
 from ..purepeer import PurePeer
 from ..threads.joined import write_on
@@ -69,9 +69,9 @@ def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
     """Bytes and Close come in one segment; a read starts when the end has just been noted."""
     stream, peer = meeting.accepted(), meeting.peer
     ended, read = threading.Event(), threading.Event()
-    original: Callable[..., None] = Channel._end_locked
+    original: Callable[..., None] = MessageTransport._end_locked
 
-    def end_and_wait(channel: Channel, error: wsmux.WsmuxError) -> None:
+    def end_and_wait(channel: MessageTransport, error: wsmux.WsmuxError) -> None:
         original(channel, error)
         if channel is meeting.connection._engine.channel:
             channel.mutex.release()
@@ -79,7 +79,7 @@ def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
             read.wait(WAIT)
             channel.mutex.acquire()
 
-    monkeypatch.setattr(Channel, "_end_locked", end_and_wait)
+    monkeypatch.setattr(MessageTransport, "_end_locked", end_and_wait)
     peer.send(
         peer.packed(stream.id, DATA, b"before") + peer.frame(CLOSE_FRAME, close_payload(1000))
     )
@@ -213,16 +213,16 @@ def test_very_long_times_do_not_end_the_connection(protocol: str) -> None:
     theirs.close()
 
 
-class InterruptedBell:
-    """Be a bell whose first sleeper is interrupted at the moment it is woken."""
+class InterruptedParker:
+    """Be a parker whose first sleeper is interrupted at the moment it is woken."""
 
     def __init__(self) -> None:
-        self._bell = borrow()
+        self._parker = borrow()
         self._used = False
-        self.ring = self._bell.ring
+        self.unpark = self._parker.unpark
 
-    def sleep(self, deadline: Deadline) -> None:
-        self._bell.sleep(deadline)
+    def park(self, deadline: Deadline) -> None:
+        self._parker.park(deadline)
         used, self._used = self._used, True
         if not used:
             raise KeyboardInterrupt
@@ -235,7 +235,7 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
     ours, theirs = pair
     acceptors = ours._engine.table.acceptors
     with monkeypatch.context() as patched:
-        patched.setattr("wsmux.runtime.parking.borrow", InterruptedBell)
+        patched.setattr("wsmux.runtime.parking.borrow", InterruptedParker)
         interrupted = in_thread(ours.accept_stream)
         wait_for(lambda: len(acceptors.parked) == 1)
     patient = in_thread(ours.accept_stream)
@@ -319,7 +319,7 @@ def test_second_interrupt_leaves_the_reset_of_the_stream_to_the_io_thread(
     wait_for(lambda: ours.stats().unread_bytes == half)
     abandon = ours._engine.table.abandon
 
-    def interrupted(entry: Entry, wakes: list[Bell]) -> None:
+    def interrupted(entry: StreamRecord, wakes: list[Parker]) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.raise_signal(signal.SIGINT)
         abandon(entry, wakes)
@@ -373,7 +373,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
         if theirs.closed and threading.current_thread() is not theirs._engine.thread:
-            wait_for(lambda: channel.inbox.peer_closed)
+            wait_for(lambda: channel.frame_reader.peer_closed)
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
 

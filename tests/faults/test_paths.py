@@ -197,12 +197,12 @@ def test_short_messages_go_first_under_bulk(protocol: str) -> None:
 def test_turns_are_short_on_a_slow_path() -> None:
     with over("wsmux", Faults(rate=SLOW, buffer=NARROW), socket_buffer=NARROW) as (connection, _):
         stop = threading.Event()
-        drain = connection._engine.queue._drain_rate
+        drain = connection._engine.queue._send_rate
         pouring = in_thread(pour, opened(connection, b"h"), stop)
         wait_for(lambda: drain.slow)
         stop.set()
         pouring.result(WAIT)
-        assert drain.turn < connection.config.max_frame_size
+        assert drain.quantum < connection.config.max_frame_size
 
 
 # Figures

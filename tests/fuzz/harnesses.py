@@ -28,7 +28,7 @@ from wsmux.handshake.request import Request
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.events import DataReceived, StreamOpened
-from wsmux.protocols.framing import ByteFraming, Framing, Kind, decode_close
+from wsmux.protocols.framing import ByteFraming, Framing, Opcode, decode_close
 from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux import YamuxProtocol
@@ -98,7 +98,7 @@ def byte_framing(data: bytes) -> str:
     return _closes(_fed(reader, wire, bits), reader)
 
 
-def _fed(reader: Framing, wire: bytes, bits: int) -> list[tuple[Kind, bytes]]:
+def _fed(reader: Framing, wire: bytes, bits: int) -> list[tuple[Opcode, bytes]]:
     """Feed a framing; see that no byte came from nowhere and no buffer grew without need."""
     frames = feed(reader, wire, (None, 1, 3, 64)[bits >> 1 & 3])
     assert sum(len(payload) for _, payload in frames) <= len(wire)
@@ -106,10 +106,10 @@ def _fed(reader: Framing, wire: bytes, bits: int) -> list[tuple[Kind, bytes]]:
     return frames
 
 
-def _closes(frames: list[tuple[Kind, bytes]], reader: Framing) -> str:
+def _closes(frames: list[tuple[Opcode, bytes]], reader: Framing) -> str:
     label = "".join(str(int(kind)) for kind, _ in frames[:6])
     for kind, payload in frames:
-        if kind is Kind.CLOSE:
+        if kind is Opcode.CLOSE:
             try:
                 label += str(decode_close(payload)[0] // 1000)
             except RemoteProtocolError as error:
@@ -306,7 +306,7 @@ class _Door(Server):
 
     def __init__(self) -> None:
         self.taker = _Taker()
-        self._behaviour: Any = self.taker
+        self._connection_options: Any = self.taker
         self._config = self.taker.config
         self._lock = threading.Lock()
         self._opening = set()

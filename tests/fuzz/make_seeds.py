@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from wsmux.protocols.base import Role
-from wsmux.protocols.framing import Kind
+from wsmux.protocols.framing import Opcode
 
 from ..bus.captured import COMPUTED, NPM
 from ..heads import NOT_ASCII, REFUSED, TAKEN
@@ -43,12 +43,12 @@ def _first(role: Role) -> bytes:
 def _framing() -> Named:
     for role in Role:
         parts = [
-            frame(role, Kind.TEXT, b"Hel", fin=False),
-            frame(role, Kind.PING, b"Hello"),
+            frame(role, Opcode.TEXT, b"Hel", fin=False),
+            frame(role, Opcode.PING, b"Hello"),
             frame(role, CONTINUATION, b"lo"),
-            frame(role, Kind.BINARY, bytes(200)),
-            frame(role, Kind.BINARY),
-            frame(role, Kind.CLOSE, b"\x03\xe8done"),
+            frame(role, Opcode.BINARY, bytes(200)),
+            frame(role, Opcode.BINARY),
+            frame(role, Opcode.CLOSE, b"\x03\xe8done"),
         ]
         yield f"examples of RFC 6455, section 5.7, for the {role}", _first(role) + b"".join(parts)
         for part in parts:

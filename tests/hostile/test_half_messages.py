@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import wsmux
-from wsmux.endpoints.connection_options import Behaviour
+from wsmux.endpoints.connection_options import ConnectionOptions
 from wsmux.protocols.base import Role
 from wsmux.runtime.memory import process_memory
 
@@ -63,8 +63,8 @@ def victim(protocol: str, websocket: bool, config: wsmux.Config) -> Iterator[Vic
     """Have a server connection over a socket pair, whose peer is by hand and reads everything."""
     ours, theirs = socket.socketpair()
     ours.settimeout(WAIT)
-    behaviour = Behaviour(config=config)
-    over = behaviour.over_websocket if websocket else behaviour.over_bytes
+    connection_options = ConnectionOptions(config=config)
+    over = connection_options.over_websocket if websocket else connection_options.over_bytes
     connection = over(theirs, Role.SERVER, protocol)
     with ours:
         try:

@@ -16,7 +16,7 @@ from flask import Flask
 import wsmux
 from wsmux import rpc
 from wsmux.bus.relay.setup import serve_relay
-from wsmux.endpoints.connection_options import Behaviour
+from wsmux.endpoints.connection_options import ConnectionOptions
 from wsmux.flask import Mux
 from wsmux.handshake.origin import allowed_origins, origin_allowed
 
@@ -136,7 +136,7 @@ def made_server(origins: Any) -> None:
         wsmux.Server(
             wsmux.Connection.wait_closed,
             listener,
-            Behaviour(),
+            ConnectionOptions(),
             protocols=["wsmux"],
             transport="websocket",
             origins=origins,

@@ -318,8 +318,8 @@ def test_20_connections_that_nobody_reads_hold_16_mib_each_and_256_together(
         held = [server.stats().unread_bytes for _, server in pairs]
         figure(f"{max(held) / MIB:.1f} MiB at most, {sum(held) / MIB:.0f} MiB together")
         figure(f"the process grew by {(memory() - before) / MIB:.0f} MiB, both ends")
-        entitled = 100 * 256 * 1024 if protocol == "yamux" else 0
-        assert max(held) <= max(16 * MIB, entitled)
+        min_window = 100 * 256 * 1024 if protocol == "yamux" else 0
+        assert max(held) <= max(16 * MIB, min_window)
         assert sum(held) <= 256 * MIB
         for client, server in pairs:
             client.abort()

@@ -21,7 +21,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.bus.session.relay_connection import LONGEST_WAIT, wait_after
 from wsmux.rpc.options import Options
-from wsmux.rpc.session.reconnect_limiter import Backoff
+from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
 
 from ..faults.rawpeer import request, wait_for
 
@@ -32,7 +32,7 @@ Waits = Callable[[float], float]
 
 
 def river_waits(chance: random.Random) -> Waits:
-    return Backoff(Options(), chance.random).attempt
+    return ReconnectLimiter(Options(), chance.random).attempt
 
 
 def relay_waits(chance: random.Random) -> Waits:

@@ -107,6 +107,6 @@ def test_what_they_were_sent_is_bounded_with_them(protocol: str) -> None:
             writes.append(in_thread(stream.write, bytes(2**20)))
         for write in writes:
             assert write.exception(WAIT) is not None, "nobody reads it"
-        limit = max(2**20, 8 * WIRES[protocol].entitled)
+        limit = max(2**20, 8 * WIRES[protocol].min_window)
         assert server.stats().unread_bytes <= limit
         assert not server.closed

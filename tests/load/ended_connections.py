@@ -20,9 +20,9 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
-from wsmux.endpoints.bridge import Pipe
-from wsmux.mux.multiplexer import Engine
-from wsmux.mux.stream_record import Entry
+from wsmux.endpoints.bridge import RelayedHalf
+from wsmux.mux.multiplexer import Multiplexer
+from wsmux.mux.stream_record import StreamRecord
 from wsmux.mux.stream_table import StreamTable
 from wsmux.protocols.base import MuxProtocol
 from wsmux.protocols.framing import Framing
@@ -30,15 +30,24 @@ from wsmux.recording.recorder import Recorder
 from wsmux.rpc.engine.client_calls import PendingCall
 from wsmux.rpc.engine.client_engine import ClientEngine
 from wsmux.rpc.session.session import Session
-from wsmux.transport.message_transport import Channel
+from wsmux.transport.message_transport import MessageTransport
 from wsmux.tunnel import Forwarder, Tcp, TunnelServer, parse_forward
 
 from .far import echo
 from .measuring import MB, WAIT, Process, report, wait_until
 
 PARTS = (
-    *(wsmux.Connection, wsmux.Stream, Engine, Channel, Framing, MuxProtocol, StreamTable, Entry),
-    *(Recorder, Pipe, rpc.Client, ClientEngine, Session, PendingCall),
+    *(
+        wsmux.Connection,
+        wsmux.Stream,
+        Multiplexer,
+        MessageTransport,
+        Framing,
+        MuxProtocol,
+        StreamTable,
+        StreamRecord,
+    ),
+    *(Recorder, RelayedHalf, rpc.Client, ClientEngine, Session, PendingCall),
 )
 
 # Makes something and ends it; then tells whether its server has noticed.

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.runtime.parking import Bell, wake
-from wsmux.runtime.thread_pool import Workers
+from wsmux.runtime.parking import Parker, wake
+from wsmux.runtime.thread_pool import ThreadPool
 
 from ..threads.waiting import wait_for
 from .offers import WAIT
@@ -161,12 +161,12 @@ class Stand:
         assert fields["payload"] == ok(value)
 
 
-def unwatched(pool: Workers) -> bool:
+def unwatched(pool: ThreadPool) -> bool:
     """Send a pool's watcher home; tell whether there was one."""
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     with pool._lock:
         watched, pool._resting = pool._watched, False
-        pool._watcher.rouse(wakes)
+        pool._watcher.notify_forced(wakes)
     wake(wakes)
     return watched
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from wsmux.rpc.options import Options
-from wsmux.rpc.session.reconnect_limiter import MOST, RESTORE_INTERVAL, Backoff
+from wsmux.rpc.session.reconnect_limiter import MOST, RESTORE_INTERVAL, ReconnectLimiter
 
 
-def backoff(random: float = 0.0, **options: float) -> Backoff:
+def backoff(random: float = 0.0, **options: float) -> ReconnectLimiter:
     settings = {"backoff_base": 0.1, "backoff_jitter": 0.0, "backoff_max": 5.0}
-    return Backoff(Options(**{**settings, **options}), lambda: random)  # type: ignore[arg-type]
+    return ReconnectLimiter(Options(**{**settings, **options}), lambda: random)  # type: ignore[arg-type]
 
 
 def test_the_first_attempt_waits_nothing() -> None:

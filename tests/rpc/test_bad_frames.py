@@ -12,7 +12,7 @@ from wsmux import rpc
 from wsmux.rpc.wire.codec import Codec
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
-from wsmux.transport.message_transport import Channel
+from wsmux.transport.message_transport import MessageTransport
 
 from ..faults.rawpeer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
 from ..threads.waiting import wait_for
@@ -159,14 +159,14 @@ def test_a_connection_that_waits_for_its_end_rests(
     first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peer does not answer the Close, so that the server waits for a while."""
-    polls: list[Channel] = []
-    poll = Channel._poll
+    polls: list[MessageTransport] = []
+    poll = MessageTransport._poll
 
-    def counted(self: Channel, poller: select.poll) -> None:
+    def counted(self: MessageTransport, poller: select.poll) -> None:
         polls.append(self)
         poll(self, poller)
 
-    monkeypatch.setattr(Channel, "_poll", counted)
+    monkeypatch.setattr(MessageTransport, "_poll", counted)
     monkeypatch.setattr("wsmux.rpc.engine.dial.CLOSE_TIMEOUT", 0.2)
     with (
         rpc.serve([], codec="json") as server,

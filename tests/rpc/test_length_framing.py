@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wsmux.protocols.framing import Kind, LengthFraming
+from wsmux.protocols.framing import LengthFraming, Opcode
 
 LIMIT = 100
 
@@ -17,7 +17,7 @@ def feed(framing: LengthFraming, data: bytes) -> list[bytes]:
         count = min(len(buffer), len(data))
         buffer[:count], data = data[:count], data[count:]
         received = framing.received(count)
-        assert all(kind is Kind.BINARY for kind, _ in received)
+        assert all(kind is Opcode.BINARY for kind, _ in received)
         messages += [bytes(message) for _, message in received]
     return messages
 
@@ -52,4 +52,4 @@ def test_a_message_above_the_limit_is_refused_by_its_length_alone() -> None:
 def test_there_is_no_word_for_pings_and_closes() -> None:
     framing = LengthFraming(LIMIT)
     assert not framing.has_controls
-    assert framing.encode_control(Kind.PING, b"") == b""
+    assert framing.encode_control(Opcode.PING, b"") == b""

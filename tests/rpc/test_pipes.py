@@ -11,7 +11,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.engine.call_streams import Line
 from wsmux.runtime.deadline import Deadline
-from wsmux.runtime.parking import Bell, wake
+from wsmux.runtime.parking import Parker, wake
 
 from ..threads.waiting import wait_for
 from .offers import WAIT
@@ -36,20 +36,20 @@ class Alone(Line):
                 self.sent.append("CLOSE")
 
     def push(self, *values: Any) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             for value in values:
                 self.reader.push_locked(value, 1, wakes)
         wake(wakes)
 
     def end(self) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.reader.end_locked(wakes)
         wake(wakes)
 
     def cancel(self) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.end_locked(rpc.RiverError("CANCEL", "enough"), wakes)
         wake(wakes)

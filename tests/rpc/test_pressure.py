@@ -17,7 +17,7 @@ from wsmux.rpc.engine.dial import channel_over
 from wsmux.rpc.engine.event_callbacks import Notices
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
-from wsmux.transport.message_transport import Channel
+from wsmux.transport.message_transport import MessageTransport
 
 from ..patience import CONNECTS
 from ..threads.waiting import wait_for
@@ -100,7 +100,7 @@ class TestClient:
     def test_a_fault_in_the_io_thread_ends_the_calls_and_is_logged(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def dial(deadline: Deadline) -> Channel:
+        def dial(deadline: Deadline) -> MessageTransport:
             raise LookupError("no carrier ever raises this")
 
         told: list[tuple[str, str]] = []

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import wsmux
-from wsmux.endpoints.bridge import Pump, carried_code
+from wsmux.endpoints.bridge import StreamRelay, carried_code
 from wsmux.protocols.registry import WIRES
 
 from .conftest import Spawn
@@ -249,15 +249,15 @@ def test_what_came_before_a_clean_close_is_delivered(one: str, other: str, build
 def test_a_stream_that_is_just_being_joined_at_the_close_is_delivered(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, add = threading.Event(), Pump.add
-    joining: list[Pump] = []
+    go, add = threading.Event(), StreamRelay.add
+    joining: list[StreamRelay] = []
 
-    def late(pump: Pump, one: wsmux.Stream, other: wsmux.Stream) -> None:
+    def late(pump: StreamRelay, one: wsmux.Stream, other: wsmux.Stream) -> None:
         joining.append(pump)
         go.wait(WAIT)
         add(pump, one, other)
 
-    monkeypatch.setattr(Pump, "add", late)
+    monkeypatch.setattr(StreamRelay, "add", late)
     bridged = build("wsmux", "yamux")
     near, far = open_pair(bridged.client, bridged.server)
     near.write(b"in time")
@@ -265,7 +265,7 @@ def test_a_stream_that_is_just_being_joined_at_the_close_is_delivered(
     bridged.client.close(WAIT)
     assert bridged.left.wait_closed(WAIT)
     wait_for(lambda: joining)
-    joining[0]._bell.ring()  # as if it looked just now
+    joining[0]._parker.unpark()  # as if it looked just now
     assert not bridged.server.wait_closed(0.1)
     go.set()
     assert far.read() == b"in time"

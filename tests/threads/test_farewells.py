@@ -100,12 +100,12 @@ def test_an_end_without_a_farewell_is_a_lost_connection(protocol: str, role: Rol
 
 
 @WIRES
-@pytest.mark.parametrize("farewell", [False, True], ids=["unsaid", "said"])
-def test_an_end_within_a_frame_is_a_lost_connection(protocol: str, farewell: bool) -> None:
+@pytest.mark.parametrize("close_notice", [False, True], ids=["unsaid", "said"])
+def test_an_end_within_a_frame_is_a_lost_connection(protocol: str, close_notice: bool) -> None:
     with facing_a_peer(protocol) as (connection, peer):
         stream = connection.open_stream(WAIT)
         (stream_id,) = peer.accept(1)
-        if farewell:
+        if close_notice:
             peer.sock.sendall(GO_AWAY[protocol])
         peer.machine.send_data(stream_id, b"word")
         peer.sock.sendall(peer.output()[:-1])
@@ -124,9 +124,9 @@ def test_an_end_within_the_first_head_is_a_lost_connection(protocol: str) -> Non
 
 
 @WIRES
-@pytest.mark.parametrize("farewell", [False, True], ids=["lost", "clean"])
+@pytest.mark.parametrize("close_notice", [False, True], ids=["lost", "clean"])
 def test_no_end_of_the_connection_is_an_end_of_file(
-    protocol: str, farewell: bool, spawn: Spawn
+    protocol: str, close_notice: bool, spawn: Spawn
 ) -> None:
     with facing_a_peer(protocol) as (connection, peer):
         stream = connection.open_stream(WAIT)
@@ -136,12 +136,12 @@ def test_no_end_of_the_connection_is_an_end_of_file(
         assert stream.read(6) == b"before"
         reading = spawn(stream.read)
         wait_for_reader(connection)
-        if farewell:
+        if close_notice:
             peer.sock.sendall(GO_AWAY[protocol])
         peer.sock.shutdown(socket.SHUT_WR)
         with pytest.raises(wsmux.ConnectionClosed) as error:
             reading.result(WAIT)
-        assert seen(error.value) == (CLEAN if farewell else LOST)
+        assert seen(error.value) == (CLEAN if close_notice else LOST)
 
 
 @WIRES
@@ -223,7 +223,7 @@ def test_the_own_end_stays_the_cause_when_the_peer_ends_as_soon_as_it_hears(
         def flush_and_be_overtaken(*args: object) -> None:
             flush(*args)  # type: ignore[arg-type]
             peer.sock.shutdown(socket.SHUT_WR)
-            wait_for(lambda: connection._engine.channel.inbox.ended)
+            wait_for(lambda: connection._engine.channel.frame_reader.ended)
 
         monkeypatch.setattr(connection._engine.channel, "flush", flush_and_be_overtaken)
         connection.close(WAIT, code=1011)

@@ -189,16 +189,16 @@ def test_a_buffer_may_be_changed_while_its_bytes_are_queued(
 # A writer that waits for room
 
 
-class HeldBell:
+class HeldParker:
     """Keep its sleeper asleep, rung or not, until ``gate`` opens."""
 
     def __init__(self, gate: threading.Event) -> None:
         self._gate = gate
-        self._bell = borrow()
-        self.ring = self._bell.ring
+        self._parker = borrow()
+        self.unpark = self._parker.unpark
 
-    def sleep(self, deadline: Deadline) -> None:
-        self._bell.sleep(deadline)
+    def park(self, deadline: Deadline) -> None:
+        self._parker.park(deadline)
         assert self._gate.wait(WAIT)
 
 
@@ -217,7 +217,7 @@ def test_a_turn_that_its_writer_does_not_use_is_passed_on(
     with pytest.raises(wsmux.WriteTimeout):
         hasty.write(bytes(CALM.max_frame_size))  # and one fills the queue
     with monkeypatch.context() as patched:
-        patched.setattr("wsmux.runtime.parking.borrow", lambda: HeldBell(gate))
+        patched.setattr("wsmux.runtime.parking.borrow", lambda: HeldParker(gate))
         ended = spawn(first.write, bytes(2 * CALM.max_frame_size))
         wait_for(lambda: meeting.connection.stats().waiting_for_room == 1)
     writing = spawn(second.write, bytes(CALM.max_frame_size))

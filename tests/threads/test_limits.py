@@ -17,7 +17,7 @@ import pytest
 import wsmux
 from wsmux.mux import multiplexer
 from wsmux.runtime.memory import Holder, Verdict, process_memory
-from wsmux.runtime.parking import Bell
+from wsmux.runtime.parking import Parker
 
 from ..purepeer import PurePeer
 from ..wires import NAMES, wire_of
@@ -222,7 +222,7 @@ def test_too_much_unread_resets_the_stream_that_holds_most(join_ends: Join) -> N
     ends = limited(join_ends, max_connection_buffer=3 * WINDOW // 2, receive_window=2 * WINDOW)
     modest, modest_far = open_pair(*ends)
     greedy, greedy_far = open_pair(*ends)
-    limit = max(3 * WINDOW // 2, 2 * wire_of(modest).entitled)
+    limit = max(3 * WINDOW // 2, 2 * wire_of(modest).min_window)
     greedy.write(bytes(limit - WINDOW // 2))
     modest.write(bytes(WINDOW // 2 + 1))
     check_reset(greedy, code=2)
@@ -238,7 +238,7 @@ def test_a_blocked_reader_of_another_stream_is_not_disturbed(join_ends: Join, sp
     quiet, quiet_far = open_pair(*ends)
     reading = spawn(quiet_far.read, 1)
     wait_for_reader(ends.server)
-    limit = max(WINDOW, 3 * wire_of(quiet).entitled)
+    limit = max(WINDOW, 3 * wire_of(quiet).min_window)
     greedy = [open_pair(*ends) for _ in range(2)]
     for near, _ in greedy:
         near.write(bytes(limit // 2 + 1))
@@ -358,13 +358,13 @@ def test_an_idle_connection_is_closed_at_its_time_and_not_before(
     clock, looks = Clock(), list[float]()
     monkeypatch.setattr("wsmux.transport.message_transport.time", clock)
     monkeypatch.setattr("wsmux.mux.multiplexer.time", clock)
-    keep_time = multiplexer.Engine._keep_time_locked
+    keep_time = multiplexer.Multiplexer._keep_time_locked
 
-    def look(of: multiplexer.Engine, now: float, wakes: list[Bell]) -> None:
+    def look(of: multiplexer.Multiplexer, now: float, wakes: list[Parker]) -> None:
         keep_time(of, now, wakes)
         looks.append(now)
 
-    monkeypatch.setattr(multiplexer.Engine, "_keep_time_locked", look)
+    monkeypatch.setattr(multiplexer.Multiplexer, "_keep_time_locked", look)
     ours, theirs = socket.socketpair()
     with theirs:
         config = wsmux.Config(idle_timeout=50.0, ping_interval=None)

@@ -251,7 +251,7 @@ def test_bymux_goes_without_a_keepalive_once_both_are_going_away() -> None:
         connection.go_away()
         peer.receive()
         peer.send()
-        wait_for(lambda: connection._engine.protocol.said_farewell())
+        wait_for(lambda: connection._engine.protocol.close_notice_came())
         sent = connection.stats().bytes_sent
         with pytest.raises(TimeoutError):
             connection.accept_stream(timeout=6 * INTERVAL)

@@ -9,21 +9,21 @@ from collections.abc import Iterator
 import pytest
 
 from wsmux.runtime import thread_pool as module
-from wsmux.runtime.parking import Bell, wake
-from wsmux.runtime.thread_pool import Workers
+from wsmux.runtime.parking import Parker, wake
+from wsmux.runtime.thread_pool import ThreadPool
 
 from .scripted import WAIT
 from .waiting import wait_for
 
 
 @pytest.fixture
-def workers() -> Iterator[Workers]:
-    made = Workers(8, "test")
+def workers() -> Iterator[ThreadPool]:
+    made = ThreadPool(8, "test")
     yield made
     made.close()
 
 
-def test_actions_that_wait_for_each_other_run_at_once(workers: Workers) -> None:
+def test_actions_that_wait_for_each_other_run_at_once(workers: ThreadPool) -> None:
     together = threading.Barrier(8)
     done = threading.Semaphore(0)
 
@@ -36,7 +36,7 @@ def test_actions_that_wait_for_each_other_run_at_once(workers: Workers) -> None:
     assert all(done.acquire(timeout=WAIT) for _ in range(8))
 
 
-def test_no_more_run_at_once_than_are_allowed(workers: Workers) -> None:
+def test_no_more_run_at_once_than_are_allowed(workers: ThreadPool) -> None:
     gate, started = threading.Event(), threading.Semaphore(0)
     running: list[int] = []
     most: list[int] = []
@@ -59,7 +59,7 @@ def test_no_more_run_at_once_than_are_allowed(workers: Workers) -> None:
     assert max(most) == 8
 
 
-def test_one_thread_runs_what_comes_one_after_another(workers: Workers) -> None:
+def test_one_thread_runs_what_comes_one_after_another(workers: ThreadPool) -> None:
     seen: list[str] = []
     for _ in range(20):
         done = threading.Event()
@@ -74,11 +74,11 @@ def test_one_thread_runs_what_comes_one_after_another(workers: Workers) -> None:
     assert len(set(seen)) == 1
 
 
-def test_adding_many_wakes_one_worker(workers: Workers) -> None:
+def test_adding_many_wakes_one_worker(workers: ThreadPool) -> None:
     done = threading.Semaphore(0)
     workers.submit(done.release)
     wait_for(lambda: len(workers._parked) == 1)
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     for _ in range(5):
         workers.add(done.release, wakes)
     assert len(wakes) == 1
@@ -87,7 +87,7 @@ def test_adding_many_wakes_one_worker(workers: Workers) -> None:
 
 
 def test_what_fails_is_logged_and_the_thread_goes_on(
-    workers: Workers, caplog: pytest.LogCaptureFixture
+    workers: ThreadPool, caplog: pytest.LogCaptureFixture
 ) -> None:
     done = threading.Event()
     workers.submit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
@@ -97,7 +97,7 @@ def test_what_fails_is_logged_and_the_thread_goes_on(
 
 
 def test_an_idle_thread_keeps_nothing_of_what_it_ran(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+    workers: ThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE", WAIT)
 
@@ -112,7 +112,7 @@ def test_an_idle_thread_keeps_nothing_of_what_it_ran(
 
 def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE", 0.01)
-    workers = Workers(8, "test")
+    workers = ThreadPool(8, "test")
     before = threading.active_count()
     together = threading.Barrier(3)
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     workers.close()
 
 
-def test_what_is_submitted_behind_the_end_is_run(workers: Workers) -> None:
+def test_what_is_submitted_behind_the_end_is_run(workers: ThreadPool) -> None:
     workers.close()
     done = threading.Event()
     workers.submit(done.set)
@@ -132,7 +132,7 @@ def test_what_is_submitted_behind_the_end_is_run(workers: Workers) -> None:
 
 
 def test_a_thread_that_cannot_be_started_is_not_counted(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workers: ThreadPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

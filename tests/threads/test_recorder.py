@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import wsmux
-from wsmux.endpoints.connection_options import Behaviour
+from wsmux.endpoints.connection_options import ConnectionOptions
 from wsmux.recording.file_format import Entry, Header, read_recording
 from wsmux.recording.frame_parser import read_head
 
@@ -29,9 +29,9 @@ def recording(protocol: str = "wsmux", **plan: object) -> tuple[wsmux.Connection
 
 
 def over_websocket(protocol: str, plan: wsmux.Recording) -> tuple[wsmux.Connection, ...]:
-    behaviour = Behaviour(config=wsmux.Config(recording=plan))
+    connection_options = ConnectionOptions(config=wsmux.Config(recording=plan))
     ends = zip(socket.socketpair(), wsmux.Role, strict=True)
-    return tuple(behaviour.over_websocket(sock, role, protocol) for sock, role in ends)
+    return tuple(connection_options.over_websocket(sock, role, protocol) for sock, role in ends)
 
 
 def told(text: str) -> tuple[Header, list[Entry]]:
@@ -75,7 +75,7 @@ def test_what_is_carried_is_not_kept(protocol: str) -> None:
         talk(client, server)
         _, entries = told(client.dump_recording())
         assert not [entry for entry in entries if entry.raw is not None]
-        recorder = client._engine.channel.inbox.recorder
+        recorder = client._engine.channel.frame_reader.recorder
         assert recorder is not None
         kept = [frame[2] for frame in recorder._sent.copy()[0]]
     assert not [data for data in kept if SECRET in data]

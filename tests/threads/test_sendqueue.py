@@ -13,10 +13,10 @@ import pytest
 import wsmux
 from wsmux.config import KIB
 from wsmux.protocols.base import Buffer, Message
-from wsmux.protocols.framing import Kind, NoFraming
+from wsmux.protocols.framing import NoFraming, Opcode
 from wsmux.runtime.deadline import Deadline
-from wsmux.runtime.parking import Bell, Waiter
-from wsmux.transport.fair_queue import LEAST_TURN, QUICK, Frame, Share
+from wsmux.runtime.parking import Parker, Waiter
+from wsmux.transport.fair_queue import MIN_QUANTUM, QUICK, FlowState, Frame
 from wsmux.transport.send_queue import (
     BATCH_BYTES,
     BATCH_FRAMES,
@@ -64,24 +64,24 @@ class Valve(PlainSocket):
 class Words(NoFraming):
     """Write control frames as words."""
 
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         pieces = super().encode(message)
-        return pieces if kind is Kind.BINARY else [f"{kind.name} ".encode(), *pieces]
+        return pieces if kind is Opcode.BINARY else [f"{kind.name} ".encode(), *pieces]
 
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         return f"{kind.name} {payload.decode()};".encode()
 
 
-class Note(Bell):
+class Note(Parker):
     """Note that it has rung."""
 
     def __init__(self, number: int, rung: list[int]) -> None:
         self._number, self._rung = number, rung
 
-    def ring(self) -> None:
+    def unpark(self) -> None:
         self._rung.append(self._number)
 
-    def sleep(self, deadline: Deadline) -> None:
+    def park(self, deadline: Deadline) -> None:
         raise AssertionError("nobody sleeps here")
 
 
@@ -90,7 +90,7 @@ class Writer(Waiter):
 
     def __init__(self, number: int, rung: list[int]) -> None:
         super().__init__()
-        self._bell = Note(number, rung)
+        self._parker = Note(number, rung)
 
 
 class Stand:
@@ -213,9 +213,9 @@ def test_a_writer_waits_in_one_place_of_the_line_alone(stand: Stand) -> None:
 
 def test_everybody_is_roused_once(stand: Stand) -> None:
     stand.wait(3)
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     with stand.mutex:
-        stand.queue.rouse_locked(wakes)
+        stand.queue.notify_forced_locked(wakes)
         assert (stand.queue.waiting_locked(), len(wakes)) == (0, 3)
 
 
@@ -237,7 +237,7 @@ def test_a_turn_needs_room_and_nobody_who_came_before(
         stand.add(1, queued)
     stand.wait(waiting)
     with stand.mutex:
-        assert stand.queue.turn_locked(Share(), FRAME, waited) == turn
+        assert stand.queue.quantum_locked(FlowState(), FRAME, waited) == turn
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
@@ -249,7 +249,7 @@ def test_a_short_message_has_its_turn_at_once(
     stand.add(2)
     stand.wait(waiting)
     with stand.mutex:
-        assert stand.queue.turn_locked(Share(), size, False) == turn
+        assert stand.queue.quantum_locked(FlowState(), size, False) == turn
 
 
 class Asleep(Waiter):
@@ -286,27 +286,27 @@ def test_who_waits_for_room_is_in_the_line_as_long_as_that(
 def test_so_many_provoked_answers_may_wait(stand: Stand, count: int, fine: bool) -> None:
     with stand.mutex:
         answer: Message = (b"answer", b"")
-        assert stand.queue.add_control_locked([answer] * count, provoked=True) is fine
+        assert stand.queue.add_control_locked([answer] * count, solicited=True) is fine
 
 
 @pytest.mark.parametrize(("size", "fine"), [(0, True), (1, False)])
 def test_so_many_bytes_of_provoked_answers_may_wait(stand: Stand, size: int, fine: bool) -> None:
     with stand.mutex:
         answer: Message = (bytes(CONFIG.max_control_bytes), bytes(size))
-        assert stand.queue.add_control_locked([answer], provoked=True) is fine
+        assert stand.queue.add_control_locked([answer], solicited=True) is fine
 
 
 def test_bytes_of_provoked_answers_add_up(stand: Stand) -> None:
     half: Message = (bytes(CONFIG.max_control_bytes // 2), b"")
     with stand.mutex:
-        assert stand.queue.add_control_locked([half, half], provoked=True)
-        assert not stand.queue.add_control_locked([(b"x", b"")], provoked=True)
+        assert stand.queue.add_control_locked([half, half], solicited=True)
+        assert not stand.queue.add_control_locked([(b"x", b"")], solicited=True)
 
 
 def test_answers_that_went_out_do_not_count(stand: Stand) -> None:
     for _ in range(3):
         with stand.mutex:
-            assert stand.queue.add_control_locked([(b"answer", b"")] * 3, provoked=True)
+            assert stand.queue.add_control_locked([(b"answer", b"")] * 3, solicited=True)
         assert stand.let_out(100) == 3 * b"answer"
 
 
@@ -323,7 +323,7 @@ def test_control_frames_go_first_and_pongs_behind_them(stand: Stand) -> None:
     stand.pong([b"x"])
     with stand.mutex:
         stand.queue.add_control_locked([(b"first;", b""), (b"second;", b"")])
-        stand.queue.add_control_locked([(b"y", b"")], Kind.PING)
+        stand.queue.add_control_locked([(b"y", b"")], Opcode.PING)
     assert stand.let_out(100) == b"first;second;PING y;PONG x;\0"
 
 
@@ -363,12 +363,12 @@ def test_a_frame_cut_by_the_socket_goes_on_where_it_was_cut(
 
 
 def test_what_a_stream_has_in_line_is_not_overtaken_by_itself(stand: Stand) -> None:
-    share = Share()
+    flow = FlowState()
     with stand.mutex:
         stand.queue.ask_room_locked(Writer(0, []))
-        first = stand.queue.add_data_locked([(b"bulk;", bytes(QUICK))], share=share)
-        second = stand.queue.add_data_locked([(b"short;", b"")], share=share)
-        other = stand.queue.add_data_locked([(b"quick;", b"")], share=Share())
+        first = stand.queue.add_data_locked([(b"bulk;", bytes(QUICK))], flow=flow)
+        second = stand.queue.add_data_locked([(b"short;", b"")], flow=flow)
+        other = stand.queue.add_data_locked([(b"quick;", b"")], flow=FlowState())
         assert stand.queue.queued_bytes_locked() == len(b"bulk;short;quick;") + QUICK
     assert (first, second, other) == (1, 2, 0)
     assert stand.let_out(FRAME) == b"quick;bulk;" + bytes(QUICK) + b"short;"
@@ -377,7 +377,12 @@ def test_what_a_stream_has_in_line_is_not_overtaken_by_itself(stand: Stand) -> N
 def test_each_kind_of_frame_is_encoded_as_such(stand: Stand) -> None:
     shown: list[Frame] = []
     stand.queue.tap = shown.extend
-    frames = [(Kind.BINARY, b"a"), (Kind.TEXT, b"b"), (Kind.CLOSE, b"c"), (Kind.BINARY, b"d")]
+    frames = [
+        (Opcode.BINARY, b"a"),
+        (Opcode.TEXT, b"b"),
+        (Opcode.CLOSE, b"c"),
+        (Opcode.BINARY, b"d"),
+    ]
     with stand.mutex:
         for kind, text in frames:
             stand.queue.add_data_locked([(text, b"")], kind)
@@ -390,7 +395,7 @@ def test_a_pong_is_shown_as_it_goes_out(stand: Stand) -> None:
     stand.queue.tap = shown.extend
     stand.pong([b"x"])
     assert stand.let_out(100) == b"PONG x;"
-    assert shown == [(Kind.PONG, (b"x", b""), 0)]
+    assert shown == [(Opcode.PONG, (b"x", b""), 0)]
 
 
 def test_what_the_carrier_has_no_word_for_leaves_nothing_to_do(
@@ -425,7 +430,7 @@ def test_nothing_is_queued_behind_a_close(stand: Stand) -> None:
     stand.add(1)
     stand.pong([b"x"])
     with stand.mutex:
-        assert stand.queue.add_control_locked([(b"late", b"")] * 4, provoked=True)
+        assert stand.queue.add_control_locked([(b"late", b"")] * 4, solicited=True)
     assert not stand.queue.has_output()
 
 
@@ -551,18 +556,18 @@ def test_an_interrupted_wait_leaves_the_frames_to_the_io_thread(stand: Stand) ->
 def test_a_slow_socket_is_given_small_turns(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr("wsmux.transport.send_queue.time", clock)
-    stand.add(5, LEAST_TURN // 2)
+    stand.add(5, MIN_QUANTUM // 2)
     stand.let_out(0)
     assert stand.valve.limits == []
     clock.monotonic = lambda: 1.0
     stand.let_out(1)
-    assert stand.valve.limits == [2 * LEAST_TURN]
-    stand.let_out(5 * LEAST_TURN // 2 - 1)
-    stand.add(3, LEAST_TURN // 2)
+    assert stand.valve.limits == [2 * MIN_QUANTUM]
+    stand.let_out(5 * MIN_QUANTUM // 2 - 1)
+    stand.add(3, MIN_QUANTUM // 2)
     stand.let_out(0)
     with stand.mutex:
-        assert stand.queue.queued_bytes_locked() == LEAST_TURN // 2
-        assert stand.queue.turn_locked(Share(), FRAME, False) == LEAST_TURN
+        assert stand.queue.queued_bytes_locked() == MIN_QUANTUM // 2
+        assert stand.queue.quantum_locked(FlowState(), FRAME, False) == MIN_QUANTUM
 
 
 def test_a_socket_with_nothing_to_take_is_not_slow(
@@ -579,7 +584,7 @@ def test_a_socket_with_nothing_to_take_is_not_slow(
         assert len(stand.let_out(FRAME)) == FRAME
     assert stand.valve.limits == []
     with stand.mutex:
-        assert stand.queue.turn_locked(Share(), FRAME, False) == FRAME
+        assert stand.queue.quantum_locked(FlowState(), FRAME, False) == FRAME
 
 
 def test_a_failed_send_voids_what_was_with_the_socket(stand: Stand) -> None:
@@ -623,7 +628,7 @@ def has(stand: Stand, what: str) -> bool:
             stand.queue.add_pong_locked(b"x")
         elif what == "quick":
             stand.queue.ask_room_locked(Writer(0, []))
-            assert stand.queue.add_data_locked([(b"x", b"")], share=Share()) == 0
+            assert stand.queue.add_data_locked([(b"x", b"")], flow=FlowState()) == 0
     if what == "socket":
         stand.add(1)
         stand.let_out(1)

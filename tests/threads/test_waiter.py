@@ -13,10 +13,19 @@ from types import FrameType
 import pytest
 
 import wsmux
-from wsmux.runtime import parking as bells
+from wsmux.runtime import parking as parkers
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.interrupts import is_interrupt
-from wsmux.runtime.parking import Bell, Flag, Waiter, WaitList, borrow, drop_idle, give_back, wake
+from wsmux.runtime.parking import (
+    OneShotEvent,
+    Parker,
+    Waiter,
+    WaitQueue,
+    borrow,
+    drop_idle,
+    give_back,
+    wake,
+)
 
 from .conftest import Spawn
 from .waiting import WAIT, wait_for
@@ -39,7 +48,7 @@ class GreenLock:
 
 
 @pytest.fixture(params=["event", "lock"])
-def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bell]:
+def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Parker]:
     """Make bells of either kind."""
     drop_idle()
     if request.param == "lock":
@@ -52,60 +61,60 @@ def kind() -> str:
     return type(borrow()).__name__
 
 
-def test_ring_wakes_a_sleeper(made: Callable[[], Bell], spawn: Spawn) -> None:
-    bell = made()
-    sleeper = spawn(bell.sleep, Deadline(None))
-    bell.ring()
+def test_ring_wakes_a_sleeper(made: Callable[[], Parker], spawn: Spawn) -> None:
+    parker = made()
+    sleeper = spawn(parker.park, Deadline(None))
+    parker.unpark()
     sleeper.result(WAIT)
 
 
-def test_sleep_ends_with_the_time(made: Callable[[], Bell]) -> None:
-    bell = made()
-    bell.sleep(Deadline(0.01))
+def test_sleep_ends_with_the_time(made: Callable[[], Parker]) -> None:
+    parker = made()
+    parker.park(Deadline(0.01))
 
 
-def test_ring_before_the_sleep_is_not_lost(made: Callable[[], Bell]) -> None:
-    bell = made()
-    bell.ring()
-    bell.sleep(Deadline(None))
+def test_ring_before_the_sleep_is_not_lost(made: Callable[[], Parker]) -> None:
+    parker = made()
+    parker.unpark()
+    parker.park(Deadline(None))
 
 
-def test_two_rings_wake_once(made: Callable[[], Bell], spawn: Spawn) -> None:
-    bell = made()
-    bell.ring()
-    bell.ring()
-    bell.sleep(Deadline(None))
-    sleeper = spawn(bell.sleep, Deadline(None))
+def test_two_rings_wake_once(made: Callable[[], Parker], spawn: Spawn) -> None:
+    parker = made()
+    parker.unpark()
+    parker.unpark()
+    parker.park(Deadline(None))
+    sleeper = spawn(parker.park, Deadline(None))
     assert not sleeper.done()
-    bell.ring()
+    parker.unpark()
     sleeper.result(WAIT)
 
 
-def test_bell_is_an_event_where_there_are_any() -> None:
-    assert kind() == "_EventBell"
+def test_parker_is_an_event_where_there_are_any() -> None:
+    assert kind() == "_EventParker"
 
 
-def test_bell_is_a_lock_when_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parker_is_a_lock_when_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "eventfd", no_descriptor)
-    assert kind() == "_LockBell"
+    assert kind() == "_LockParker"
 
 
-def test_bell_is_a_lock_when_descriptors_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bells.resource, "getrlimit", lambda _: (2, 2))
-    assert kind() == "_LockBell"
+def test_parker_is_a_lock_when_descriptors_are_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parkers.resource, "getrlimit", lambda _: (2, 2))
+    assert kind() == "_LockParker"
 
 
-def test_bell_is_a_lock_where_threads_have_been_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bells._thread, "allocate_lock", GreenLock)
-    assert kind() == "_LockBell"
+def test_parker_is_a_lock_where_threads_have_been_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parkers._thread, "allocate_lock", GreenLock)
+    assert kind() == "_LockParker"
 
 
 def test_idle_bells_are_bounded() -> None:
     drop_idle()
-    borrowed = [borrow() for _ in range(bells.KEPT + 10)]
+    borrowed = [borrow() for _ in range(parkers.KEPT + 10)]
     for each in borrowed:
         give_back(each)
-    assert len(bells._idle) == bells.KEPT
+    assert len(parkers._idle) == parkers.KEPT
 
 
 def test_descriptor_stays_while_somebody_may_ring() -> None:
@@ -114,7 +123,7 @@ def test_descriptor_stays_while_somebody_may_ring() -> None:
     give_back(late)
     drop_idle()
     other = os.eventfd(0, os.EFD_NONBLOCK)
-    late.ring()
+    late.unpark()
     with pytest.raises(BlockingIOError):
         os.read(other, 8)
     os.close(other)
@@ -140,12 +149,12 @@ def test_wait_ends_with_the_time_and_holds_the_mutex(mutex: threading.Lock) -> N
 
 
 def test_waiter_is_collected_once(mutex: threading.Lock, spawn: Spawn) -> None:
-    waiter, wakes = Waiter(), list[Bell]()
+    waiter, wakes = Waiter(), list[Parker]()
     waiting = spawn(locked, mutex, waiter.wait, Deadline(WAIT))
     wait_for(waiter.occupied)
     with mutex:
-        waiter.collect(wakes)
-        waiter.collect(wakes)
+        waiter.notify(wakes)
+        waiter.notify(wakes)
         assert (len(wakes), waiter.occupied()) == (1, False)
     wake(wakes)
     waiting.result(WAIT)
@@ -154,33 +163,33 @@ def test_waiter_is_collected_once(mutex: threading.Lock, spawn: Spawn) -> None:
 def test_waiter_that_was_collected_and_not_woken_is_roused(
     mutex: threading.Lock, spawn: Spawn
 ) -> None:
-    waiter, wakes = Waiter(), list[Bell]()
+    waiter, wakes = Waiter(), list[Parker]()
     waiting = spawn(locked, mutex, waiter.wait, Deadline(WAIT))
     wait_for(waiter.occupied)
     with mutex:
-        waiter.collect([])
-        waiter.rouse(wakes)
+        waiter.notify([])
+        waiter.notify_forced(wakes)
     wake(wakes)
     waiting.result(WAIT)
 
 
 def test_nobody_is_collected_where_nobody_waits(mutex: threading.Lock) -> None:
-    waiter, waiters, wakes = Waiter(), WaitList(), list[Bell]()
-    waiter.rouse(wakes)
-    waiters.rouse(wakes)
+    waiter, waiters, wakes = Waiter(), WaitQueue(), list[Parker]()
+    waiter.notify_forced(wakes)
+    waiters.notify_forced(wakes)
     assert not wakes
 
 
 def test_list_is_woken_in_the_order_of_its_coming(mutex: threading.Lock, spawn: Spawn) -> None:
-    waiters = WaitList()
+    waiters = WaitQueue()
     waiting = []
     for count in (1, 2, 3):
         waiting.append(spawn(locked, mutex, waiters.wait, Deadline(WAIT)))
         wait_for(lambda count=count: len(waiters.parked) == count)  # type: ignore[misc]
     for each in waiting:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with mutex:
-            waiters.collect(wakes, 1)
+            waiters.notify(wakes, 1)
         wake(wakes)
         each.result(WAIT)
     assert not waiters.parked
@@ -189,19 +198,19 @@ def test_list_is_woken_in_the_order_of_its_coming(mutex: threading.Lock, spawn: 
 def test_list_that_was_collected_and_not_woken_is_roused(
     mutex: threading.Lock, spawn: Spawn
 ) -> None:
-    waiters, wakes = WaitList(), list[Bell]()
+    waiters, wakes = WaitQueue(), list[Parker]()
     waiting = [spawn(locked, mutex, waiters.wait, Deadline(WAIT)) for _ in range(2)]
     wait_for(lambda: len(waiters.parked) == 2)
     with mutex:
-        waiters.collect([], 1)
-        waiters.rouse(wakes)
+        waiters.notify([], 1)
+        waiters.notify_forced(wakes)
     wake(wakes)
     for each in waiting:
         each.result(WAIT)
 
 
 def test_flag_wakes_all_who_wait_and_lets_later_ones_pass(spawn: Spawn) -> None:
-    flag = Flag()
+    flag = OneShotEvent()
     waiting = [spawn(flag.wait, WAIT) for _ in range(3)]
     wait_for(lambda: len(flag._waiting.parked) == 3)
     flag.set()
@@ -210,7 +219,7 @@ def test_flag_wakes_all_who_wait_and_lets_later_ones_pass(spawn: Spawn) -> None:
 
 
 def test_wait_for_a_flag_ends_with_the_time() -> None:
-    assert not Flag().wait(NO_TIME)
+    assert not OneShotEvent().wait(NO_TIME)
 
 
 def below(error: BaseException, name: str) -> BaseException:

@@ -18,7 +18,7 @@ from wsmux import Cause, Stall, StallWatch
 from wsmux.diagnostics import stall_watch
 from wsmux.diagnostics.status import Connections, Watched
 from wsmux.runtime.logs import MAX_VALUE, PAUSE
-from wsmux.runtime.parking import Bell, wake
+from wsmux.runtime.parking import Parker, wake
 
 from .conftest import Spawn
 from .joined import fill, open_pair, read_exactly
@@ -103,7 +103,7 @@ def test_a_write_tried_again_and_again_is_one_stall(stuck: Stuck, spawn: Spawn) 
             writing = spawn(stuck.near.write, b"more")
             wait_for_writer(stuck.client)
             watch.look(now + hours * HOUR)
-            wakes: list[Bell] = []
+            wakes: list[Parker] = []
             with stuck.client._engine.mutex:  # as if the time were up
                 stuck.near._entry.fail_write(TimeoutError, wakes)
             wake(wakes)

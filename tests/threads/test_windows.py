@@ -45,7 +45,7 @@ def test_a_smaller_window_counts_where_the_wire_can_say_it(join_ends: Join, open
     ends = join_ends(server={"config": wsmux.Config(receive_window=64 * KIB)})
     near, far = open_pair(*(ends if opener == "client" else reversed(ends)))
     to_server = near if opener == "client" else far
-    assert fill(to_server) == max(64 * KIB, wire_of(near).entitled)
+    assert fill(to_server) == max(64 * KIB, wire_of(near).min_window)
 
 
 def test_bulk_through_a_large_window_is_exact(join_ends: Join, spawn: Spawn) -> None:

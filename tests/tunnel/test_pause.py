@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from wsmux.runtime.backoff import Pause
+from wsmux.runtime.backoff import Backoff
 
 
 @pytest.mark.parametrize(("least", "lowest"), [(0.0, 0.0), (0.5, 0.5)])
 def test_pauses_double_up_to_the_longest(
     least: float, lowest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pause = Pause(1.0, 5.0, least)
+    pause = Backoff(1.0, 5.0, least)
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     assert [pause.next() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     pause.reset()
@@ -23,6 +23,6 @@ def test_pauses_double_up_to_the_longest(
 
 def test_full_jitter_spreads_over_the_whole_pause() -> None:
     random.seed(1)
-    pauses = [Pause(1.0, 1.0).next() for _ in range(200)]
+    pauses = [Backoff(1.0, 1.0).next() for _ in range(200)]
     assert min(pauses) < 0.1
     assert max(pauses) > 0.9

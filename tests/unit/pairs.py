@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from wsmux.config import Config
-from wsmux.protocols.abuse_limits import Floods
+from wsmux.protocols.abuse_limits import AbuseLimits
 from wsmux.protocols.base import Buffer, MuxProtocol, Role
 from wsmux.protocols.events import Event, StreamOpened
-from wsmux.protocols.framing import Framing, Kind
+from wsmux.protocols.framing import Framing, Opcode
 from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
@@ -111,7 +111,7 @@ def _slots(thing: object) -> dict[str, Any]:
 def lift_budgets(machine: MuxProtocol) -> None:
     """Have a machine bear any flood, to see what it leaves behind."""
     much = 10**9
-    machine.floods = Floods(Config(max_empty_frames=much, max_pings=much, max_resets=much))
+    machine.floods = AbuseLimits(Config(max_empty_frames=much, max_pings=much, max_resets=much))
     machine.floods.streams = much
 
 
@@ -178,12 +178,12 @@ def native_pair(dialect: Dialect = WSMUX_V1, **limits: Any) -> Pair:
     return Pair(native(Role.CLIENT, dialect, **limits), native(Role.SERVER, dialect, **limits))
 
 
-def feed(framing: Framing, wire: Buffer, chunk: int | None = None) -> list[tuple[Kind, bytes]]:
+def feed(framing: Framing, wire: Buffer, chunk: int | None = None) -> list[tuple[Opcode, bytes]]:
     """Receive ``wire`` as the owner of a socket does, at most ``chunk`` bytes at a time.
 
     Stops, as the owner does, once the framing has failed.
     """
-    frames: list[tuple[Kind, bytes]] = []
+    frames: list[tuple[Opcode, bytes]] = []
     position = 0
     while position < len(wire) and framing.failure is None:
         free = framing.get_buffer()

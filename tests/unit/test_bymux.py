@@ -80,9 +80,9 @@ def test_wire_without_a_ping_of_streams_says_so() -> None:
 
 def test_what_most_wires_need_not_say() -> None:
     machine = native(Role.CLIENT)
-    machine.farewell(1000)
+    machine.close_notice(1000)
     assert outbox(machine) == []
-    assert (machine.said_farewell(), machine.may_ping(), machine.rtt) == (False, False, None)
+    assert (machine.close_notice_came(), machine.may_ping(), machine.rtt) == (False, False, None)
 
 
 def test_there_are_no_codes_of_the_wire() -> None:
@@ -1091,7 +1091,7 @@ def test_global_ping_behind_the_own_pair_is_not_answered(role: Role) -> None:
 @pytest.mark.parametrize("code", [1000, 1001])
 def test_farewell_at_a_clean_end_is_the_global_pair(role: Role, code: int) -> None:
     machine = quiet(role)
-    machine.farewell(code)
+    machine.close_notice(code)
     assert outbox(machine) == [overall(CLOSE), overall(STOP_READ)]
 
 
@@ -1099,7 +1099,7 @@ def test_farewell_at_a_clean_end_is_the_global_pair(role: Role, code: int) -> No
 @pytest.mark.parametrize("code", [1002, 1011, 4000])
 def test_nothing_is_said_at_any_other_end(role: Role, code: int) -> None:
     machine = quiet(role)
-    machine.farewell(code)
+    machine.close_notice(code)
     assert outbox(machine) == []
     assert machine.may_open()
 
@@ -1108,15 +1108,15 @@ def test_nothing_is_said_at_any_other_end(role: Role, code: int) -> None:
 def test_only_both_global_packets_between_packets_are_a_farewell(role: Role) -> None:
     machine, stream_id = opened(role, local=True)
     machine.receive_data(overall(CLOSE))
-    assert not machine.said_farewell()
+    assert not machine.close_notice_came()
     machine.receive_data(overall(STOP_READ))
-    assert machine.said_farewell()
+    assert machine.close_notice_came()
     wire = write(stream_id, b"xy")
     for cut in (1, 3, 4):
         machine.receive_data(wire[:cut])
-        assert not machine.said_farewell()
+        assert not machine.close_notice_came()
         machine.receive_data(wire[cut:])
-        assert machine.said_farewell()
+        assert machine.close_notice_came()
 
 
 @BOTH_ROLES

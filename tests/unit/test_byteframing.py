@@ -21,8 +21,8 @@ from wsmux.protocols.framing import (
     SMALLEST_BUFFER,
     ByteFraming,
     Framing,
-    Kind,
     NoFraming,
+    Opcode,
     decode_close,
     encode_close,
 )
@@ -61,7 +61,7 @@ def failed(framing: Framing) -> tuple[type[RemoteProtocolError], int, str]:
 
 
 def test_kinds_are_numbered_as_the_opcodes_of_the_rfc() -> None:
-    assert {kind.name: kind.value for kind in Kind} == {
+    assert {kind.name: kind.value for kind in Opcode} == {
         "TEXT": 1,
         "BINARY": 2,
         "CLOSE": 8,
@@ -97,12 +97,14 @@ def test_body_is_not_copied_when_encoding() -> None:
 @pytest.mark.parametrize(
     ("kind", "payload", "after_type"),
     [
-        (Kind.CLOSE, "03e8 627965", "05 03e8 627965"),
-        (Kind.PING, "", "00"),
-        (Kind.PONG, "01", "01 01"),
+        (Opcode.CLOSE, "03e8 627965", "05 03e8 627965"),
+        (Opcode.PING, "", "00"),
+        (Opcode.PONG, "01", "01 01"),
     ],
 )
-def test_control_message_on_the_wire(width: int, kind: Kind, payload: str, after_type: str) -> None:
+def test_control_message_on_the_wire(
+    width: int, kind: Opcode, payload: str, after_type: str
+) -> None:
     wire = b"\x00" + kind.to_bytes(width, "big") + of(after_type)
     assert ByteFraming(LIMIT, width).encode_control(kind, of(payload)) == wire
 
@@ -111,35 +113,35 @@ def test_control_message_on_the_wire(width: int, kind: Kind, payload: str, after
 def test_message_is_decoded(chunk: int | None) -> None:
     framing = ByteFraming(LIMIT)
     frames = feed(framing, of("0000 05 68656c6c6f 0003 01 00"), chunk)
-    assert frames == [(Kind.BINARY, of("0000 68656c6c6f")), (Kind.BINARY, of("0003 00"))]
+    assert frames == [(Opcode.BINARY, of("0000 68656c6c6f")), (Opcode.BINARY, of("0003 00"))]
 
 
 @pytest.mark.parametrize("length", ["4005", "80000005", "c000000000000005"])
 def test_longer_form_of_a_length_is_accepted(length: str) -> None:
     frames = feed(ByteFraming(LIMIT), of("0000" + length + "68656c6c6f"))
-    assert frames == [(Kind.BINARY, of("0000 68656c6c6f"))]
+    assert frames == [(Opcode.BINARY, of("0000 68656c6c6f"))]
 
 
 @WIDTHS
 @CHUNKS
-@pytest.mark.parametrize("kind", [Kind.CLOSE, Kind.PING, Kind.PONG])
-def test_control_message_is_decoded(width: int, chunk: int | None, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Opcode.CLOSE, Opcode.PING, Opcode.PONG])
+def test_control_message_is_decoded(width: int, chunk: int | None, kind: Opcode) -> None:
     wire = ByteFraming(LIMIT, width).encode_control(kind, b"abc")
     assert feed(ByteFraming(LIMIT, width), wire, chunk) == [(kind, b"abc")]
 
 
 def test_longer_form_of_id_0_still_names_a_control_message() -> None:
-    assert feed(ByteFraming(LIMIT), of("4000 09 00")) == [(Kind.PING, b"")]
+    assert feed(ByteFraming(LIMIT), of("4000 09 00")) == [(Opcode.PING, b"")]
 
 
 @pytest.mark.parametrize("wire", ["01 09 00", "02 08 00", "4040 0a 00"])
 def test_control_type_on_another_id_is_left_to_the_machine(wire: str) -> None:
     [(kind, message)] = feed(ByteFraming(LIMIT), of(wire))
-    assert (kind, message) == (Kind.BINARY, of(wire)[:-1])
+    assert (kind, message) == (Opcode.BINARY, of(wire)[:-1])
 
 
 def test_control_payload_of_125_bytes_is_taken() -> None:
-    assert feed(ByteFraming(LIMIT), of("0009 407d") + bytes(125)) == [(Kind.PING, bytes(125))]
+    assert feed(ByteFraming(LIMIT), of("0009 407d") + bytes(125)) == [(Opcode.PING, bytes(125))]
 
 
 @CHUNKS
@@ -154,7 +156,7 @@ def test_control_payload_above_125_bytes_is_refused(chunk: int | None) -> None:
 def test_control_payload_above_125_bytes_is_never_sent(make: Callable[[], Framing]) -> None:
     framing = make()
     with pytest.raises(ValueError, match="at most 125 bytes"):
-        framing.encode_control(Kind.PING, bytes(126))
+        framing.encode_control(Opcode.PING, bytes(126))
 
 
 # The limit
@@ -162,7 +164,7 @@ def test_control_payload_above_125_bytes_is_never_sent(make: Callable[[], Framin
 
 def test_message_of_exactly_the_limit_is_taken() -> None:
     framing = ByteFraming(100)
-    assert feed(framing, of("0000 4062") + bytes(98)) == [(Kind.BINARY, bytes(100))]
+    assert feed(framing, of("0000 4062") + bytes(98)) == [(Opcode.BINARY, bytes(100))]
 
 
 def test_limit_counts_one_message_at_a_time() -> None:
@@ -184,7 +186,7 @@ def test_message_above_the_limit_is_refused_by_its_head_alone(
 
 def test_what_came_before_a_failure_is_returned() -> None:
     framing = ByteFraming(100)
-    assert feed(framing, of("0000 01 61 0000 ffffffffffffffff")) == [(Kind.BINARY, of("000061"))]
+    assert feed(framing, of("0000 01 61 0000 ffffffffffffffff")) == [(Opcode.BINARY, of("000061"))]
 
 
 @FRAMINGS
@@ -322,7 +324,7 @@ def test_fragments_count_with_what_they_cost() -> None:
     assert receiver.held() == receiver.allocated() >= 10
     assert feed(receiver, 990 * rest) == []
     assert receiver.held() == receiver.allocated() >= sys.getsizeof(receiver._message) - 64
-    assert feed(receiver, b"\x80\x00") == [(Kind.BINARY, 1000 * b"x")]
+    assert feed(receiver, b"\x80\x00") == [(Opcode.BINARY, 1000 * b"x")]
     assert receiver.held() == 0
     feed(receiver, first + rest)
     receiver.fail(FrameError("too much", 1008))
@@ -441,7 +443,7 @@ def test_a_message_that_is_not_whole_is_known_by_where_it_began(
 @WIDTHS
 def test_controls_are_told_until_the_next_read(width: int) -> None:
     framing = ByteFraming(LIMIT, width)
-    feed(framing, framing.encode_control(Kind.PING, b"now?"))
+    feed(framing, framing.encode_control(Opcode.PING, b"now?"))
     assert framing.controls is True
     feed(framing, wire_of(framing, 10))
     assert framing.controls is False
@@ -528,11 +530,13 @@ messages = st.tuples(
     st.sampled_from([b"\x00", b"\x3f", b"\x40\x40", b"\xc0\x00\x00\x00\x40\x00\x00\x00"]),
     st.binary(max_size=300),
 )
-controls = st.tuples(st.sampled_from([Kind.CLOSE, Kind.PING, Kind.PONG]), st.binary(max_size=125))
+controls = st.tuples(
+    st.sampled_from([Opcode.CLOSE, Opcode.PING, Opcode.PONG]), st.binary(max_size=125)
+)
 cuts = st.lists(st.integers(1, 40), max_size=30)
 
 
-def in_pieces(framing: Framing, wire: bytes, sizes: list[int]) -> list[tuple[Kind, bytes]]:
+def in_pieces(framing: Framing, wire: bytes, sizes: list[int]) -> list[tuple[Opcode, bytes]]:
     frames = []
     for size in sizes:
         frames += feed(framing, wire[:size])
@@ -547,18 +551,18 @@ def in_pieces(framing: Framing, wire: bytes, sizes: list[int]) -> list[tuple[Kin
     cuts,
 )
 def test_any_chopping_gives_the_same_frames(
-    width: int, sent: list[tuple[bytes, bytes] | tuple[Kind, bytes]], sizes: list[int]
+    width: int, sent: list[tuple[bytes, bytes] | tuple[Opcode, bytes]], sizes: list[int]
 ) -> None:
     framing = ByteFraming(LIMIT, width)
     wire, expected = b"", []
     for first, payload in sent:
-        if isinstance(first, Kind):
+        if isinstance(first, Opcode):
             wire += framing.encode_control(first, payload)
             expected.append((first, payload))
         else:
             head = first + bytes(width)
             wire += encoded(framing, head, payload)
-            expected.append((Kind.BINARY, head + payload))
+            expected.append((Opcode.BINARY, head + payload))
     assert in_pieces(ByteFraming(LIMIT, width), wire, sizes) == expected
     assert feed(ByteFraming(LIMIT, width), wire, 1) == expected
 
@@ -588,7 +592,7 @@ def carry(sender: MuxProtocol, framing: Framing, receiver: MuxProtocol, chunk: i
     )
     events = []
     for kind, message in feed(framing, wire, chunk):
-        assert kind is Kind.BINARY
+        assert kind is Opcode.BINARY
         receiver.receive_data(message)
         for event in receiver.events():
             events.append(event)
@@ -622,7 +626,7 @@ def test_bytes_without_framing_come_in_as_they_are(size: int, chunk: int | None)
     receiver = NoFraming()
     wire = bytes(n % 251 for n in range(size if chunk is None else min(size, 1000)))
     frames = feed(receiver, wire, chunk)
-    assert {kind for kind, _ in frames} == {Kind.BINARY}
+    assert {kind for kind, _ in frames} == {Opcode.BINARY}
     assert b"".join(data for _, data in frames) == wire
     assert receiver.failure is None
 
@@ -653,8 +657,8 @@ def test_bytes_without_framing_go_out_as_they_are(
     assert NoFraming().encode((head, body)) == pieces
 
 
-@pytest.mark.parametrize("kind", [Kind.PING, Kind.PONG, Kind.CLOSE])
-def test_without_framing_there_is_no_word_for_control(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG, Opcode.CLOSE])
+def test_without_framing_there_is_no_word_for_control(kind: Opcode) -> None:
     assert NoFraming().encode_control(kind, b"payload") == b""
     assert not NoFraming.has_controls
     assert Framing.has_controls

@@ -5,45 +5,45 @@ from __future__ import annotations
 import pytest
 
 from wsmux.config import KIB
-from wsmux.transport.fair_queue import LEAST_TURN, SPAN, TURN_SECONDS, Drain
+from wsmux.transport.fair_queue import MIN_QUANTUM, QUANTUM_SECONDS, SPAN, SendRateEstimator
 
 LARGEST = 64 * KIB
 LONG = SPAN * 1.01
 
 
-def drained(rate: float, seconds: float = LONG) -> Drain:
-    drain = Drain(LARGEST)
+def drained(rate: float, seconds: float = LONG) -> SendRateEstimator:
+    drain = SendRateEstimator(LARGEST)
     drain.full(0.0, 1000)
     drain.full(seconds, 1000 + round(rate * seconds))
     return drain
 
 
 def test_a_turn_is_whole_at_first() -> None:
-    drain = Drain(LARGEST)
-    assert (drain.turn, drain.slow, drain.timing) == (LARGEST, False, False)
+    drain = SendRateEstimator(LARGEST)
+    assert (drain.quantum, drain.slow, drain.timing) == (LARGEST, False, False)
 
 
 def test_a_fast_socket_has_whole_turns() -> None:
     drain = drained(100e6)
-    assert (drain.turn, drain.slow) == (LARGEST, False)
+    assert (drain.quantum, drain.slow) == (LARGEST, False)
 
 
 def test_a_slow_socket_has_turns_of_the_same_time() -> None:
     drain = drained(4e6)
     assert drain.slow
-    assert drain.turn == pytest.approx(4e6 * TURN_SECONDS, rel=0.01)
+    assert drain.quantum == pytest.approx(4e6 * QUANTUM_SECONDS, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", [0, 1e5, 1e6])
 def test_a_turn_has_so_many_bytes_at_least(rate: float) -> None:
-    assert drained(rate).turn == LEAST_TURN
+    assert drained(rate).quantum == MIN_QUANTUM
 
 
 def test_a_turn_below_the_least_is_never_slow() -> None:
-    drain = Drain(8 * KIB)
+    drain = SendRateEstimator(8 * KIB)
     drain.full(0.0, 0)
     drain.full(1.0, 1)
-    assert (drain.turn, drain.slow) == (8 * KIB, False)
+    assert (drain.quantum, drain.slow) == (8 * KIB, False)
 
 
 def test_a_short_time_says_nothing() -> None:
@@ -67,7 +67,7 @@ def test_the_time_in_which_nothing_waits_does_not_count() -> None:
 
 
 def test_a_slow_socket_that_is_emptied_each_time_is_seen() -> None:
-    drain = Drain(LARGEST)
+    drain = SendRateEstimator(LARGEST)
     for number in range(3):
         drain.full(float(number), 10_000 * number)
         drain.emptied(number + LONG / 2, 10_000 * (number + 1))
@@ -77,24 +77,24 @@ def test_a_slow_socket_that_is_emptied_each_time_is_seen() -> None:
 def test_a_socket_becomes_fast_again() -> None:
     drain = drained(1e5)
     drain.full(2 * LONG, 1000 + round(1e5 * LONG + 1e8 * LONG))
-    assert (drain.turn, drain.slow) == (LARGEST, False)
+    assert (drain.quantum, drain.slow) == (LARGEST, False)
 
 
 def test_it_tells_when_a_turn_has_become_another() -> None:
-    drain = Drain(LARGEST)
+    drain = SendRateEstimator(LARGEST)
     told = [drain.full(number * LONG, number * 1000) for number in range(4)]
     assert told == [False, True, False, False]
 
 
 def test_a_figure_is_of_all_bytes_since_the_last() -> None:
-    drain = Drain(LARGEST)
+    drain = SendRateEstimator(LARGEST)
     for number in range(3):
         drain.full(number * 0.06, 10**9 + number * 240_000)
-    assert drain.turn == pytest.approx(4e6 * TURN_SECONDS, rel=0.01)
+    assert drain.quantum == pytest.approx(4e6 * QUANTUM_SECONDS, rel=0.01)
 
 
 def test_the_time_to_the_end_of_what_was_never_full_does_not_count() -> None:
-    drain = Drain(LARGEST)
+    drain = SendRateEstimator(LARGEST)
     drain.full(0.0, 0)
     drain.emptied(SPAN / 2, 1000)
     drain.emptied(60.0, 2000)
@@ -108,7 +108,7 @@ def test_a_figure_takes_its_time_exactly() -> None:
 def test_as_many_bytes_as_a_fast_path_takes_prove_it_one_at_once() -> None:
     drain = drained(1e5)
     sent = 1000 + round(1e5 * LONG)
-    proof = round(LARGEST / TURN_SECONDS * SPAN)
+    proof = round(LARGEST / QUANTUM_SECONDS * SPAN)
     drain.full(LONG + 0.001, sent + proof - 1)
     assert drain.slow
     drain.full(LONG + 0.002, sent + proof)
@@ -117,6 +117,6 @@ def test_as_many_bytes_as_a_fast_path_takes_prove_it_one_at_once() -> None:
 
 def test_each_figure_begins_anew() -> None:
     drain = drained(4e6)
-    turn = drain.turn
+    turn = drain.quantum
     drain.full(LONG + SPAN / 2, 1000 + round(4e6 * LONG))
-    assert drain.turn == turn
+    assert drain.quantum == turn

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from wsmux.mux.stream_record import Entry, read_closed, write_closed
-from wsmux.runtime.parking import Bell, Waiter, borrow
+from wsmux.mux.stream_record import StreamRecord, read_closed, write_closed
+from wsmux.runtime.parking import Parker, Waiter, borrow
 
 
 class Ringing(Waiter):
@@ -15,7 +15,7 @@ class Ringing(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bell = borrow()
+        self._parker = borrow()
 
 
 def first() -> BaseException:
@@ -28,7 +28,7 @@ def second() -> BaseException:
 
 @pytest.mark.parametrize("peer_opened", [True, False])
 def test_nothing_has_happened_to_a_new_stream(peer_opened: bool) -> None:
-    entry = Entry(7, peer_opened)
+    entry = StreamRecord(7, peer_opened)
     assert (entry.id, entry.peer_opened, entry.accepted) == (7, peer_opened, not peer_opened)
     assert [entry.reading, entry.writing, entry.ended, entry.closed] == [False] * 4
     assert [entry.read_failure, entry.write_failure] == [None, None]
@@ -41,40 +41,40 @@ def test_nothing_has_happened_to_a_new_stream(peer_opened: bool) -> None:
     ("window", "mark"), [(0, 1), (1, 1), (7, 1), (8, 2), (65535, 16383), (65536, 16384)]
 )
 def test_a_reader_may_wait_for_a_quarter_of_the_window(window: int, mark: int) -> None:
-    entry = Entry(0, True, window)
+    entry = StreamRecord(0, True, window)
     assert (entry.window, entry.low_water) == (window, mark)
-    again = Entry(0, True)
+    again = StreamRecord(0, True)
     again.set_window(window)
     assert (again.window, again.low_water) == (window, mark)
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_the_first_error_of_a_half_stays(half: str) -> None:
-    entry, wakes = Entry(0, True), list[Bell]()
+    entry, wakes = StreamRecord(0, True), list[Parker]()
     waiter = Ringing()
     setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
     fail: Callable[..., None] = getattr(entry, f"fail_{half}")
     fail(first, wakes)
     fail(second, wakes)
     assert getattr(entry, f"{half}_failure") is first
-    assert wakes == [waiter._bell]  # the second tells nobody anything new
+    assert wakes == [waiter._parker]  # the second tells nobody anything new
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_what_this_side_does_itself_takes_the_place_of_an_error(half: str) -> None:
-    entry, wakes = Entry(0, True), list[Bell]()
+    entry, wakes = StreamRecord(0, True), list[Parker]()
     waiter = Ringing()
     setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
     fail: Callable[..., None] = getattr(entry, f"fail_{half}")
     fail(first, wakes)
     fail(second, wakes, own=True)
     assert getattr(entry, f"{half}_failure") is second
-    assert wakes == [waiter._bell, waiter._bell]  # even if it was collected and not woken
+    assert wakes == [waiter._parker, waiter._parker]  # even if it was collected and not woken
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_an_error_of_one_half_leaves_the_other_alone(half: str) -> None:
-    entry = Entry(0, True)
+    entry = StreamRecord(0, True)
     getattr(entry, f"fail_{half}")(first, [])
     other = {"read": "write", "write": "read"}[half]
     assert getattr(entry, f"{other}_failure") is None

@@ -8,7 +8,7 @@ from wsmux.config import Config
 from wsmux.protocols.base import Role
 from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_packets import CLOSE, CREDIT, STOP_READ
-from wsmux.protocols.flow_control import MAX_STREAM_WINDOW, GrowingWindow, Growth
+from wsmux.protocols.flow_control import MAX_STREAM_WINDOW, GrowingWindow, WindowAutotuner
 from wsmux.protocols.native import JS_WS, NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
 
@@ -103,7 +103,7 @@ def test_a_window_may_be_widened_while_bytes_are_in_it() -> None:
 
 
 def test_growth_adds_up_and_is_taken_back_whole() -> None:
-    window, growth = GrowingWindow(10), Growth(1000)
+    window, growth = GrowingWindow(10), WindowAutotuner(1000)
     assert [growth.grow(window, now, 0.5) for now in (0.0, 0.25, 0.5)] == [0, 10, 20]
     assert (window.grown, growth.total) == (30, 30)
     growth.ended(window)
@@ -112,7 +112,7 @@ def test_growth_adds_up_and_is_taken_back_whole() -> None:
 
 @pytest.mark.parametrize(("later", "grows"), [(0.25, True), (0.5, False), (0.75, False)])
 def test_a_window_that_took_just_so_long_does_not_grow(later: float, grows: bool) -> None:
-    window, growth = GrowingWindow(10), Growth(1000)
+    window, growth = GrowingWindow(10), WindowAutotuner(1000)
     growth.grow(window, 1.0, 0.5)
     assert bool(growth.grow(window, 1.0 + later, 0.5)) is grows
 

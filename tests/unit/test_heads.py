@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
 from wsmux.protocols import bymux_packets as bymux
-from wsmux.protocols.framing import Kind, encode_close
+from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.varint import MAX_VARINT, encode_varint
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
 from wsmux.recording.frame_parser import KEPT, Cutter, FrameHead, cutter, read_head
@@ -97,23 +97,23 @@ def test_what_cannot_be_read_is_malformed_and_says_why(wire: str, frame: bytes) 
 @pytest.mark.parametrize(
     ("kind", "data", "head"),
     [
-        (Kind.TEXT, b"hello", FrameHead("TEXT", length=5)),
-        (Kind.PING, b"12", FrameHead("CARRIER_PING", length=2)),
-        (Kind.PONG, b"12", FrameHead("CARRIER_PONG", length=2)),
+        (Opcode.TEXT, b"hello", FrameHead("TEXT", length=5)),
+        (Opcode.PING, b"12", FrameHead("CARRIER_PING", length=2)),
+        (Opcode.PONG, b"12", FrameHead("CARRIER_PONG", length=2)),
         (
-            Kind.CLOSE,
+            Opcode.CLOSE,
             encode_close(1001, "bye"),
             FrameHead("CARRIER_CLOSE", code=1001, detail="bye"),
         ),
     ],
     ids=lambda value: str(value)[:12],
 )
-def test_what_the_carrier_says_is_told_apart(kind: Kind, data: bytes, head: FrameHead) -> None:
+def test_what_the_carrier_says_is_told_apart(kind: Opcode, data: bytes, head: FrameHead) -> None:
     assert read_head("yamux", data, len(data), kind) == head
 
 
 def test_a_malformed_close_of_the_carrier_is_malformed() -> None:
-    assert read_head("wsmux", b"\x01", 1, Kind.CLOSE).type == "MALFORMED"
+    assert read_head("wsmux", b"\x01", 1, Opcode.CLOSE).type == "MALFORMED"
 
 
 def chopped(cut: Cutter, data: bytes, sizes: list[int], most: int | None = None) -> list[bytes]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.config import KIB
-from wsmux.protocols.framing import Kind
-from wsmux.transport.fair_queue import QUICK, Frame, Lanes, Share
+from wsmux.protocols.framing import Opcode
+from wsmux.transport.fair_queue import QUICK, FairQueue, FlowState, Frame
 
 TURN = 4 * QUICK
 
@@ -26,23 +26,23 @@ class Sender:
     """
 
     def __init__(self) -> None:
-        self.lanes = Lanes(TURN)
+        self.lanes = FairQueue(TURN)
         self.waiting = 0
         self.out: list[tuple[int, int, int, bool]] = []
-        self._shares: defaultdict[int, Share] = defaultdict(Share)
+        self._shares: defaultdict[int, FlowState] = defaultdict(FlowState)
         self._serial = count()
         self._overtaking: set[int] = set()
 
     def write(self, stream: int, size: int) -> bool:
         """Queue a frame; tell whether it overtakes."""
         share, serial = self._shares[stream], next(self._serial)
-        frame: Frame = (Kind.BINARY, (b"%d %d" % (stream, serial), b""), size)
-        something = bool(self.lanes.line or self.waiting)
+        frame: Frame = (Opcode.BINARY, (b"%d %d" % (stream, serial), b""), size)
+        something = bool(self.lanes.old_flows or self.waiting)
         if something and self.lanes.may_overtake(share, size, self.waiting):
             self.lanes.overtake(frame, share)
             self._overtaking.add(serial)
             return True
-        self.lanes.line_up(frame, share)
+        self.lanes.append_frame(frame, share)
         return False
 
     def take(self, size: int = 1, most: int = 32) -> int:

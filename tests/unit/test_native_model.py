@@ -85,7 +85,7 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         self.most = most  # what may be early in any case; 16 KiB would never be reached
         for role, window in zip(Role, windows, strict=True):
             machine = native(role, self.dialect, receive_window=window, max_frame_size=FRAME)
-            if not self.dialect.shipped:
+            if not self.dialect.js_ws_quirks:
                 machine._early.taken = min(window, most)
                 machine._early._most = machine._early._smallest = most
             self.machines[role] = machine
@@ -195,13 +195,13 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
         if self.left[role]:
             self.answer(role, self.left[role].pop(0), answer, short)
 
-    @precondition(lambda self: not self.dialect.shipped)
+    @precondition(lambda self: not self.dialect.js_ws_quirks)
     @rule(role=roles, chance=st.integers(0, 9))
     def go_away(self, role: Role, chance: int) -> None:
         if chance == 0:
             self.machines[role].go_away(70)
 
-    @precondition(lambda self: self.dialect.shipped)
+    @precondition(lambda self: self.dialect.js_ws_quirks)
     @rule(seconds=st.floats(0.0, JS_WS_CLOSE_DELAY))
     def wait(self, seconds: float) -> None:
         self.now += seconds
@@ -271,7 +271,7 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
     def answer(self, role: Role, stream_id: int, answer: str, short: bool = False) -> None:
         """Take a stream, refuse it, or leave it for later, which a js-ws peer may not."""
         machine = self.machines[role]
-        if answer == "left" and not self.dialect.shipped:
+        if answer == "left" and not self.dialect.js_ws_quirks:
             self.left[role].append(stream_id)
             return
         half = Half(stream_id, role)
@@ -347,7 +347,7 @@ class NativeModel(SlowWire, RuleBasedStateMachine):
             unheard = self.machines[other(writer)]._ids.ignored(stream_id)
             if not flow.torn and not unheard:
                 assert flow.read + b"".join(drained(flow.unread)) == flow.written
-                if not self.dialect.shipped:
+                if not self.dialect.js_ws_quirks:
                     assert flow.ended is not flow.writable, (stream_id, writer)
 
     def teardown(self) -> None:

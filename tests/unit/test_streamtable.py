@@ -9,15 +9,15 @@ import pytest
 
 import wsmux
 from wsmux.config import SMALLEST_WINDOW
-from wsmux.mux.error_codes import Reasons
-from wsmux.mux.ping import Pings
-from wsmux.mux.stream_record import Entry, write_closed
+from wsmux.mux.error_codes import ErrorCodeMap
+from wsmux.mux.ping import WirePings
+from wsmux.mux.stream_record import StreamRecord, write_closed
 from wsmux.mux.stream_table import PRESSURE, StreamTable
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.events import OpenPermitted
 from wsmux.protocols.registry import wire
-from wsmux.runtime.parking import Bell, Waiter, borrow
-from wsmux.transport.message_transport import Channel
+from wsmux.runtime.parking import Parker, Waiter, borrow
+from wsmux.transport.message_transport import MessageTransport
 
 from ..wires import NAMES, WIRES
 
@@ -37,8 +37,8 @@ class Side:
         self.table = StreamTable(
             self.machine,
             config,
-            Reasons(64, 2**32 - 1, None, None),
-            Pings(self.machine, cast(Channel, SimpleNamespace())),
+            ErrorCodeMap(64, 2**32 - 1, None, None),
+            WirePings(self.machine, cast(MessageTransport, SimpleNamespace())),
             accept_streams=True,
             start_on_data=False,
             now=START,
@@ -52,7 +52,7 @@ class Side:
         self.machine.handle_timer(now)
 
     def apply(self, now: float = START) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         self.table.apply(now, wakes)
 
 
@@ -223,20 +223,20 @@ class Ringing(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bell = borrow()
+        self._parker = borrow()
 
 
-def watched(ends: Ends) -> tuple[Entry, list[Bell], int]:
+def watched(ends: Ends) -> tuple[StreamRecord, list[Parker], int]:
     """Open a stream that the server accepts; return its entry, its two bells, and its id."""
     (stream_id,) = ends.open(1)
     entry = ends.server.table.take_offered()
     entry.reader, entry.writer = Ringing(), Ringing()
-    return entry, [cast(Bell, w._bell) for w in (entry.reader, entry.writer)], stream_id
+    return entry, [cast(Parker, w._parker) for w in (entry.reader, entry.writer)], stream_id
 
 
-def told(ends: Ends) -> list[Bell]:
+def told(ends: Ends) -> list[Parker]:
     """Pass on what the client has to say; return whom the server wakes."""
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     machine = ends.client.machine
     for head, body in machine.control_to_send() + machine.data_to_send():
         ends.server.machine.receive_data(head + bytes(body))
@@ -265,10 +265,10 @@ def test_the_end_of_the_peers_half_wakes_the_reader_alone(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if WIRES[name].resets])
 def test_a_reset_by_the_peer_wakes_both_and_tells_its_code(name: str) -> None:
     ends = Ends(name)
-    entry, bells, stream_id = watched(ends)
+    entry, parkers, stream_id = watched(ends)
     ends.client.machine.reset_write(stream_id, 77)
     ends.client.machine.reset_read(stream_id, 77)
-    assert set(told(ends)) == set(bells)
+    assert set(told(ends)) == set(parkers)
     for failure in (entry.read_failure, entry.write_failure):
         assert failure is not None
         error = failure()
@@ -292,7 +292,7 @@ def test_a_peer_that_reads_no_further_wakes_the_writer_alone(name: str) -> None:
 # What is unread
 
 
-def written(ends: Ends, stream_id: int, data: bytes) -> list[Bell]:
+def written(ends: Ends, stream_id: int, data: bytes) -> list[Parker]:
     """Send bytes from the client; return whom the server wakes."""
     assert ends.client.machine.send_data(stream_id, data) == len(data)
     return told(ends)
@@ -360,10 +360,10 @@ def test_a_new_stream_gets_the_smallest_window_from_so_much_unread_on(
 
 def test_a_stream_that_holds_too_much_ends_with_code_2_and_the_reason(name: str) -> None:
     ends = Ends(name)
-    entry, bells, _ = watched(ends)
-    wakes: list[Bell] = []
+    entry, parkers, _ = watched(ends)
+    wakes: list[Parker] = []
     ends.server.table.shed(entry, "too much", wakes)
-    assert wakes == bells
+    assert wakes == parkers
     for failure in (entry.read_failure, entry.write_failure):
         assert failure is not None
         error = failure()
@@ -385,14 +385,14 @@ def test_streams_opened_here_are_counted(name: str) -> None:
 def test_abandoning_a_stream_twice_is_as_once(name: str, ended: bool) -> None:
     """An interrupt may end the first in the middle, wherever that is."""
     ends = Ends(name)
-    entry, bells, stream_id = watched(ends)
+    entry, parkers, stream_id = watched(ends)
     server = ends.server
     if ended:
         entry.fail_write(write_closed, [])
         server.machine.close_write(stream_id, START)
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     server.table.abandon(entry, wakes)
-    assert wakes == (bells[:1] if ended else bells)
+    assert wakes == (parkers[:1] if ended else parkers)
     first = server.machine.control_to_send(), server.machine.data_to_send()
     assert any(first)
     server.table.abandon(entry, wakes)

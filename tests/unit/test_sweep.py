@@ -6,12 +6,12 @@ import pytest
 
 from wsmux.config import Config
 from wsmux.exceptions import FrameError, StreamReset
-from wsmux.mux.stream_record import Entry, read_closed, write_closed
-from wsmux.mux.stream_table import Sweep
+from wsmux.mux.stream_record import StreamRecord, read_closed, write_closed
+from wsmux.mux.stream_table import HalfOpenReaper
 from wsmux.protocols.base import MuxProtocol, Role
 from wsmux.protocols.native import NativeProtocol
 from wsmux.protocols.yamux import YamuxProtocol
-from wsmux.runtime.parking import Bell, Waiter, borrow
+from wsmux.runtime.parking import Parker, Waiter, borrow
 
 from .bymux_tools import opened, write
 from .pairs import opened as native_pair
@@ -20,22 +20,22 @@ from .pairs import opened as native_pair
 CONFIG = Config(half_open_timeout=8.0, message_timeout=None)
 
 
-def half_open() -> Entry:
+def half_open() -> StreamRecord:
     """Return a stream whose writing half this side has closed."""
-    entry = Entry(0, peer_opened=False)
+    entry = StreamRecord(0, peer_opened=False)
     entry.write_failure = write_closed
     return entry
 
 
-def sweeping(*entries: Entry, config: Config = CONFIG) -> Sweep:
-    sweep = Sweep(config, NativeProtocol(Role.CLIENT, config), dict(enumerate(entries)))
+def sweeping(*entries: StreamRecord, config: Config = CONFIG) -> HalfOpenReaper:
+    sweep = HalfOpenReaper(config, NativeProtocol(Role.CLIENT, config), dict(enumerate(entries)))
     sweep.begin(0.0)
     return sweep
 
 
-def swept(sweep: Sweep, *times: float) -> list[float]:
+def swept(sweep: HalfOpenReaper, *times: float) -> list[float]:
     """Return the times at which a stream was to be reset."""
-    wakes: list[Bell] = []
+    wakes: list[Parker] = []
     return [now for now in times for _ in sweep.run(now, wakes)]
 
 
@@ -63,19 +63,19 @@ def test_bytes_that_wait_for_this_side_keep_a_stream() -> None:
 
 
 def test_a_stream_that_is_open_on_both_sides_is_kept() -> None:
-    assert swept(sweeping(Entry(0, peer_opened=True)), *map(float, range(1, 40))) == []
+    assert swept(sweeping(StreamRecord(0, peer_opened=True)), *map(float, range(1, 40))) == []
 
 
 @pytest.mark.parametrize("how", ["ended", "closed"])
 def test_an_answer_that_this_side_has_yet_to_write_keeps_a_stream(how: str) -> None:
-    entry = Entry(0, peer_opened=True)
+    entry = StreamRecord(0, peer_opened=True)
     entry.ended = how == "ended"
     entry.read_failure = None if how == "ended" else read_closed
     assert swept(sweeping(entry), *map(float, range(1, 40))) == []
 
 
 def test_an_answer_that_the_peer_takes_nothing_of_does_not() -> None:
-    entry = Entry(0, peer_opened=True)
+    entry = StreamRecord(0, peer_opened=True)
     entry.ended = entry.writing = True
     assert swept(sweeping(entry), *map(float, range(1, 17))) == [9.0]
 
@@ -107,7 +107,7 @@ def test_it_rests_while_there_are_no_streams() -> None:
 
 def test_a_frame_time_alone_resets_no_stream() -> None:
     config = Config(half_open_timeout=None, message_timeout=8.0)
-    sweep = Sweep(config, YamuxProtocol(Role.CLIENT, config), {0: half_open()})
+    sweep = HalfOpenReaper(config, YamuxProtocol(Role.CLIENT, config), {0: half_open()})
     sweep.begin(0.0)
     assert swept(sweep, *map(float, range(1, 40))) == []
 
@@ -118,7 +118,7 @@ def test_it_is_due_again_one_look_later() -> None:
 
 
 def test_at_rest_it_does_nothing() -> None:
-    sweep = Sweep(CONFIG, NativeProtocol(Role.CLIENT, CONFIG), {0: half_open()})
+    sweep = HalfOpenReaper(CONFIG, NativeProtocol(Role.CLIENT, CONFIG), {0: half_open()})
     assert swept(sweep, 1e9) == []
     assert sweep.due is None
 
@@ -136,7 +136,7 @@ def test_frames_are_looked_at_where_the_wire_cuts_them_itself(
     machine: type[MuxProtocol], message_timeout: float | None, due: float
 ) -> None:
     config = Config(half_open_timeout=8.0, message_timeout=message_timeout)
-    sweep = Sweep(config, machine(Role.CLIENT, config), {})
+    sweep = HalfOpenReaper(config, machine(Role.CLIENT, config), {})
     sweep.begin(0.0)
     assert sweep.due == due
 
@@ -144,23 +144,23 @@ def test_frames_are_looked_at_where_the_wire_cuts_them_itself(
 def test_streams_are_looked_at_no_more_often_where_frames_are() -> None:
     config = Config(half_open_timeout=8.0, message_timeout=4.0)
     entry = half_open()
-    sweep = Sweep(config, YamuxProtocol(Role.CLIENT, config), {0: entry})
+    sweep = HalfOpenReaper(config, YamuxProtocol(Role.CLIENT, config), {0: entry})
     sweep.begin(0.0)
     looks = [(swept(sweep, now), entry.quiet)[1] for now in (0.5, 1.0, 1.5, 2.0, 2.5)]
     assert looks == [0, 1, 1, 2, 2]
 
 
 def test_a_writer_without_credit_keeps_a_stream_that_is_open_on_both_sides() -> None:
-    entry = Entry(0, peer_opened=True)
+    entry = StreamRecord(0, peer_opened=True)
     entry.writing = True
     assert swept(sweeping(entry), *map(float, range(1, 40))) == []
 
 
 def test_a_writer_with_credit_keeps_a_stream_since_this_side_is_to_move() -> None:
     machine, stream_id = native_pair(Role.SERVER, local=False, credit=1)
-    entry = Entry(stream_id, peer_opened=True)
+    entry = StreamRecord(stream_id, peer_opened=True)
     entry.ended = entry.writing = True
-    sweep = Sweep(CONFIG, machine, {stream_id: entry})
+    sweep = HalfOpenReaper(CONFIG, machine, {stream_id: entry})
     sweep.begin(0.0)
     assert swept(sweep, *map(float, range(1, 40))) == []
     machine.send_data(stream_id, b"x")
@@ -177,7 +177,7 @@ def test_the_time_begins_when_the_peer_is_to_move() -> None:
 
 
 def test_each_stream_is_looked_at() -> None:
-    entries = [Entry(0, peer_opened=True), half_open(), half_open()]
+    entries = [StreamRecord(0, peer_opened=True), half_open(), half_open()]
     assert swept(sweeping(*entries), *map(float, range(1, 12))) == [9.0, 9.0]
 
 
@@ -186,17 +186,17 @@ class Ringing(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bell = borrow()
+        self._parker = borrow()
 
 
 def test_both_callers_of_a_stream_that_is_reset_are_told() -> None:
-    entry = Entry(7, peer_opened=True)
+    entry = StreamRecord(7, peer_opened=True)
     entry.ended = entry.writing = True
     entry.reader, entry.writer = Ringing(), Ringing()
-    sweep, wakes = sweeping(entry), list[Bell]()
+    sweep, wakes = sweeping(entry), list[Parker]()
     for now in range(1, 10):
         list(sweep.run(float(now), wakes))
-    assert wakes == [entry.reader._bell, entry.writer._bell]
+    assert wakes == [entry.reader._parker, entry.writer._parker]
     for failure in (entry.read_failure, entry.write_failure):
         assert failure is not None
         error = failure()
@@ -211,7 +211,7 @@ DATA_HEAD = bytes.fromhex("0000 0000 00000001 00000100")
 
 def check_dribble(machine: MuxProtocol, wire: bytes, seconds: int) -> None:
     """Feed a byte each second, of a frame that began a second after the start."""
-    sweep = Sweep(machine.config, machine, {0: Entry(0, peer_opened=True)})
+    sweep = HalfOpenReaper(machine.config, machine, {0: StreamRecord(0, peer_opened=True)})
     sweep.begin(0.0)
 
     def feed() -> None:
@@ -246,7 +246,7 @@ def test_a_bymux_packet_that_is_dribbled_ends_the_connection(role: Role) -> None
 def test_frames_that_come_in_pieces_are_told_from_one_that_stands_still() -> None:
     machine = YamuxProtocol(Role.SERVER, FRAMES)
     machine.receive_data(OPENING)
-    sweep = Sweep(FRAMES, machine, {0: Entry(0, peer_opened=True)})
+    sweep = HalfOpenReaper(FRAMES, machine, {0: StreamRecord(0, peer_opened=True)})
     sweep.begin(0.0)
     frame = bytes.fromhex("0000 0000 00000001 00000010") + bytes(16)
     machine.receive_data(frame[:20])

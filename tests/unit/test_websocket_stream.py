@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from wsmux.exceptions import FrameError
 from wsmux.protocols.base import Role
-from wsmux.protocols.framing import LARGEST_BUFFER, Kind
+from wsmux.protocols.framing import LARGEST_BUFFER, Opcode
 from wsmux.protocols.websocket import WebSocketFraming
 
 from .pairs import BOTH_ROLES, feed
 from .websocket_wire import CONTINUATION, KEY, frame, head, unmasked
 
 LIMIT = 200
-BINARY = Kind.BINARY
+BINARY = Opcode.BINARY
 CHUNKS = pytest.mark.parametrize("chunk", [None, 1, 2, 3, 7, 1000])
 
 
@@ -29,12 +29,12 @@ def numbered(size: int, start: int = 0) -> bytes:
     return bytes((start + n) % 251 for n in range(size))
 
 
-def joined(frames: list[tuple[Kind, bytes]]) -> bytes:
+def joined(frames: list[tuple[Opcode, bytes]]) -> bytes:
     """Return the bytes of the stream."""
     return b"".join(data for kind, data in frames if kind is BINARY)
 
 
-def controls(frames: list[tuple[Kind, bytes]]) -> list[tuple[Kind, bytes]]:
+def controls(frames: list[tuple[Opcode, bytes]]) -> list[tuple[Opcode, bytes]]:
     return [(kind, data) for kind, data in frames if kind is not BINARY]
 
 
@@ -152,20 +152,20 @@ def test_control_frames_between_fragments_are_set_apart(
     receiver = framing(role)
     data = numbered(size)
     wire = (
-        frame(role, Kind.PING, b"before")
+        frame(role, Opcode.PING, b"before")
         + frame(role, BINARY, data, fin=False)
-        + frame(role, Kind.PING, b"between")
-        + frame(role, Kind.PONG, b"")
+        + frame(role, Opcode.PING, b"between")
+        + frame(role, Opcode.PONG, b"")
         + frame(role, CONTINUATION, data)
-        + frame(role, Kind.CLOSE, b"\x03\xe8")
+        + frame(role, Opcode.CLOSE, b"\x03\xe8")
     )
     frames = feed(receiver, wire, chunk)
     assert joined(frames) == data + data
     assert controls(frames) == [
-        (Kind.PING, b"before"),
-        (Kind.PING, b"between"),
-        (Kind.PONG, b""),
-        (Kind.CLOSE, b"\x03\xe8"),
+        (Opcode.PING, b"before"),
+        (Opcode.PING, b"between"),
+        (Opcode.PONG, b""),
+        (Opcode.CLOSE, b"\x03\xe8"),
     ]
 
 
@@ -178,15 +178,15 @@ def conversation(role: Role) -> bytes:
     return (
         frame(role, BINARY, data[:10])
         + frame(role, BINARY, data[10:400])
-        + frame(role, Kind.PING, b"ping")
+        + frame(role, Opcode.PING, b"ping")
         + frame(role, BINARY, data[400:405], fin=False)
         + frame(role, CONTINUATION, data[405:900], fin=False)
-        + frame(role, Kind.PONG, b"pong")
+        + frame(role, Opcode.PONG, b"pong")
         + frame(role, CONTINUATION, data[900:1000])
         + frame(role, BINARY, b"")
         + frame(role, BINARY, data[1000:1300], fin=False)
         + frame(role, CONTINUATION, data[1300:2000])
-        + frame(role, Kind.CLOSE, b"")
+        + frame(role, Opcode.CLOSE, b"")
     )
 
 
@@ -197,7 +197,7 @@ def test_cut_at_any_byte_changes_nothing(role: Role) -> None:
         receiver = framing(role)
         frames = feed(receiver, wire[:cut]) + feed(receiver, wire[cut:])
         assert joined(frames) == numbered(2000)
-        assert [kind for kind, _ in controls(frames)] == [Kind.PING, Kind.PONG, Kind.CLOSE]
+        assert [kind for kind, _ in controls(frames)] == [Opcode.PING, Opcode.PONG, Opcode.CLOSE]
         assert receiver.between_messages()
 
 
@@ -228,7 +228,7 @@ def test_any_messages_in_any_fragments_give_the_same_stream(
         last = len(fragments) - 1
         for index, data in enumerate(fragments):
             wire += frame(role, CONTINUATION if index else BINARY, data, fin=index == last)
-            wire += frame(role, Kind.PING, b"p")
+            wire += frame(role, Opcode.PING, b"p")
     receiver = framing(role, limit)
     frames = feed(receiver, wire, chunk)
     assert joined(frames) == b"".join(b"".join(fragments) for fragments in messages)
@@ -258,14 +258,14 @@ def test_end_between_fragments_cuts_the_message_off(role: Role) -> None:
 
 @BOTH_ROLES
 def test_text_comes_whole_for_its_receiver_to_refuse(role: Role) -> None:
-    wire = frame(role, Kind.TEXT, b"te", fin=False) + frame(role, CONTINUATION, b"xt")
-    assert feed(framing(role), wire) == [(Kind.TEXT, b"text")]
+    wire = frame(role, Opcode.TEXT, b"te", fin=False) + frame(role, CONTINUATION, b"xt")
+    assert feed(framing(role), wire) == [(Opcode.TEXT, b"text")]
 
 
 @BOTH_ROLES
 def test_text_above_the_limit_is_refused(role: Role) -> None:
     receiver = framing(role)
-    assert feed(receiver, head(role, Kind.TEXT, LIMIT + 1)) == []
+    assert feed(receiver, head(role, Opcode.TEXT, LIMIT + 1)) == []
     text = f"message of at least {LIMIT + 1} bytes is above the limit of {LIMIT}"
     assert refusal(receiver) == (text, 1009)
 
@@ -273,7 +273,7 @@ def test_text_above_the_limit_is_refused(role: Role) -> None:
 @BOTH_ROLES
 def test_fragments_of_a_text_above_the_limit_are_refused(role: Role) -> None:
     receiver = framing(role)
-    wire = frame(role, Kind.TEXT, b"t" * 100, fin=False)
+    wire = frame(role, Opcode.TEXT, b"t" * 100, fin=False)
     wire += frame(role, CONTINUATION, b"t" * 101)
     assert feed(receiver, wire) == []
     assert refusal(receiver)[1] == 1009
@@ -282,7 +282,9 @@ def test_fragments_of_a_text_above_the_limit_are_refused(role: Role) -> None:
 @BOTH_ROLES
 def test_too_many_fragments_of_a_text_are_refused(role: Role) -> None:
     receiver = framing(role)
-    wire = frame(role, Kind.TEXT, b"t", fin=False) + 2 * frame(role, CONTINUATION, b"t", fin=False)
+    wire = frame(role, Opcode.TEXT, b"t", fin=False) + 2 * frame(
+        role, CONTINUATION, b"t", fin=False
+    )
     assert feed(receiver, wire) == []
     assert refusal(receiver) == ("message of more than 2 fragments", 1008)
 
@@ -305,8 +307,8 @@ FORBIDDEN: dict[str, tuple[Callable[[Role], bytes], str]] = {
         lambda role: frame(role, BINARY, numbered(300)) + head(role, CONTINUATION, 1),
         "without a message",
     ),
-    "long ping": (lambda role: head(role, Kind.PING, 126), "125 bytes"),
-    "ping in fragments": (lambda role: head(role, Kind.PING, 1, fin=False), "fragmented"),
+    "long ping": (lambda role: head(role, Opcode.PING, 126), "125 bytes"),
+    "ping in fragments": (lambda role: head(role, Opcode.PING, 1, fin=False), "fragmented"),
 }
 
 

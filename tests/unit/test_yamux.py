@@ -1111,21 +1111,21 @@ def test_all_windows_grow_by_half_the_memory_of_the_connection_together() -> Non
 def test_the_farewell_says_why_behind_the_data(close_code: int, code: int) -> None:
     machine, stream_id = opened(Role.CLIENT, local=True)
     machine.send_data(stream_id, b"x")
-    machine.farewell(close_code)
+    machine.close_notice(close_code)
     assert outbox(machine) == [data_frame(stream_id, b"x"), head(GO_AWAY, 0, 0, code)]
 
 
 def test_only_going_away_between_frames_is_a_farewell() -> None:
     machine, stream_id = opened(Role.CLIENT, local=True)
-    assert not machine.said_farewell()
+    assert not machine.close_notice_came()
     machine.receive_data(head(GO_AWAY, 0, 0, 0))
-    assert machine.said_farewell()
+    assert machine.close_notice_came()
     wire = data_frame(stream_id, b"xy")
     for cut in (1, 12, 13):
         machine.receive_data(wire[:cut])
-        assert not machine.said_farewell()
+        assert not machine.close_notice_came()
         machine.receive_data(wire[cut:])
-        assert machine.said_farewell()
+        assert machine.close_notice_came()
 
 
 @BOTH_ROLES

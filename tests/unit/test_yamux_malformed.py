@@ -356,7 +356,7 @@ def flag_end(effect: str, row: Row, stream_id: int, body: bytes) -> Broken | Tak
         "data": Taken(data) if body or row.start == "unanswered" else IGNORED,
         "return": Taken() if body else IGNORED,
         "later": Taken(),
-        "drop": Taken(adds={"_drainable": -len(body)}),
+        "drop": Taken(adds={"_late_allowance": -len(body)}),
         "nothing": IGNORED,
         "open": Taken((StreamOpened(stream_id),)),
         "refuse": Taken(sends=(window(stream_id, 0, RST),)),
@@ -554,7 +554,7 @@ def no_stream() -> Iterator[Case]:
                 name = f"{length} for no stream {stream_id}, {start}"
                 yield Case(name, start, wire, too_much(length, most, stream_id, where))
         wire = head(DATA, 0, 7, most) + bytes(most)
-        dropped = Taken(adds={"_drainable": -most})
+        dropped = Taken(adds={"_late_allowance": -most})
         yield Case(f"all of it for no stream, {start}", start, wire, dropped)
 
 

@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..runtime.capacity_limiter import Room
+from ..runtime.capacity_limiter import CapacityLimiter
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
-from ..runtime.thread_pool import Workers
+from ..runtime.thread_pool import ThreadPool
 from .errors import FAILED, BusError, CallTimeout, Replayed
 from .session.answer_cache import Answers
 from .session.identity_session import Endpoint, clock
@@ -72,7 +72,7 @@ class ServiceRequest(NamedTuple):
 class _Served(NamedTuple):
     function: Function
     wants_request: bool
-    pool: Workers
+    pool: ThreadPool
 
 
 def encode(value: Any) -> bytes:
@@ -107,8 +107,8 @@ class Services:
         self._transport = transport
         self._lock = threading.Lock()
         self._commands: dict[str, _Served] = {}
-        self._pools: list[Workers] = []
-        self._room = Room(MAX_WAITING, MAX_WAITING_BYTES)
+        self._pools: list[ThreadPool] = []
+        self._room = CapacityLimiter(MAX_WAITING, MAX_WAITING_BYTES)
         self._answers = Answers()
         self._closed = False
 
@@ -121,7 +121,7 @@ class Services:
         """
         if workers < 1:
             raise ValueError(f"{workers} workers cannot serve: give 1 at least")
-        pool = Workers(workers, f"{self._name}-{len(self._pools)}")
+        pool = ThreadPool(workers, f"{self._name}-{len(self._pools)}")
         made = {}
         for command, function in functions.items():
             if not command:

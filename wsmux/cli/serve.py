@@ -129,7 +129,7 @@ def _handlers(args: argparse.Namespace) -> dict[str, Any]:
             "nothing to serve: --echo, --sink, --send, --allow-forward, --allow-listen or --exec",
             status=2,
         )
-    handle = _behaviour(args)
+    handle = _connection_options(args)
     return {"handler": partial(_open, handle)} if args.open else {"stream_handler": handle}
 
 
@@ -146,7 +146,7 @@ def _tunnels(args: argparse.Namespace) -> dict[str, Any]:
     return {"stream_handler": tunnels.serve, "workers": MAX_TUNNELS}
 
 
-def _behaviour(args: argparse.Namespace) -> Callable[[Stream], None]:
+def _connection_options(args: argparse.Namespace) -> Callable[[Stream], None]:
     if args.echo:
         return _echo
     if args.sink:

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..config import Config
-from ..endpoints.connection_options import Behaviour, ConnectionHandler
+from ..endpoints.connection_options import ConnectionHandler, ConnectionOptions
 from ..endpoints.stream_handlers import StreamHandler
 from ..exceptions import FrameError
 from ..protocols.base import Role
 from ..protocols.bymux_packets import PONG
 from ..protocols.bymux_packets import encode_head as bymux_head
-from ..protocols.framing import MAX_CONTROL, ByteFraming, Framing, Kind, encode_close
+from ..protocols.framing import MAX_CONTROL, ByteFraming, Framing, Opcode, encode_close
 from ..protocols.native import parse_head
 from ..protocols.registry import wire
 from ..protocols.yamux_frames import Flag, Type
@@ -46,8 +46,8 @@ LOST = 1006
 # What the handler's side says when its handler returns, on one wire or another.
 GOODBYE = ("CARRIER_CLOSE 1000", "GO_AWAY 0", "CLOSE", "STOP_READ")
 
-CARRIER = {f"CARRIER_{kind.name}": kind for kind in (Kind.CLOSE, Kind.PING, Kind.PONG)}
-KINDS = CARRIER | {"TEXT": Kind.TEXT}
+CARRIER = {f"CARRIER_{kind.name}": kind for kind in (Opcode.CLOSE, Opcode.PING, Opcode.PONG)}
+KINDS = CARRIER | {"TEXT": Opcode.TEXT}
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class Script:
                 raise BadRecording(
                     "the recording has heads only: replaying wants Recording(payload=...)"
                 )
-            kind = KINDS.get(entry.head.type, Kind.BINARY)
+            kind = KINDS.get(entry.head.type, Opcode.BINARY)
             head = read_head(spoken, entry.raw, entry.size, kind)
-            if head != entry.head or (kind >= Kind.CLOSE and entry.size > MAX_CONTROL):
+            if head != entry.head or (kind >= Opcode.CLOSE and entry.size > MAX_CONTROL):
                 raise BadRecording(f"line {number} says something else than the frame in it")
             script.closes = script.closes or entry.head.type == "CARRIER_CLOSE"
             if entry.sent:
@@ -203,7 +203,7 @@ class Player:
         make = parts.over_websocket if header.carrier == "websocket" else parts.over_bytes
         self._framing: Framing
         self._framing, machine = make(role, config, None)
-        self._entitled = machine.entitled
+        self._entitled = machine.min_window
         self._cutter = cutter(header.wire, keep=True)
         self._out = bytearray()
         self._fed_bytes: Counter[int] = Counter()
@@ -234,7 +234,7 @@ class Player:
         """Close, or cut without a ``code``, and take what still comes."""
         deadline = Deadline(patience)
         if code is not None and self._framing.has_controls:
-            self._out += self._framing.encode_control(Kind.CLOSE, encode_close(code, ""))
+            self._out += self._framing.encode_control(Opcode.CLOSE, encode_close(code, ""))
         while self._out and not self.ended and not deadline.expired():
             self._exchange(deadline)
         if not self._framing.has_controls or code is None:
@@ -270,8 +270,8 @@ class Player:
             if self.said.reads_no_more(stream):
                 return
             self._fed_bytes[stream] += length
-        kind = KINDS.get(head.type, Kind.BINARY)
-        if kind >= Kind.CLOSE:
+        kind = KINDS.get(head.type, Opcode.BINARY)
+        if kind >= Opcode.CLOSE:
             self._out += self._framing.encode_control(kind, raw)
         else:
             self._send(raw, kind)
@@ -293,8 +293,8 @@ class Player:
         except (BrokenPipeError, ConnectionResetError):
             self.ended = True
 
-    def _take(self, kind: Kind, data: bytes) -> None:
-        if kind is Kind.BINARY and self._cutter is not None:
+    def _take(self, kind: Opcode, data: bytes) -> None:
+        if kind is Opcode.BINARY and self._cutter is not None:
             frames = [frame for frame, _ in self._cutter.feed(data)]
         else:
             frames = [data]
@@ -305,13 +305,13 @@ class Player:
 
     def _answer(self, head: FrameHead, frame: bytes) -> None:
         if head.type == "CARRIER_PING":
-            self._out += self._framing.encode_control(Kind.PONG, frame)
+            self._out += self._framing.encode_control(Opcode.PONG, frame)
         elif head.type == "PING" and self._wire == "bymux":
             self._send(bymux_head(PONG, head.stream))
         elif head.type == "PING" and "SYN" in head.flags:
             self._send(yamux_head(Type.PING, Flag.ACK, 0, head.value or 0))
 
-    def _send(self, frame: bytes, kind: Kind = Kind.BINARY) -> None:
+    def _send(self, frame: bytes, kind: Opcode = Opcode.BINARY) -> None:
         # Where a length goes between them, the head must be told from what follows it.
         joined = not isinstance(self._framing, ByteFraming)
         start = 0 if joined else parse_head(frame, TYPE_WIDTHS[self._wire])[2]
@@ -345,14 +345,18 @@ def replay(
     except (TypeError, ValueError) as error:
         raise BadRecording(f"the recording is of a connection that cannot be: {error}") from error
     script = Script.of(header.wire, entries)
-    behaviour = Behaviour(config=config, stream_handler=stream_handler)
+    connection_options = ConnectionOptions(config=config, stream_handler=stream_handler)
     ours, theirs = socket.socketpair()
     with theirs:
         player = Player(header, script, theirs, config)
-        make = behaviour.over_websocket if header.carrier == "websocket" else behaviour.over_bytes
+        make = (
+            connection_options.over_websocket
+            if header.carrier == "websocket"
+            else connection_options.over_bytes
+        )
         connection = make(ours, Role(header.role), header.wire)
         thread = daemon_thread(
-            target=behaviour.serve, args=(connection, handler), name="wsmux-replay"
+            target=connection_options.serve, args=(connection, handler), name="wsmux-replay"
         )
         thread.start()
         try:

@@ -24,7 +24,7 @@ from ..mux.stats import Cause, Finding
 from ..runtime import fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import PACED, PAUSE, logger
-from ..runtime.parking import Bell, Waiter, wake
+from ..runtime.parking import Parker, Waiter, wake
 from ..runtime.threads import daemon_thread, register, start_thread
 from .status import Connections, Watched
 
@@ -231,30 +231,30 @@ class _Thread:
 
     def leave(self) -> None:
         """Look after nothing any more; see ``runtime.threads``."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._mutex:
             self._watches.clear()
-            self._asleep.collect(wakes)
+            self._asleep.notify(wakes)
         wake(wakes)
 
     def add(self, watch: StallWatch) -> None:
         """Look after a watch; the first one starts the thread."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._mutex:
             if not self._running:
                 thread = daemon_thread(target=self._run, name="wsmux-watchdog")
                 start_thread(thread)  # it waits for the mutex
                 self._running = True
             self._watches.add(watch)
-            self._asleep.collect(wakes)
+            self._asleep.notify(wakes)
         wake(wakes)
 
     def remove(self, watch: StallWatch) -> None:
         """Look after a watch no longer; the thread ends with the last one."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._mutex:
             self._watches.discard(watch)
-            self._asleep.collect(wakes)
+            self._asleep.notify(wakes)
         wake(wakes)
 
     def _run(self) -> None:

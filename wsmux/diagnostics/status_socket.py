@@ -20,7 +20,7 @@ from typing import Self
 from ..exceptions import NoThreadError
 from ..runtime import fork
 from ..runtime.logs import logger
-from ..runtime.parking import Flag
+from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
 from .status import STALLED_AFTER, Connections, Watched, document
 
@@ -78,7 +78,7 @@ class LiveSocket:
         except OSError:
             _taken.release()
             raise
-        self._stopping, self._stopped = threading.Lock(), Flag()
+        self._stopping, self._stopped = threading.Lock(), OneShotEvent()
         try:
             self._thread = daemon_thread(target=self._run, name="wsmux-live")
             start_thread(self._thread)

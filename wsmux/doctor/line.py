@@ -12,7 +12,7 @@ from ..exceptions import ConnectionClosed, WsmuxError
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..protocols.base import Role
-from ..protocols.framing import Kind
+from ..protocols.framing import Opcode
 from ..protocols.websocket import WebSocketFraming
 from ..runtime.deadline import Deadline
 from .plan import Plan
@@ -155,7 +155,7 @@ def _pinged(plan: Plan, quick: bool) -> float:
             began = time.monotonic()
             for _ in range(2):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, int(quick))
-                sock.sendall(framing.encode_control(Kind.PING, b"12345678"))
+                sock.sendall(framing.encode_control(Opcode.PING, b"12345678"))
             pongs = 0
             while pongs < 2:
                 sock.settimeout(max(deadline.remaining() or 0.0, 0.001))
@@ -163,7 +163,7 @@ def _pinged(plan: Plan, quick: bool) -> float:
                 count = sock.recv_into(framing.get_buffer())
                 if not count:
                     raise ConnectionError("the server has closed the connection")
-                pongs += sum(kind is Kind.PONG for kind, _ in framing.received(count))
+                pongs += sum(kind is Opcode.PONG for kind, _ in framing.received(count))
             took.append(time.monotonic() - began)
     return statistics.median(took)
 

@@ -27,7 +27,7 @@ from ..protocols.events import (
     StreamRejected,
     WriteStopped,
 )
-from ..protocols.framing import Kind, decode_close
+from ..protocols.framing import Opcode, decode_close
 from ..protocols.registry import wire
 from ..runtime.deadline import Deadline
 from .plan import Plan
@@ -139,7 +139,7 @@ class _Question:
     def _bytes(self) -> bytes:
         machine, framing = self._machine, self._framing
         # Of the carrier: whoever answers that alone is there, and of no such wire.
-        ping = framing.encode_control(Kind.PING, self._word)
+        ping = framing.encode_control(Opcode.PING, self._word)
         if machine.pings:
             machine.ping(int.from_bytes(self._word, "big"))
         elif not self._pong_is_proof:
@@ -148,15 +148,15 @@ class _Question:
         self._sent = b"".join(chain.from_iterable(messages))
         return ping + b"".join(chain.from_iterable(map(framing.encode, messages)))
 
-    def _judged(self, kind: Kind, data: bytes) -> Answer | None:
+    def _judged(self, kind: Opcode, data: bytes) -> Answer | None:
         """Return what a message tells, ``None`` where a further one may tell more."""
-        if kind is Kind.CLOSE:
+        if kind is Opcode.CLOSE:
             return _ended(data)
-        if kind in (Kind.PING, Kind.PONG):
+        if kind in (Opcode.PING, Opcode.PONG):
             if self._pong_is_proof and data == self._word:
-                return Answer.SPEAKS if kind is Kind.PONG else Answer.ECHOES
+                return Answer.SPEAKS if kind is Opcode.PONG else Answer.ECHOES
             return None
-        if kind is Kind.TEXT:
+        if kind is Opcode.TEXT:
             return None
         self._heard += data
         if self._sent and self._heard.startswith(self._sent):

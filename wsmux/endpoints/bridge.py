@@ -1,13 +1,13 @@
 """Join two connections, of any two wires, so that their peers' streams reach each other.
 
-One thread, the pump, carries the bytes of all streams. Each direction of a bridged stream is a
-``Pipe``. What a reading or writing thread would be woken
-for makes its pipe ready and rings the pump's one bell; the pump then moves what can be moved and
-never waits for a single pipe. It takes bytes from a source only when their target has credit for
-them, so that a stalled reader at one end stalls the writer at the other, and no stream beside it.
+One thread runs the ``StreamRelay``, which carries the bytes of all streams. Each direction of a
+bridged stream is a ``RelayedHalf``. What would wake a reading or writing thread makes its half
+ready and unparks the relay's thread, which then moves what can be moved and never waits for a
+single half. It takes bytes from a source only when their target has credit for them, so that a
+stalled reader at one end stalls the writer at the other, and no stream beside it.
 
-Locks: the mutexes of the two connections are held one after the other, never both. A pipe is marked
-as noted under either; the pump takes the mark away before it looks, so nothing is missed, and at
+Locks: the mutexes of the two connections are held one after the other, never both. A half is marked
+as noted under either; the relay takes the mark away before it looks, so nothing is missed, and at
 worst it looks once too often.
 """
 
@@ -26,33 +26,33 @@ from ..exceptions import (
     StreamReset,
 )
 from ..mux.connection import Connection
-from ..mux.multiplexer import Engine
+from ..mux.multiplexer import Multiplexer
 from ..mux.stream import Stream
-from ..mux.stream_record import Entry
+from ..mux.stream_record import StreamRecord
 from ..protocols.base import MuxProtocol
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
-from ..runtime.parking import Bell, Waiter, borrow, give_back
+from ..runtime.parking import Parker, Waiter, borrow, give_back
 from ..runtime.threads import daemon_thread, start_thread
 
-__all__ = ["Pump", "bridge", "carried_code"]
+__all__ = ["StreamRelay", "bridge", "carried_code"]
 
 
 class Signal(Waiter):
-    """Stand where a waiting thread would, and note a pipe as ready instead of waking one."""
+    """Stand where a waiting thread would, and note a half as ready instead of waking one."""
 
     parks = False
 
     __slots__ = ("_note",)
 
-    def __init__(self, note: Callable[[list[Bell]], None]) -> None:
+    def __init__(self, note: Callable[[list[Parker]], None]) -> None:
         super().__init__()
         self._note = note
 
-    def collect(self, wakes: list[Bell]) -> None:
+    def notify(self, wakes: list[Parker]) -> None:
         self._note(wakes)
 
-    def rouse(self, wakes: list[Bell]) -> None:
+    def notify_forced(self, wakes: list[Parker]) -> None:
         self._note(wakes)
 
 
@@ -67,8 +67,8 @@ class End:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.engine: Engine = stream._engine
-        self.entry: Entry = stream._entry
+        self.engine: Multiplexer = stream._engine
+        self.entry: StreamRecord = stream._entry
         self.error: BaseException | None = None
 
     def let_go(self) -> None:
@@ -84,7 +84,7 @@ class End:
     def refuse(self, code: int) -> None:
         """End both halves of a stream that finds no way on."""
 
-        def refuse(wakes: list[Bell]) -> None:
+        def refuse(wakes: list[Parker]) -> None:
             self.engine.table.reset(self.entry, code)
             self.entry.closed = True
             self.engine.settle_locked(wakes)
@@ -92,13 +92,13 @@ class End:
         self.engine.change(refuse)
 
 
-class Pipe:
+class RelayedHalf:
     """Be one direction of a bridged stream.
 
     Attributes:
         pending: bytes taken from the source that the send queue of the target had no room for.
         asked: a turn in that queue was asked for.
-        noted: it is in the pump's list, or about to be.
+        noted: it is in the relay's list, or about to be.
         done: the direction has ended, whatever the cause.
         lost: the cause is the end of a connection.
         back: the other direction, until both are over.
@@ -109,7 +109,7 @@ class Pipe:
     def __init__(self, source: End, target: End) -> None:
         self.source = source
         self.target = target
-        self.back: Pipe | None = None
+        self.back: RelayedHalf | None = None
         self.pending = memoryview(b"")
         self.asked = self.noted = self.done = self.lost = False
         self.signal = Waiter()
@@ -119,14 +119,14 @@ class Pipe:
         back = self.back
         if back is None:
             return
-        for pipe in (self, back):
-            pipe.source.let_go()
-            pipe.signal = Waiter()  # the one before knows this pipe
-            pipe.back = None
+        for half in (self, back):
+            half.source.let_go()
+            half.signal = Waiter()  # the one before knows this half
+            half.back = None
 
 
-class Pump:
-    """Move the bytes of any number of pipes in the thread that calls ``run``.
+class StreamRelay:
+    """Move the bytes of any number of halves in the thread that calls ``run``.
 
     ``add`` and ``added_all`` may be called from any thread.
 
@@ -136,50 +136,50 @@ class Pump:
 
     def __init__(self, *accepting: Connection) -> None:
         self._accepting = set(accepting)
-        self._bell = borrow()
-        self._ready: deque[Pipe] = deque()
-        self._pipes: set[Pipe] = set()  # for the pump's thread
+        self._parker = borrow()
+        self._ready: deque[RelayedHalf] = deque()
+        self._halves: set[RelayedHalf] = set()  # for the relay's thread
         # Not closed, so that nothing cut looks whole; the end of the other connection ends them.
-        self._lost: list[Pipe] = []
+        self._lost: list[RelayedHalf] = []
         self._moved = False
 
     def close(self) -> None:
-        """Let go of everything; the pump has run for the last time, its connections have ended."""
-        for pipe in {*self._pipes, *self._ready, *self._lost}:
-            pipe.part()
-        self._pipes.clear()
+        """Let go of everything; it has run for the last time, its connections have ended."""
+        for half in {*self._halves, *self._ready, *self._lost}:
+            half.part()
+        self._halves.clear()
         self._ready.clear()
         self._lost.clear()
-        give_back(self._bell)
+        give_back(self._parker)
 
     def added_all(self, connection: Connection) -> None:
         """Note that no further stream of a connection comes, most likely because it has ended."""
         self._accepting.discard(connection)
-        self._bell.ring()
+        self._parker.unpark()
 
     def add(self, one: Stream, other: Stream) -> None:
         """Carry everything that comes on either stream to the other, and its end."""
         near, far = End(one), End(other)
-        there, back = Pipe(near, far), Pipe(far, near)
+        there, back = RelayedHalf(near, far), RelayedHalf(far, near)
         there.back, back.back = back, there
-        for pipe in (there, back):
-            pipe.signal = Signal(partial(self._note, pipe))
-            pipe.noted = True
-            source, target = pipe.source, pipe.target
+        for half in (there, back):
+            half.signal = Signal(partial(self._note, half))
+            half.noted = True
+            source, target = half.source, half.target
             with source.engine.mutex:
-                source.entry.reader, source.entry.reading = pipe.signal, True
+                source.entry.reader, source.entry.reading = half.signal, True
             with target.engine.mutex:
-                target.entry.writer, target.entry.writing = pipe.signal, True
+                target.entry.writer, target.entry.writing = half.signal, True
         self._ready += (there, back)
-        self._bell.ring()
+        self._parker.unpark()
 
-    def _note(self, pipe: Pipe, wakes: list[Bell]) -> None:
-        if not pipe.noted:
-            pipe.noted = True
-            self._ready.append(pipe)
-            wakes.append(self._bell)
+    def _note(self, half: RelayedHalf, wakes: list[Parker]) -> None:
+        if not half.noted:
+            half.noted = True
+            self._ready.append(half)
+            wakes.append(self._parker)
 
-    # The pump's thread
+    # The relay's thread
 
     def run(self, one: Connection, other: Connection) -> Connection:
         """Move bytes until a connection has ended; return that one.
@@ -194,129 +194,129 @@ class Pump:
             ended = one if one.closed else other if other.closed else None
             if ended is None:
                 if not self._ready:
-                    self._bell.sleep(Deadline(None))
+                    self._parker.park(Deadline(None))
                 continue
             if grace is None:
-                for pipe in self._pipes:
-                    self._note(pipe, [])
+                for half in self._halves:
+                    self._note(half, [])
             if grace is None or self._moved:
                 grace = Deadline(ended.config.close_timeout)
             if not (self._ready or self._expects_from(ended)) or grace.expired():
                 return ended
             if not self._ready:
-                self._bell.sleep(grace)
+                self._parker.park(grace)
 
     def _expects_from(self, connection: Connection) -> bool:
-        carried = (pipe.source.stream.connection for pipe in self._pipes)
+        carried = (half.source.stream.connection for half in self._halves)
         return connection in self._accepting or connection in carried
 
     def _move(self) -> None:
-        """Give each pipe that was ready when this began one turn."""
+        """Give each half that was ready when this began one turn."""
         for _ in range(len(self._ready)):
-            pipe = self._ready.popleft()
-            pipe.noted = False
-            if pipe.done:
-                pipe.target.engine.wake()  # it may have been given a turn in the send queue
+            half = self._ready.popleft()
+            half.noted = False
+            if half.done:
+                half.target.engine.wake()  # it may have been given a turn in the send queue
                 continue
-            self._pipes.add(pipe)
-            if self._step(pipe):
-                self._note(pipe, [])
-            elif pipe.done:
-                self._pipes.discard(pipe)
-                if pipe.lost:
-                    self._lost.append(pipe)
-                elif pipe.back is not None and pipe.back.done and not pipe.back.lost:
-                    for end in (pipe.source, pipe.target):
+            self._halves.add(half)
+            if self._step(half):
+                self._note(half, [])
+            elif half.done:
+                self._halves.discard(half)
+                if half.lost:
+                    self._lost.append(half)
+                elif half.back is not None and half.back.done and not half.back.lost:
+                    for end in (half.source, half.target):
                         end.stream.close()
-                    pipe.part()
+                    half.part()
 
-    def _step(self, pipe: Pipe) -> bool:
+    def _step(self, half: RelayedHalf) -> bool:
         """Move one frame or one end; tell whether there may be more to do at once."""
-        engine, entry = pipe.target.engine, pipe.target.entry
+        engine, entry = half.target.engine, half.target.entry
         with engine.mutex:
             failure, lost = entry.write_failure, engine.channel.error is not None
-            credit, gone = engine.credit_locked(entry), pipe.target.gone_locked()
+            credit, gone = engine.credit_locked(entry), half.target.gone_locked()
         if failure is not None:
-            self._stop_source(pipe, failure())
+            self._stop_source(half, failure())
         elif gone is not None:
-            self._stop_source(pipe, gone)
+            self._stop_source(half, gone)
         elif lost:
-            pipe.done = pipe.lost = True
+            half.done = half.lost = True
         else:
-            if not pipe.pending:
-                self._take(pipe, credit)
-            if pipe.pending:
-                return self._push(pipe)
+            if not half.pending:
+                self._take(half, credit)
+            if half.pending:
+                return self._push(half)
         return False
 
-    def _take(self, pipe: Pipe, credit: int) -> None:
+    def _take(self, half: RelayedHalf, credit: int) -> None:
         """Take what the target may be sent now from the source, or the source's end."""
-        engine, entry = pipe.source.engine, pipe.source.entry
+        engine, entry = half.source.engine, half.source.entry
         owes = False
         with engine.mutex:
             buffer, failure, ended = entry.buffer, entry.read_failure, entry.ended
-            gone, lost = pipe.source.gone_locked(), engine.channel.error is not None
+            gone, lost = half.source.gone_locked(), engine.channel.error is not None
             waiting = buffer.size
             if waiting and credit:
                 limit = min(credit, engine.config.max_frame_size)
-                pipe.pending = memoryview(buffer.take(limit))
+                half.pending = memoryview(buffer.take(limit))
                 owes = engine.consumed_locked(entry, waiting - buffer.size)
         if owes:
             engine.flush()
         if waiting:
             return
-        pipe.done = failure is not None or ended or gone is not None or lost
+        half.done = failure is not None or ended or gone is not None or lost
         if failure is not None:
-            self._abort_target(pipe, failure())
+            self._abort_target(half, failure())
         elif ended:
-            pipe.target.stream.close_write()
+            half.target.stream.close_write()
         elif gone is not None:
-            self._abort_target(pipe, gone)
+            self._abort_target(half, gone)
         else:
-            pipe.lost = lost
+            half.lost = lost
 
-    def _push(self, pipe: Pipe) -> bool:
+    def _push(self, half: RelayedHalf) -> bool:
         """Queue what was taken; tell whether all of it was."""
-        engine, entry = pipe.target.engine, pipe.target.entry
+        engine, entry = half.target.engine, half.target.entry
         with engine.mutex:
-            while pipe.pending and entry.write_failure is None and engine.channel.error is None:
-                size, ticket = engine.send_locked(entry, pipe.pending, waited=pipe.asked)
+            while half.pending and entry.write_failure is None and engine.channel.error is None:
+                size, ticket = engine.send_locked(entry, half.pending, waited=half.asked)
                 if ticket is None:
-                    pipe.asked = True
-                    engine.queue.ask_room_locked(pipe.signal)
+                    half.asked = True
+                    engine.queue.ask_room_locked(half.signal)
                     break
                 self._moved = True
-                pipe.asked = False
-                pipe.pending = pipe.pending[size:]
+                half.asked = False
+                half.pending = half.pending[size:]
         engine.flush()
-        return not pipe.pending
+        return not half.pending
 
     # Ends that are errors
 
-    def _stop_source(self, pipe: Pipe, error: BaseException) -> None:
+    def _stop_source(self, half: RelayedHalf, error: BaseException) -> None:
         """Tell the source's writer what the target's reader has said: that it reads no more."""
-        pipe.done = True
-        pipe.source.error = error
-        code = carried_code(error, pipe.target.engine.protocol, pipe.source.engine.protocol)
+        half.done = True
+        half.source.error = error
+        code = carried_code(error, half.target.engine.protocol, half.source.engine.protocol)
         if code is None:
-            pipe.source.stream.close_read()
+            half.source.stream.close_read()
             return
-        engine, entry = pipe.source.engine, pipe.source.entry
+        engine, entry = half.source.engine, half.source.entry
 
-        def reset(wakes: list[Bell]) -> None:
+        def reset(wakes: list[Parker]) -> None:
             engine.table.drop_unread(entry)
             engine.protocol.reset_read(entry.id, code)
             engine.settle_locked(wakes)
 
         engine.change(reset)
 
-    def _abort_target(self, pipe: Pipe, error: BaseException) -> None:
+    def _abort_target(self, half: RelayedHalf, error: BaseException) -> None:
         """Tell the target's reader that the source's writer has aborted."""
-        pipe.target.error = error
-        engine, entry = pipe.target.engine, pipe.target.entry
-        code = carried_code(error, pipe.source.engine.protocol, engine.protocol)
+        half.target.error = error
+        engine, entry = half.target.engine, half.target.entry
+        code = carried_code(error, half.source.engine.protocol, engine.protocol)
 
-        def reset(wakes: list[Bell]) -> None:
+        def reset(wakes: list[Parker]) -> None:
             engine.queue.interrupt_locked()
             engine.protocol.reset_write(entry.id, code or 0)
             engine.settle_locked(wakes)
@@ -369,10 +369,10 @@ def bridge(one: Connection, other: Connection) -> None:
             raise TypeError(
                 f"bridge() joins two connections, as connect() returns them, not {kind}"
             )
-    pump = Pump(one, other)
+    relay = StreamRelay(one, other)
     acceptors = [
         daemon_thread(
-            target=_accept, args=(incoming, outgoing, pump), name=f"{incoming.name}-bridge"
+            target=_accept, args=(incoming, outgoing, relay), name=f"{incoming.name}-bridge"
         )
         for incoming, outgoing in ((one, other), (other, one))
     ]
@@ -380,7 +380,7 @@ def bridge(one: Connection, other: Connection) -> None:
     try:
         for thread in acceptors:
             start_thread(thread)
-        ended = pump.run(one, other)
+        ended = relay.run(one, other)
         code = _code_behind(ended)
     finally:
         closing = Deadline(one.config.close_timeout)
@@ -389,7 +389,7 @@ def bridge(one: Connection, other: Connection) -> None:
         for thread in acceptors:
             if thread.ident is not None:
                 thread.join()
-        pump.close()
+        relay.close()
 
 
 def _code_behind(ended: Connection) -> int:
@@ -398,7 +398,7 @@ def _code_behind(ended: Connection) -> int:
     return error.code if clean and isinstance(error, ConnectionClosed) else BAD_GATEWAY
 
 
-def _accept(incoming: Connection, outgoing: Connection, pump: Pump) -> None:
+def _accept(incoming: Connection, outgoing: Connection, relay: StreamRelay) -> None:
     """Open on one connection what the peer of the other has opened."""
     try:
         for stream in incoming:
@@ -408,8 +408,8 @@ def _accept(incoming: Connection, outgoing: Connection, pump: Pump) -> None:
                 _log.info("stream %d of %s finds no way on: %s", stream.id, incoming.name, error)
                 End(stream).refuse(stream._engine.protocol.refused_code)
             else:
-                pump.add(stream, further)
+                relay.add(stream, further)
     except (ConnectionClosed, ForkedError) as error:
         _log.debug("the bridge from %s ends: %s", incoming.name, error)
     finally:
-        pump.added_all(incoming)
+        relay.added_all(incoming)

@@ -17,10 +17,10 @@ from ..protocols.framing import Framing
 from ..protocols.registry import wire
 from ..recording.attach import record
 from ..runtime.logs import logger
-from ..transport.message_transport import Channel
+from ..transport.message_transport import MessageTransport
 from .stream_handlers import StreamHandler, StreamWorkers
 
-__all__ = ["DEFAULT_WORKERS", "Behaviour", "ConnectionHandler"]
+__all__ = ["DEFAULT_WORKERS", "ConnectionOptions", "ConnectionHandler"]
 
 ConnectionHandler = Callable[[Connection], object]
 
@@ -31,7 +31,7 @@ _log = logger("wsmux")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behaviour:
+class ConnectionOptions:
     """See ``connect`` for what each field means."""
 
     config: Config = field(default_factory=Config)
@@ -79,7 +79,7 @@ class Behaviour:
     ) -> Connection:
         framing, machine = parts
         try:
-            channel = Channel(sock, framing, role, self.config)
+            channel = MessageTransport(sock, framing, role, self.config)
             record(channel, machine.name, framing)
             return Connection(
                 channel,

@@ -1,7 +1,7 @@
 """End connections so that their peers know what to do: go away, let streams end, close with 1001.
 
 ``Server`` does so with its own. Under a WSGI server each connection lives in a request, so an
-extension keeps them in a ``Served``, which a signal may end.
+extension keeps them in a ``ConnectionRegistry``, which a signal may end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 
-__all__ = ["REASON", "Served", "end_connections"]
+__all__ = ["REASON", "ConnectionRegistry", "end_connections"]
 
 REASON = "server shutdown"
 
@@ -49,7 +49,7 @@ def end_connections(
     return closing
 
 
-class Served:
+class ConnectionRegistry:
     """Know the connections that are served in threads of somebody else, and end them together."""
 
     def __init__(self, close_timeout: float) -> None:

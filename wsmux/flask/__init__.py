@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from ..config import Config
 from ..endpoints.acceptor import DRAIN
-from ..endpoints.connection_options import DEFAULT_WORKERS, Behaviour, ConnectionHandler
-from ..endpoints.shutdown import Served
+from ..endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
+from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.stream_handlers import StreamHandler
 from ..exceptions import HandshakeError
 from ..handshake.admission import Admission
@@ -80,9 +80,9 @@ class Mux:
             "reason_to_code": reason_to_code,
             "bymux_state": bymux_state,
         }
-        Behaviour(**self._options)  # raises for a bad value
+        ConnectionOptions(**self._options)  # raises for a bad value
         self._admission = Admission(self._options["config"], "a route of Mux")
-        self._served = Served(self._options["config"].close_timeout)
+        self._served = ConnectionRegistry(self._options["config"].close_timeout)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
         if app is not None:
@@ -184,12 +184,12 @@ class Mux:
             accepted = accept(environ, protocol)
         except HandshakeError as error:
             return refusal(error)
-        behaviour = Behaviour(**self._options, stream_handler=stream_handler)
-        connection: Connection = behaviour.over_websocket(
+        connection_options = ConnectionOptions(**self._options, stream_handler=stream_handler)
+        connection: Connection = connection_options.over_websocket(
             accepted.socket, Role.SERVER, protocol, request_of(environ)
         )
         with self._served.serving(connection):
-            behaviour.serve(connection, handler)
+            connection_options.serve(connection, handler)
         return Ended(accepted.mode)
 
 

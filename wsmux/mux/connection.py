@@ -20,15 +20,15 @@ from ..handshake.request import Request
 from ..protocols.base import MuxProtocol, Role
 from ..recording.attach import recording_of
 from ..runtime.deadline import Deadline
-from ..runtime.parking import Bell
-from ..transport.message_transport import Channel
-from .error_codes import CodeToReason, Reasons, ReasonToCode
+from ..runtime.parking import Parker
+from ..transport.message_transport import MessageTransport
+from .error_codes import CodeToReason, ErrorCodeMap, ReasonToCode
 from .explain import findings, look, thread_names
-from .multiplexer import Engine
-from .ping import Turns
+from .multiplexer import Multiplexer
+from .ping import PingRateLimiter
 from .stats import ConnectionStats, Finding, StreamStats
 from .stream import Stream
-from .stream_record import Entry
+from .stream_record import StreamRecord
 
 __all__ = ["Connection", "StartOn"]
 
@@ -51,7 +51,7 @@ class Connection:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: MessageTransport,
         protocol: MuxProtocol,
         *,
         accept_streams: bool = True,
@@ -62,11 +62,11 @@ class Connection:
     ) -> None:
         self.config: Config = channel.config
         self.request = request
-        self._turns = Turns(channel)
-        self._engine = Engine(
+        self._ping_rate = PingRateLimiter(channel)
+        self._engine = Multiplexer(
             channel,
             protocol,
-            Reasons(
+            ErrorCodeMap(
                 protocol.first_application_code, protocol.last_code, code_to_reason, reason_to_code
             ),
             accept_streams=accept_streams,
@@ -152,7 +152,7 @@ class Connection:
         deadline = Deadline(timeout)
         engine, table = self._engine, self._engine.table
         changing = False
-        entry: Entry | None = None
+        entry: StreamRecord | None = None
         try:
             with engine.mutex:
                 while True:
@@ -190,7 +190,7 @@ class Connection:
         deadline = Deadline(timeout)
         engine, table = self._engine, self._engine.table
         changing = False
-        entry: Entry | None = None
+        entry: StreamRecord | None = None
         try:
             with engine.mutex:
                 engine.check_forked_locked()
@@ -237,7 +237,7 @@ class Connection:
             ConnectionClosed: the connection has ended.
         """
         engine, deadline = self._engine, Deadline(timeout)
-        self._turns.wait(deadline)
+        self._ping_rate.wait(deadline)
         if engine.protocol.pings:
             try:
                 return engine.ping(deadline)
@@ -256,7 +256,7 @@ class Connection:
         """
         engine = self._engine
 
-        def refuse(_: list[Bell]) -> None:
+        def refuse(_: list[Parker]) -> None:
             engine.check_locked()
             engine.table.accept_streams = False
             engine.protocol.go_away(code)
@@ -333,7 +333,7 @@ class Connection:
                 waiting_for_room=self._engine.queue.waiting_locked(),
                 unread_bytes=table.unread,
                 queued_bytes=self._engine.queue.queued_bytes_locked(),
-                bytes_received=self._engine.channel.inbox.bytes_received,
+                bytes_received=self._engine.channel.frame_reader.bytes_received,
                 bytes_sent=self._engine.queue.bytes_sent,
                 rtt=self._engine.channel.keep_alive.rtt if measured is None else measured,
             )

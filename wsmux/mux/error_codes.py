@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..exceptions import Side, StreamReset
 from ..runtime.logs import logger
 
-__all__ = ["CodeToReason", "ReasonToCode", "Reasons"]
+__all__ = ["CodeToReason", "ReasonToCode", "ErrorCodeMap"]
 
 CodeToReason = Callable[[int], BaseException]
 ReasonToCode = Callable[[BaseException], int]
@@ -17,7 +17,7 @@ CODE_UNKNOWN = 0
 _log = logger("wsmux")
 
 
-class Reasons:
+class ErrorCodeMap:
     """Hold the two functions that an application gives, and guard the codes that are not its own.
 
     Codes of the protocol itself never reach the functions. One that raises, or returns what it

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from ..runtime.parking import Waiter
-from .multiplexer import Engine
+from .multiplexer import Multiplexer
 from .stats import Cause, Finding, HalfStatus, StreamStats, Wait
-from .stream_record import MAX_ID, Entry, read_closed, write_closed
+from .stream_record import MAX_ID, StreamRecord, read_closed, write_closed
 
 __all__ = ["Look", "Names", "findings", "look", "thread_names"]
 
@@ -59,7 +59,7 @@ def thread_names() -> Names:
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
 
-def look(engine: Engine, names: Names, most: int | None = None, *, idle: bool = True) -> Look:
+def look(engine: Multiplexer, names: Names, most: int | None = None, *, idle: bool = True) -> Look:
     """Take a look at a connection; blocks for its mutex alone.
 
     Args:
@@ -72,7 +72,7 @@ def look(engine: Engine, names: Names, most: int | None = None, *, idle: bool = 
         return _look_locked(engine, names, most, idle)
 
 
-def _look_locked(engine: Engine, names: Names, most: int | None, idle: bool) -> Look:
+def _look_locked(engine: Multiplexer, names: Names, most: int | None, idle: bool) -> Look:
     now = time.monotonic()
     channel, table, queue = engine.channel, engine.table, engine.queue
     for_room = queue.waiters_locked()
@@ -93,13 +93,13 @@ def _look_locked(engine: Engine, names: Names, most: int | None, idle: bool) -> 
         socket_full=channel.full_for(now),
         silent=channel.keep_alive.silence(now),
         unanswered=channel.keep_alive.unanswered(now),
-        bytes_received=channel.inbox.bytes_received,
+        bytes_received=channel.frame_reader.bytes_received,
         bytes_sent=queue.bytes_sent,
         error=None if channel.error is None else str(channel.error),
     )
 
 
-def _interest(entry: Entry) -> tuple[bool, bool, bool, int]:
+def _interest(entry: StreamRecord) -> tuple[bool, bool, bool, int]:
     waits = entry.writer.occupied(), not entry.accepted, entry.reader.occupied()
     return (*waits, entry.buffer.size)
 
@@ -109,7 +109,7 @@ def _wait(since: float, thread: int, names: Names, now: float) -> Wait:
 
 
 def _stream_locked(
-    engine: Engine, entry: Entry, names: Names, now: float, for_room: Set[Waiter]
+    engine: Multiplexer, entry: StreamRecord, names: Names, now: float, for_room: Set[Waiter]
 ) -> StreamStats:
     reader, writer = entry.reader, entry.writer
     return StreamStats(
@@ -133,13 +133,13 @@ def _stream_locked(
     )
 
 
-def _reading(entry: Entry) -> HalfStatus:
+def _reading(entry: StreamRecord) -> HalfStatus:
     if entry.read_failure is not None:
         return HalfStatus.CLOSED if entry.read_failure is read_closed else HalfStatus.FAILED
     return HalfStatus.ENDED if entry.ended else HalfStatus.OPEN
 
 
-def _writing(entry: Entry) -> HalfStatus:
+def _writing(entry: StreamRecord) -> HalfStatus:
     if entry.write_failure is None:
         return HalfStatus.OPEN
     return HalfStatus.CLOSED if entry.write_failure is write_closed else HalfStatus.FAILED

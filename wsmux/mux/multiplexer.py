@@ -2,9 +2,9 @@
 
 Threads and locks of a connection, in one place:
 
-- One mutex, the channel's, guards the protocol machine, the stream table, every ``Entry`` and the
-  send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up happens
-  under it: they are collected and done after its release.
+- One mutex, the channel's, guards the protocol machine, the stream table, every ``StreamRecord``
+  and the send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up
+  happens under it: they are collected and done after its release.
 - One I/O thread runs ``run``: it takes what the channel received, feeds the machine, applies the
   events, and keeps the timers. It holds the mutex once per slice of a batch.
 - A caller that must wait is parked on its entry (one reader, one writer), in the accept list, in
@@ -34,22 +34,22 @@ from ..exceptions import (
     protocol_failure,
 )
 from ..protocols.base import MuxProtocol
-from ..protocols.framing import Kind, Received
+from ..protocols.framing import Opcode, Received
 from ..recording.attach import finish
 from ..runtime.deadline import Deadline
 from ..runtime.interrupts import is_interrupt
 from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
-from ..runtime.parking import Bell, WaitList, wake
+from ..runtime.parking import Parker, WaitQueue, wake
 from ..runtime.threads import daemon_thread, start_thread
-from ..transport.message_transport import Channel
+from ..transport.message_transport import MessageTransport
 from ..transport.send_queue import SendQueue
-from .error_codes import Reasons
-from .ping import Pings, WirePing
-from .stream_record import Entry, Failure
+from .error_codes import ErrorCodeMap
+from .ping import WirePing, WirePings
+from .stream_record import Failure, StreamRecord
 from .stream_table import PRESSURE, StreamTable
 
-__all__ = ["Engine", "grow_locked"]
+__all__ = ["Multiplexer", "grow_locked"]
 
 # On a path shorter than so many seconds, time is lost in threads rather than on the way: beyond
 # this window bulk gains nothing, and small messages wait behind it.
@@ -57,7 +57,7 @@ NEAR = 0.001
 NEAR_WINDOW = 1024 * KIB
 
 
-def grow_locked(protocol: MuxProtocol, channel: Channel, entry: Entry) -> None:
+def grow_locked(protocol: MuxProtocol, channel: MessageTransport, entry: StreamRecord) -> None:
     """Widen the window of a stream whose credit was just returned, if that is due.
 
     Under load the path is measured once a second, by pings that nobody waits for. The least time
@@ -76,18 +76,18 @@ def grow_locked(protocol: MuxProtocol, channel: Channel, entry: Entry) -> None:
         return
     ping = alive.measure(now)
     if ping is not None:
-        channel.queue.add_control_locked([ping], Kind.PING)
+        channel.queue.add_control_locked([ping], Opcode.PING)
 
 
 # Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
 SLICE = 64
 
-_BINARY = Kind.BINARY
+_BINARY = Opcode.BINARY
 
 _log = logger("wsmux")
 
 
-class Engine:
+class Multiplexer:
     """Be what a connection and its streams are made of, behind their public methods.
 
     Attributes:
@@ -98,29 +98,29 @@ class Engine:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: MessageTransport,
         protocol: MuxProtocol,
-        reasons: Reasons,
+        reasons: ErrorCodeMap,
         *,
         accept_streams: bool,
         start_on_data: bool,
     ) -> None:
         self.config = channel.config
         self.channel, self.protocol = channel, protocol
-        pings, now = Pings(protocol, channel), time.monotonic()
+        pings, now = WirePings(protocol, channel), time.monotonic()
         self.table = StreamTable(
             protocol, self.config, reasons, pings, accept_streams, start_on_data, now
         )
         self._max_process = channel.config.max_process_buffer
         self._pressure = channel.config.max_connection_buffer * PRESSURE
-        self.quiet = WaitList()
+        self.quiet = WaitQueue()
         self._reasons = reasons
-        self._abandoned: deque[Entry] = deque()
-        self._rouse = False  # somebody may have been collected and not woken
+        self._abandoned: deque[StreamRecord] = deque()
+        self._notify_forced = False  # somebody may have been collected and not woken
         self._reported = 0  # bytes held that were last reported to the process's sum
         self._failure: RemoteProtocolError | None = None  # to be logged
-        self._deaf = False  # the end of the connection was told to everybody
-        self.initial: list[Entry] = self._start()
+        self._input_closed = False  # the end of the connection was told to everybody
+        self.initial: list[StreamRecord] = self._start()
         channel.owner_timer = self.table.next_timer()
         try:
             self.thread = daemon_thread(target=self.run, name=f"{channel.name}-io")
@@ -129,7 +129,7 @@ class Engine:
             channel.discard()
             raise
 
-    def _start(self) -> list[Entry]:
+    def _start(self) -> list[StreamRecord]:
         """Take the streams that live from the first byte on, and send what is owed at once."""
         with self.mutex:
             entries = self.table.adopt(self.protocol.initial)
@@ -177,8 +177,8 @@ class Engine:
         self,
         error: BaseException,
         changing: bool,
-        entry: Entry | None = None,
-        lost: Entry | None = None,
+        entry: StreamRecord | None = None,
+        lost: StreamRecord | None = None,
     ) -> None:
         """Make good what a call left behind that a signal handler ended by raising ``error``.
 
@@ -190,22 +190,24 @@ class Engine:
             self.abandon(lost)  # a second interrupt may end this one
         elif not is_interrupt(error):
             return
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             if changing:
                 self.broken_locked()
             if lost is not None:
                 self.table.abandon(lost, wakes)
             if entry is not None:  # it may have left the table
-                entry.reader.rouse(wakes)
-                entry.writer.rouse(wakes)
+                entry.reader.notify_forced(wakes)
+                entry.writer.notify_forced(wakes)
         wake(wakes)
-        self._rouse = True
+        self._notify_forced = True
         self.channel.wake()
 
-    def change(self, action: Callable[[list[Bell]], None], entry: Entry | None = None) -> None:
+    def change(
+        self, action: Callable[[list[Parker]], None], entry: StreamRecord | None = None
+    ) -> None:
         """Run ``action`` under the mutex, then wake whom it collected and send what it queued."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         changing = False
         try:
             with self.mutex:
@@ -227,24 +229,26 @@ class Engine:
         """Return the error code for what ``reset`` was given."""
         return self._reasons.code(reason)
 
-    def credit_locked(self, entry: Entry) -> int:
+    def credit_locked(self, entry: StreamRecord) -> int:
         """Return how many bytes the stream may send now."""
         return self.protocol.credit(entry.id)
 
-    def send_locked(self, entry: Entry, data: memoryview, waited: bool) -> tuple[int, int | None]:
+    def send_locked(
+        self, entry: StreamRecord, data: memoryview, waited: bool
+    ) -> tuple[int, int | None]:
         """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``.
 
         There is no ticket when the queue has no room, or the peer has given no credit.
         """
-        protocol, queue, share = self.protocol, self.channel.queue, entry.share
-        if turn := queue.turn_locked(share, len(data), waited):
+        protocol, queue, flow = self.protocol, self.channel.queue, entry.flow
+        if turn := queue.quantum_locked(flow, len(data), waited):
             size = protocol.send_data(entry.id, data if len(data) <= turn else data[:turn])
             if size or not data:
                 entry.quiet, entry.sent = 0, entry.sent + size
-                return size, queue.add_data_locked(protocol.data_to_send(), share=share)
+                return size, queue.add_data_locked(protocol.data_to_send(), flow=flow)
         return 0, None
 
-    def consumed_locked(self, entry: Entry, count: int) -> bool:
+    def consumed_locked(self, entry: StreamRecord, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
         if self.protocol.pings:  # then it may ask how long that took
             self.protocol.now = time.monotonic()
@@ -255,7 +259,9 @@ class Engine:
             grow_locked(self.protocol, self.channel, entry)
         return self.queue_locked()
 
-    def close_locked(self, entry: Entry, write: bool, read: bool, wakes: list[Bell]) -> None:
+    def close_locked(
+        self, entry: StreamRecord, write: bool, read: bool, wakes: list[Parker]
+    ) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
         if write:
             self.queue.interrupt_locked()
@@ -263,19 +269,21 @@ class Engine:
         if read:
             self.table.drop_unread(entry)
             self.protocol.close_read(entry.id)
-        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
+        self.queue.add_data_locked(self.protocol.data_to_send(), flow=entry.flow)
         self.settle_locked(wakes)
 
-    def reset_locked(self, entry: Entry, code: int, failure: Failure, wakes: list[Bell]) -> None:
+    def reset_locked(
+        self, entry: StreamRecord, code: int, failure: Failure, wakes: list[Parker]
+    ) -> None:
         """Abort both halves."""
         entry.fail_read(failure, wakes, own=True)
         entry.fail_write(failure, wakes, own=True)
         self.queue.interrupt_locked()
         self.table.reset(entry, code)
-        self.queue.add_data_locked(self.protocol.data_to_send(), share=entry.share)
+        self.queue.add_data_locked(self.protocol.data_to_send(), flow=entry.flow)
         self.settle_locked(wakes)
 
-    def ping(self, deadline: Deadline, entry: Entry | None = None) -> float:
+    def ping(self, deadline: Deadline, entry: StreamRecord | None = None) -> float:
         """Ask the peer, or one stream of it, in the wire's own words; return the seconds it took.
 
         Raises:
@@ -285,7 +293,7 @@ class Engine:
         pings, start = self.table.pings, time.monotonic()
         asked: list[WirePing] = []
 
-        def ask(_: list[Bell]) -> None:
+        def ask(_: list[Parker]) -> None:
             self.check_locked()
             asked.append(pings.ask(None if entry is None else entry.id, start))
             self.queue_locked()
@@ -296,7 +304,7 @@ class Engine:
         return time.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline | None) -> None:
-        """See ``Channel.close``; without a deadline it is only begun."""
+        """See ``MessageTransport.close``; without a deadline it is only begun."""
         changing = False
         try:
             with self.mutex:
@@ -313,45 +321,45 @@ class Engine:
     def begin_close_locked(self, code: int, reason: str) -> None:
         """Queue what the wire says to it and a Close, in one step: the peer may answer at once."""
         if self.channel.error is None:
-            self.protocol.farewell(code)
+            self.protocol.close_notice(code)
             self.queue_locked()
         self.channel.close_locked(code, reason)
 
-    def abandon(self, entry: Entry) -> None:
+    def abandon(self, entry: StreamRecord) -> None:
         """Have the I/O thread reset a stream that was dropped; waits for no lock."""
         self._abandoned.append(entry)
         self.channel.wake()
 
-    def queue_locked(self, provoked: bool = False) -> bool:
+    def queue_locked(self, solicited: bool = False) -> bool:
         """Move what the protocol wants to send into the send queue; tell whether there was any."""
         control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
-        if control and not self.queue.add_control_locked(control, provoked=provoked):
+        if control and not self.queue.add_control_locked(control, solicited=solicited):
             text = "the peer causes answers and does not read them"
             self.channel.fail_locked(closed_error(1008, text, "local"))
         if data:
             self.queue.add_data_locked(data)
         return bool(control or data)
 
-    def settle_locked(self, wakes: list[Bell]) -> None:
+    def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply what a call of this side did, and queue what it sends."""
         self.table.apply(time.monotonic(), wakes)
         if not self.table.entries:
-            self.quiet.collect(wakes)
+            self.quiet.notify(wakes)
         self.queue_locked()
         if self.table.next_timer() != self.channel.owner_timer:
             self.table.changed = True  # messages may come together with the wake
             self.channel.wake()
 
     def wake_everybody(self) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
-            self._collect_locked(wakes)
+            self._notify_all_locked(wakes)
         wake(wakes)
 
-    def _collect_locked(self, wakes: list[Bell]) -> None:
-        self.table.rouse(wakes)
-        self.quiet.rouse(wakes)
-        self.channel.rouse_locked(wakes)
+    def _notify_all_locked(self, wakes: list[Parker]) -> None:
+        self.table.notify_forced(wakes)
+        self.quiet.notify_forced(wakes)
+        self.channel.notify_forced_locked(wakes)
 
     # The I/O thread
 
@@ -371,7 +379,7 @@ class Engine:
                 finish(self.channel)
 
     def _handle(self, messages: list[Received]) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         channel, table = self.channel, self.table
         for start in range(0, len(messages), SLICE):
             part = messages[start : start + SLICE] if len(messages) > SLICE else messages
@@ -388,11 +396,11 @@ class Engine:
             table.changed
             or not messages
             or self._abandoned
-            or self._rouse
+            or self._notify_forced
             or self.quiet.parked
             or channel.error is not None
             or held + channel.held() > self._pressure
-            or channel.now >= channel.look_at
+            or channel.now >= channel.next_timer
         ):
             with channel.mutex:
                 self._keep_time_locked(channel.now, wakes)
@@ -411,11 +419,11 @@ class Engine:
         """Return the bytes that the peer has sent and nobody has read, whole frames or not."""
         return self.table.unread + self.protocol.held()
 
-    def _feed_locked(self, messages: list[Received], now: float, wakes: list[Bell]) -> None:
-        if self._deaf:
+    def _feed_locked(self, messages: list[Received], now: float, wakes: list[Parker]) -> None:
+        if self._input_closed:
             return
         protocol, table = self.protocol, self.table
-        protocol.now, protocol.received = now, self.channel.inbox.bytes_received
+        protocol.now, protocol.received = now, self.channel.frame_reader.bytes_received
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
@@ -423,12 +431,12 @@ class Engine:
                 protocol.receive_data(data)
                 table.apply(now, wakes)
         except RemoteProtocolError as error:
-            self._deaf, self._failure = True, error
+            self._input_closed, self._failure = True, error
             table.apply(now, wakes)
             self.queue_locked()  # what the wire says to it goes before the carrier's Close
             self.channel.fail_locked(protocol_failure(error))
         if protocol.has_output():
-            self.queue_locked(provoked=True)
+            self.queue_locked(solicited=True)
         if table.write_failed:
             self._free_writers_locked()
 
@@ -437,17 +445,17 @@ class Engine:
         self.table.write_failed = False
         self.queue.interrupt_locked()
 
-    def _keep_time_locked(self, now: float, wakes: list[Bell]) -> None:
+    def _keep_time_locked(self, now: float, wakes: list[Parker]) -> None:
         table = self.table
         table.changed = False
-        if self._rouse:
-            self._rouse = False
-            self._collect_locked(wakes)
+        if self._notify_forced:
+            self._notify_forced = False
+            self._notify_all_locked(wakes)
         while self._abandoned:
             entry = self._abandoned.popleft()
             table.abandon(entry, wakes)
         self.protocol.handle_timer(now)
-        self.channel.farewell = self.protocol.said_farewell()
+        self.channel.close_notice = self.protocol.close_notice_came()
         if self.channel.silence_locked():
             self._break_silence_locked(now)
         table.refuse_late(now)
@@ -461,13 +469,13 @@ class Engine:
         table.apply(now, wakes)
         self.queue_locked()
         if not (table.entries and self.protocol.pending_closes()):
-            self.quiet.collect(wakes)
+            self.quiet.notify(wakes)
         if self.channel.error is None and self._idle(now):
             self.begin_close_locked(1000, "idle")
         self.channel.set_owner_timer(table.next_timer())
         if self.channel.error is not None:
-            self._deaf = True  # whatever was received with the end has been handled
-            self._collect_locked(wakes)
+            self._input_closed = True  # whatever was received with the end has been handled
+            self._notify_all_locked(wakes)
 
     def _break_silence_locked(self, now: float) -> None:
         """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
@@ -481,7 +489,7 @@ class Engine:
         limit, since = self.config.idle_timeout, self.table.idle_since
         return limit is not None and since is not None and now >= since + limit
 
-    def _limit_memory_locked(self, wakes: list[Bell]) -> None:
+    def _limit_memory_locked(self, wakes: list[Parker]) -> None:
         """Give up what holds most while the connection holds more than it may."""
         while self.channel.error is None:
             limit = self.table.unread_limit()
@@ -496,7 +504,7 @@ class Engine:
             verdict = process_memory.report(self, self._reported, self._max_process)
             if verdict is not Verdict.GIVE_UP:
                 break
-            wakes: list[Bell] = []
+            wakes: list[Parker] = []
             with self.mutex:
                 if self._held() >= self._reported:  # else read in the meantime: look again
                     self._give_up_locked(f"Config.max_process_buffer: {self._max_process}", wakes)
@@ -505,7 +513,7 @@ class Engine:
         if self.channel.error is not None:
             process_memory.forget(self)  # it ends: nothing more comes, and what is left is read
 
-    def _give_up_locked(self, limit: str, wakes: list[Bell]) -> None:
+    def _give_up_locked(self, limit: str, wakes: list[Parker]) -> None:
         """Reset the stream with most unread bytes, or end it all for a larger half-sent message."""
         partial = self.protocol.held() + self.channel.held()
         entry = self.table.largest()
@@ -514,4 +522,4 @@ class Engine:
         elif partial:
             text = f"{partial} bytes of a message that is not whole and unread ones exceed {limit}"
             self.channel.fail_locked(closed_error(1008, text, "local"))
-            self._deaf = True
+            self._input_closed = True

@@ -1,7 +1,7 @@
 """Send pings of the wire's own, and limit how often.
 
-The connection's mutex guards ``WirePings``. ``Turns`` holds back pings that a peer of this library
-would take for a flood.
+The connection's mutex guards ``WirePings``. ``PingRateLimiter`` holds back pings that a peer of
+this library would take for a flood.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 
 from ..exceptions import LocalProtocolError, StreamError
-from ..protocols.abuse_limits import BYTES_PER_PING, FLOOD_PERIOD, Budget
+from ..protocols.abuse_limits import BYTES_PER_PING, FLOOD_PERIOD, TokenBucket
 from ..protocols.base import MuxProtocol
 from ..runtime.deadline import Deadline
-from ..runtime.parking import Bell, WaitList
-from ..transport.message_transport import Channel
+from ..runtime.parking import Parker, WaitQueue
+from ..transport.message_transport import MessageTransport
 
-__all__ = ["Pings", "Turns", "WirePing"]
+__all__ = ["WirePings", "PingRateLimiter", "WirePing"]
 
 
 class WirePing:
@@ -30,7 +30,7 @@ class WirePing:
         self.answered = self.over = False
 
 
-class Pings:
+class WirePings:
     """Know the pings under way of one connection.
 
     An answer counts for every earlier ping of the same stream, since a peer may answer only the
@@ -40,8 +40,8 @@ class Pings:
         askers: threads waiting for an answer.
     """
 
-    def __init__(self, protocol: MuxProtocol, channel: Channel) -> None:
-        self.askers = WaitList()
+    def __init__(self, protocol: MuxProtocol, channel: MessageTransport) -> None:
+        self.askers = WaitQueue()
         self._protocol = protocol
         self._channel = channel
         self._asked = 0
@@ -96,19 +96,21 @@ class Pings:
     def _forget(self, ping: WirePing | None) -> None:
         self._under_way = [other for other in self._under_way if other is not ping]
 
-    def came_back(self, stream_id: int | None, number: int, now: float, wakes: list[Bell]) -> None:
+    def came_back(
+        self, stream_id: int | None, number: int, now: float, wakes: list[Parker]
+    ) -> None:
         """Note an answer."""
         for ping in self._take(stream_id, number):
             ping.answered = True
             if stream_id is None:
                 self._channel.keep_alive.rtt = now - ping.sent
-        self.askers.collect(wakes)
+        self.askers.notify(wakes)
 
-    def ended(self, stream_id: int | None, wakes: list[Bell]) -> None:
+    def ended(self, stream_id: int | None, wakes: list[Parker]) -> None:
         """Note that no ping of a stream, or of the connection, is answered any more."""
         for ping in self._take(stream_id, self._asked):
             ping.over = True
-        self.askers.collect(wakes)
+        self.askers.notify(wakes)
 
     def _take(self, stream_id: int | None, last: int) -> list[WirePing]:
         """Return the pings of a stream up to a number, in order; they are not under way now."""
@@ -121,14 +123,14 @@ class Pings:
 SHARE = 0.75
 
 
-class Turns:
+class PingRateLimiter:
     """Give pings their turns on one connection, by the bound that its own peer is held to."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: MessageTransport) -> None:
         size = max(1.0, SHARE * channel.config.max_pings)
         self._channel = channel
         self._pause = FLOOD_PERIOD / size
-        self._budget = Budget(size, size / FLOOD_PERIOD)
+        self._budget = TokenBucket(size, size / FLOOD_PERIOD)
 
     def wait(self, deadline: Deadline) -> None:
         """Wait until one more ping is no flood, or the connection has ended.

@@ -1,8 +1,8 @@
 """Offer one logical byte stream as a blocking file.
 
-Lock plan: everything in an ``Entry`` is guarded by the connection's mutex. A reader and a writer
-may wait at once, one each; a second one gets ``ConcurrencyError``. Whoever ends a half collects
-its waiter under the mutex and wakes it afterwards; the waiter looks again and raises.
+Lock plan: everything in a ``StreamRecord`` is guarded by the connection's mutex. A reader and a
+writer may wait at once, one each; a second one gets ``ConcurrencyError``. Whoever ends a half
+collects its waiter under the mutex and wakes it afterwards; the waiter looks again and raises.
 
 ``makefile`` puts the buffered files of the standard library over a stream.
 """
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 from ..exceptions import ConcurrencyError, StreamReset, WriteTimeout
 from ..runtime.deadline import Deadline, deadline_in
 from ..runtime.interrupts import is_interrupt
-from ..runtime.parking import Bell
-from .multiplexer import Engine
+from ..runtime.parking import Parker
+from .multiplexer import Multiplexer
 from .receive_buffer import ByteQueue
-from .stream_record import MAX_ID, Entry, Failure, read_closed, write_closed
+from .stream_record import MAX_ID, Failure, StreamRecord, read_closed, write_closed
 from .stream_socket import as_socket
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Stream(io.RawIOBase):
     after what had arrived was read; the use of a half this side has closed raises ``ValueError``.
     """
 
-    def __init__(self, connection: Connection, engine: Engine, entry: Entry) -> None:
+    def __init__(self, connection: Connection, engine: Multiplexer, entry: StreamRecord) -> None:
         super().__init__()
         self._connection = connection
         self._engine = engine
@@ -414,7 +414,7 @@ class Stream(io.RawIOBase):
     def _close_halves(self, write: bool, read: bool) -> None:
         entry, engine = self._entry, self._engine
 
-        def close(wakes: list[Bell]) -> None:
+        def close(wakes: list[Parker]) -> None:
             if write:
                 entry.fail_write(write_closed, wakes, own=True)
             if read:
@@ -455,7 +455,7 @@ class Stream(io.RawIOBase):
         number = engine.code_for(code)
         failure = partial(StreamReset, entry.id, number, "local")
 
-        def reset(wakes: list[Bell]) -> None:
+        def reset(wakes: list[Parker]) -> None:
             engine.reset_locked(entry, number, failure, wakes)
             entry.closed = True
 

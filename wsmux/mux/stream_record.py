@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..runtime.parking import Bell, Waiter
-from ..transport.fair_queue import Share
+from ..runtime.parking import Parker, Waiter
+from ..transport.fair_queue import FlowState
 from .receive_buffer import ByteQueue
 
-__all__ = ["MAX_ID", "Entry", "Failure", "read_closed", "write_closed"]
+__all__ = ["MAX_ID", "StreamRecord", "Failure", "read_closed", "write_closed"]
 
 # Bymux reuses ids: bits above these 64 tell apart streams that shared one. Users see the low bits.
 MAX_ID = 2**64 - 1
@@ -28,7 +28,7 @@ def write_closed() -> ValueError:
     return ValueError("write to a stream whose writing half was closed by this side")
 
 
-class Entry:
+class StreamRecord:
     """Hold what a connection knows of a stream; lives as long as either of them needs it."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Entry:
         "window",
         "reader",
         "reading",
-        "share",
+        "flow",
         "write_failure",
         "writer",
         "writing",
@@ -63,7 +63,7 @@ class Entry:
         self.buffer = ByteQueue()
         self.reader = Waiter()
         self.writer = Waiter()
-        self.share = Share()  # of what is sent
+        self.flow = FlowState()  # of what is sent
         self.reading = False  # a thread is in a read
         self.writing = False
         self.ended = False  # the peer has ended its half cleanly
@@ -84,14 +84,14 @@ class Entry:
         self.window = window
         self.low_water = max(window // 4, 1)
 
-    def fail_read(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
+    def fail_read(self, failure: Failure, wakes: list[Parker], own: bool = False) -> None:
         """End reading with an error; the first one stays, but for what this side does itself."""
         if own or self.read_failure is None:
             self.read_failure = failure
-            self.reader.rouse(wakes)
+            self.reader.notify_forced(wakes)
 
-    def fail_write(self, failure: Failure, wakes: list[Bell], own: bool = False) -> None:
+    def fail_write(self, failure: Failure, wakes: list[Parker], own: bool = False) -> None:
         """End writing with an error; the first one stays, but for what this side does itself."""
         if own or self.write_failure is None:
             self.write_failure = failure
-            self.writer.rouse(wakes)
+            self.writer.notify_forced(wakes)

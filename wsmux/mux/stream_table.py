@@ -3,8 +3,9 @@
 No threads, sockets or clocks: the connection calls it under its mutex, and wakes what it collected
 in ``wakes`` afterwards.
 
-``Sweep`` ends what the peer leaves unfinished: half-open streams, and frames that never get whole.
-What moves only notes that it did, in ``Entry.quiet``; the sweep counts up what did not.
+``HalfOpenReaper`` ends what the peer leaves unfinished: half-open streams, and frames that never
+get whole. What moves only notes that it did, in ``StreamRecord.quiet``; the sweep counts up what
+did not.
 """
 
 from __future__ import annotations
@@ -18,32 +19,34 @@ from typing import Any, ClassVar
 from ..config import SMALLEST_WINDOW, Config
 from ..exceptions import FrameError, Side, StreamRefused, StreamReset, StreamWriteClosed
 from ..protocols import events as ev
-from ..protocols.abuse_limits import LOOKS, POLICY, Watch
+from ..protocols.abuse_limits import LOOKS, POLICY, StallTimer
 from ..protocols.base import InitialStream, MuxProtocol
 from ..protocols.events import DataReceived
 from ..runtime.memory import process_memory
-from ..runtime.parking import Bell, WaitList
-from .error_codes import Reasons
-from .ping import Pings
-from .stream_record import Entry, Failure, read_closed, write_closed
+from ..runtime.parking import Parker, WaitQueue
+from .error_codes import ErrorCodeMap
+from .ping import WirePings
+from .stream_record import Failure, StreamRecord, read_closed, write_closed
 
-__all__ = ["PRESSURE", "StreamTable", "Sweep"]
+__all__ = ["PRESSURE", "StreamTable", "HalfOpenReaper"]
 
 
-class Sweep:
+class HalfOpenReaper:
     """Look at the streams of one connection when ``due`` says so; ``None`` is never.
 
     Attributes:
         due: when to call ``run`` again.
     """
 
-    def __init__(self, config: Config, protocol: MuxProtocol, entries: dict[int, Entry]) -> None:
+    def __init__(
+        self, config: Config, protocol: MuxProtocol, entries: dict[int, StreamRecord]
+    ) -> None:
         self.due: float | None = None
         self._protocol = protocol
         self._entries = entries
         self._half_open = config.half_open_timeout
         self._frame_time = config.message_timeout
-        self._frame = Watch(config.message_timeout)
+        self._frame = StallTimer(config.message_timeout)
         periods = [] if self._half_open is None else [self._half_open / LOOKS]
         if not protocol.keeps_boundaries and self._frame_time is not None:
             periods.append(self._frame_time / LOOKS)
@@ -56,7 +59,7 @@ class Sweep:
             self.due = now + self._period
             self._streams_due = now + (self._half_open or 0.0) / LOOKS
 
-    def run(self, now: float, wakes: list[Bell]) -> Iterator[Entry]:
+    def run(self, now: float, wakes: list[Parker]) -> Iterator[StreamRecord]:
         """Yield the streams to be reset, whose callers have been told.
 
         Raises:
@@ -84,7 +87,7 @@ class Sweep:
                 text = f"stream {entry.id} was reset, and the peer does not end its half"
                 raise FrameError(text, POLICY)
 
-    def _peer_is_to_move(self, entry: Entry) -> bool:
+    def _peer_is_to_move(self, entry: StreamRecord) -> bool:
         """Tell whether a stream is half open, and it is not this side that keeps it so."""
         if entry.buffer.size:
             return False
@@ -93,7 +96,7 @@ class Sweep:
         read = entry.ended or entry.read_failure is not None
         return read and entry.writing and not self._protocol.credit(entry.id)
 
-    def _tell(self, entry: Entry, wakes: list[Bell]) -> None:
+    def _tell(self, entry: StreamRecord, wakes: list[Parker]) -> None:
         detail = f"half open and still for Config.half_open_timeout = {self._half_open} s"
         failure = partial(StreamReset, entry.id, self._protocol.refused_code, "local", detail)
         entry.fail_read(failure, wakes)
@@ -121,7 +124,7 @@ class StreamTable:
         changed: streams came or went since the owner last kept time.
         write_failed: a writing half failed; its writer may be waiting for the socket, and not here.
         pings: those in the wire's own words.
-        sweep: ends streams that are left half open.
+        reaper: ends streams that are left half open.
         peer_refuses_from: first id that a peer which is going away did not handle.
     """
 
@@ -129,16 +132,16 @@ class StreamTable:
         self,
         protocol: MuxProtocol,
         config: Config,
-        reasons: Reasons,
-        pings: Pings,
+        reasons: ErrorCodeMap,
+        pings: WirePings,
         accept_streams: bool,
         start_on_data: bool,
         now: float,
     ) -> None:
-        self.entries: dict[int, Entry] = {}
-        self.offered: deque[Entry] = deque()
-        self.acceptors = WaitList()
-        self.openers = WaitList()
+        self.entries: dict[int, StreamRecord] = {}
+        self.offered: deque[StreamRecord] = deque()
+        self.acceptors = WaitQueue()
+        self.openers = WaitQueue()
         self.pings = pings
         self.unread = 0
         self.unaccepted = 0
@@ -146,22 +149,24 @@ class StreamTable:
         self.accept_streams = accept_streams
         self.changed = self.write_failed = False
         self.peer_refuses_from: int | None = None
-        self.sweep = Sweep(config, protocol, self.entries)
+        self.reaper = HalfOpenReaper(config, protocol, self.entries)
         self.idle_since: float | None = now
         self._protocol = protocol
         self._config = config
         self._reasons = reasons
         self._start_on_data = start_on_data
         self._peer_streams = 0
-        self._draining: dict[int, Entry] = {}  # ended on the wire, with bytes still to be read
+        self._ended_unread: dict[
+            int, StreamRecord
+        ] = {}  # ended on the wire, with bytes still to be read
         self._now = now
-        self._wakes: list[Bell] = []
+        self._wakes: list[Parker] = []
 
-    def adopt(self, streams: Iterable[InitialStream]) -> list[Entry]:
+    def adopt(self, streams: Iterable[InitialStream]) -> list[StreamRecord]:
         """Take streams that live from the start."""
         entries = []
         for stream in streams:
-            entry = Entry(stream.stream_id, stream.peer_opened)
+            entry = StreamRecord(stream.stream_id, stream.peer_opened)
             entry.accepted = True
             entry.ended = stream.read_ended
             if stream.read_closed:
@@ -173,17 +178,17 @@ class StreamTable:
             self.entries[entry.id] = entry
             self._peer_streams += stream.peer_opened
             self.idle_since = None
-            self.sweep.begin(self._now)
+            self.reaper.begin(self._now)
             entries.append(entry)
         return entries
 
     # What the application does
 
-    def open(self, now: float) -> Entry:
+    def open(self, now: float) -> StreamRecord:
         """Open a stream; the protocol must permit it."""
-        self.sweep.begin(now)
+        self.reaper.begin(now)
         window = self._window()
-        entry = Entry(self._protocol.open_stream(window), peer_opened=False, window=window)
+        entry = StreamRecord(self._protocol.open_stream(window), peer_opened=False, window=window)
         self.entries[entry.id] = entry
         self.opened += 1
         self.changed = True
@@ -198,7 +203,7 @@ class StreamTable:
         )
         return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
 
-    def take_offered(self) -> Entry:
+    def take_offered(self) -> StreamRecord:
         """Accept the stream that was offered first."""
         entry = self.offered.popleft()
         entry.accepted = True
@@ -207,25 +212,25 @@ class StreamTable:
         self.changed = True
         return entry
 
-    def drop_unread(self, entry: Entry) -> None:
+    def drop_unread(self, entry: StreamRecord) -> None:
         """Forget what a stream received and nobody will read."""
         self.unread -= entry.buffer.clear()
-        self._draining.pop(entry.id, None)
+        self._ended_unread.pop(entry.id, None)
 
-    def consumed(self, entry: Entry, count: int) -> None:
+    def consumed(self, entry: StreamRecord, count: int) -> None:
         """Note bytes that were read."""
         self.unread -= count
-        if self._draining and not entry.buffer.size:
-            self._draining.pop(entry.id, None)
+        if self._ended_unread and not entry.buffer.size:
+            self._ended_unread.pop(entry.id, None)
         self._protocol.consumed(entry.id, count)
 
-    def reset(self, entry: Entry, code: int) -> None:
+    def reset(self, entry: StreamRecord, code: int) -> None:
         """Abort both halves on the wire, and drop what is unread."""
         self.drop_unread(entry)
         self._protocol.reset_write(entry.id, code)
         self._protocol.reset_read(entry.id, code)
 
-    def abandon(self, entry: Entry, wakes: list[Bell]) -> None:
+    def abandon(self, entry: StreamRecord, wakes: list[Parker]) -> None:
         """End a stream that was dropped: an error for the peer, but where its end was said."""
         entry.closed = True
         self.drop_unread(entry)
@@ -239,19 +244,19 @@ class StreamTable:
         entry.fail_read(failure, wakes)
         self._fail_write(entry, failure, wakes)
 
-    def sweep_up(self, now: float, wakes: list[Bell]) -> None:
+    def sweep_up(self, now: float, wakes: list[Parker]) -> None:
         """Reset streams that were left half open.
 
         Raises:
             FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
         """
-        for entry in self.sweep.run(now, wakes):
+        for entry in self.reaper.run(now, wakes):
             self.write_failed = True
             self.reset(entry, self._protocol.refused_code)
 
     # What the protocol reports
 
-    def apply(self, now: float, wakes: list[Bell]) -> None:
+    def apply(self, now: float, wakes: list[Parker]) -> None:
         """Apply every event that the protocol has reported since the last call."""
         self._now, self._wakes = now, wakes
         events = self._protocol.events()
@@ -274,14 +279,14 @@ class StreamTable:
         entry.received += size
         self.unread += size
         if entry.reading and entry.buffer.size >= entry.enough:
-            entry.reader.collect(self._wakes)
+            entry.reader.notify(self._wakes)
         if not entry.accepted:
             self._offer(entry)
 
     def _credit_granted(self, event: ev.CreditGranted) -> None:
         entry = self.entries.get(event.stream_id)
         if entry is not None:  # the message that opened it was refused a moment ago
-            entry.writer.collect(self._wakes)
+            entry.writer.notify(self._wakes)
 
     def _stream_opened(self, event: ev.StreamOpened) -> None:
         stream_id = event.stream_id
@@ -296,25 +301,25 @@ class StreamTable:
             return
         window = self._window()
         self._protocol.accept(stream_id, window)
-        entry = self.entries[stream_id] = Entry(stream_id, peer_opened=True, window=window)
+        entry = self.entries[stream_id] = StreamRecord(stream_id, peer_opened=True, window=window)
         self._peer_streams += 1
         self.unaccepted += 1
         self.idle_since = None
-        self.sweep.begin(self._now)
+        self.reaper.begin(self._now)
         if not self._start_on_data:
             self._offer(entry)
 
-    def _offer(self, entry: Entry) -> None:
+    def _offer(self, entry: StreamRecord) -> None:
         if not entry.accepted and entry.offered_at is None:
             entry.offered_at = self._now
             self.changed = True
             self.offered.append(entry)
-            self.acceptors.collect(self._wakes, 1)
+            self.acceptors.notify(self._wakes, 1)
 
     def _stream_ended(self, event: ev.StreamEnded) -> None:
         entry = self.entries[event.stream_id]
         entry.ended = True
-        entry.reader.collect(self._wakes)
+        entry.reader.notify(self._wakes)
         self._offer(entry)
 
     def _stream_aborted(self, event: ev.StreamAborted) -> None:
@@ -351,17 +356,17 @@ class StreamTable:
         if entry is not None:  # a refused stream never had one
             self._peer_streams -= entry.peer_opened
             if entry.buffer.size:
-                self._draining[entry.id] = entry
+                self._ended_unread[entry.id] = entry
         if not self.entries:
             self.idle_since = self._now
 
     def _open_permitted(self, event: ev.OpenPermitted) -> None:
         # One each: a thread that was woken opens one stream, and the next answer wakes the next.
-        self.openers.collect(self._wakes)
+        self.openers.notify(self._wakes)
 
     def _go_away_received(self, event: ev.GoAwayReceived) -> None:
         self.peer_refuses_from = event.first_refused
-        self.openers.collect(self._wakes)
+        self.openers.notify(self._wakes)
 
     def _pong_received(self, event: ev.PongReceived) -> None:
         self.pings.came_back(event.stream_id, event.value, self._now, self._wakes)
@@ -385,11 +390,11 @@ class StreamTable:
         ev.PongsEnded: _pongs_ended,
     }
 
-    def _fail_write(self, entry: Entry, failure: Failure, wakes: list[Bell]) -> None:
+    def _fail_write(self, entry: StreamRecord, failure: Failure, wakes: list[Parker]) -> None:
         entry.fail_write(failure, wakes)
         self.write_failed = True
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: StreamRecord) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""
         self.unaccepted -= 1
         self.refused += 1
@@ -409,7 +414,7 @@ class StreamTable:
 
     def next_timer(self) -> float | None:
         """Return when ``refuse_late`` or the idle timeout is due, or the protocol's timer."""
-        times = [self._protocol.next_timer(), self.sweep.due]
+        times = [self._protocol.next_timer(), self.reaper.due]
         if self.offered and self._config.open_timeout is not None:
             times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
         if self.idle_since is not None and self._config.idle_timeout is not None:
@@ -418,35 +423,35 @@ class StreamTable:
 
     def unread_limit(self) -> int:
         """Return how many unread bytes the connection may hold."""
-        streams = len(self.entries) + len(self._draining)
-        return max(self._config.max_connection_buffer, streams * self._protocol.entitled)
+        streams = len(self.entries) + len(self._ended_unread)
+        return max(self._config.max_connection_buffer, streams * self._protocol.min_window)
 
-    def largest(self) -> Entry | None:
+    def largest(self) -> StreamRecord | None:
         """Return the stream that holds most unread bytes, those that have ended among them."""
-        entries = chain(self.entries.values(), self._draining.values())
+        entries = chain(self.entries.values(), self._ended_unread.values())
         return max(entries, key=_unread, default=None)
 
-    def shed(self, entry: Entry, detail: str, wakes: list[Bell]) -> None:
+    def shed(self, entry: StreamRecord, detail: str, wakes: list[Parker]) -> None:
         """Reset a stream whose unread bytes are too many, naming the limit it fell to."""
         failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
         entry.fail_read(failure, wakes)
         self._fail_write(entry, failure, wakes)
         self.reset(entry, CODE_OVERFLOW)
 
-    def rouse(self, wakes: list[Bell]) -> None:
+    def notify_forced(self, wakes: list[Parker]) -> None:
         """Collect every waiting thread, even one that was collected before."""
         for entry in self.entries.values():
-            entry.reader.rouse(wakes)
-            entry.writer.rouse(wakes)
-        self.acceptors.rouse(wakes)
-        self.openers.rouse(wakes)
-        self.pings.askers.rouse(wakes)
+            entry.reader.notify_forced(wakes)
+            entry.writer.notify_forced(wakes)
+        self.acceptors.notify_forced(wakes)
+        self.openers.notify_forced(wakes)
+        self.pings.askers.notify_forced(wakes)
 
 
-def _offered_at(entry: Entry) -> float:
+def _offered_at(entry: StreamRecord) -> float:
     assert entry.offered_at is not None
     return entry.offered_at
 
 
-def _unread(entry: Entry) -> int:
+def _unread(entry: StreamRecord) -> int:
     return entry.buffer.size

@@ -1,7 +1,7 @@
 """Count what a peer may do seldom but not often, and notice what stands still for too long.
 
-One design for every flood: a ``Budget`` is charged with the frame, before anything is made for it,
-and the frame that it does not cover ends the connection with 1008 (policy violation). What an
+One design for every flood: a ``TokenBucket`` is charged with the frame, before anything is made for
+it, and the frame that it does not cover ends the connection with 1008 (policy violation). What an
 honest peer does in proportion to the work it is given is earned and never runs out: updates by the
 data sent to it, late frames by the streams there were. Only frames that carry no data are charged.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..config import Config
 from ..exceptions import FrameError
 
-__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "Budget", "Floods", "Watch"]
+__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "TokenBucket", "AbuseLimits", "StallTimer"]
 
 # RFC 6455 section 7.4.1: the code for a peer that floods.
 POLICY = 1008
@@ -36,7 +36,7 @@ BYTES_PER_PING = 1024
 LOOKS = 8
 
 
-class Budget:
+class TokenBucket:
     """Be a token bucket: ``size`` at once, refilled by ``rate`` a second."""
 
     __slots__ = ("_left", "_rate", "_since", "_size", "_used")
@@ -48,7 +48,7 @@ class Budget:
         self._used = 0  # of what was earned
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Budget) and all(
+        return isinstance(other, TokenBucket) and all(
             getattr(self, name) == getattr(other, name) for name in self.__slots__
         )
 
@@ -65,7 +65,7 @@ class Budget:
         return True
 
 
-class Floods:
+class AbuseLimits:
     """Hold the budgets of one connection's peer.
 
     Attributes:
@@ -77,14 +77,14 @@ class Floods:
         self.streams = 0
         self.overdrawn = False
         self._config = config
-        self._empties = Budget(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
-        self._late = Budget(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
-        self._pings = Budget(config.max_pings, config.max_pings / FLOOD_PERIOD)
-        self._resets = Budget(config.max_resets, config.reset_rate)
-        self._updates = Budget(SPARE_UPDATES)
+        self._empties = TokenBucket(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
+        self._late = TokenBucket(config.max_empty_frames, config.max_empty_frames / FLOOD_PERIOD)
+        self._pings = TokenBucket(config.max_pings, config.max_pings / FLOOD_PERIOD)
+        self._resets = TokenBucket(config.max_resets, config.reset_rate)
+        self._updates = TokenBucket(SPARE_UPDATES)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Floods) and vars(self) == vars(other)
+        return isinstance(other, AbuseLimits) and vars(self) == vars(other)
 
     def empty(self, now: float) -> None:
         """Charge a frame that changes nothing.
@@ -122,7 +122,7 @@ class Floods:
         if not self._resets.charge(now):
             raise self._flood("resets", "max_resets")
 
-    def provoked(self, now: float) -> None:
+    def solicited(self, now: float) -> None:
         """Charge a stream that this side must reset for what the peer did with it."""
         if not self._resets.charge(now):
             self.overdrawn = True
@@ -132,7 +132,7 @@ class Floods:
         return FrameError(f"too many {what}: Config.{limit} is {allowed}", POLICY)
 
 
-class Watch:
+class StallTimer:
     """Tell when something stands still for ``timeout`` seconds, ``None`` for never.
 
     It is looked at now and then, so nothing is asked of what moves it. That it stood still is known

@@ -4,7 +4,7 @@ A machine is fed messages and calls, and yields events and messages; it knows no
 or clocks. The owner holds one lock around every call. After a call that raises
 ``RemoteProtocolError`` the machine must only be asked for what it still has to send.
 
-``AnsweredProtocol`` adds a bound for the streams opened here that the peer has not answered yet.
+``AckBacklogProtocol`` adds a bound for the streams opened here that the peer has not answered yet.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 from ..config import Config
 from ..exceptions import LocalProtocolError
-from .abuse_limits import Floods
+from .abuse_limits import AbuseLimits
 from .events import Event, OpenPermitted
 
-__all__ = ["AnsweredProtocol", "Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
+__all__ = ["AckBacklogProtocol", "Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -69,7 +69,7 @@ class MuxProtocol(ABC):
         refused_code: the code that a stream nobody takes is ended with.
         keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
             bytes are a stream.
-        entitled: unread bytes that the peer may send on any stream before it hears from this side.
+        min_window: unread bytes that the peer may send on any stream, whatever this side says.
         pings: the wire has a ping of its own.
         grows: a window would grow by ``grow``, which wants to know the path's round-trip time.
         initial: streams that are there before the first byte.
@@ -86,7 +86,7 @@ class MuxProtocol(ABC):
     last_code: int = 2**62 - 1
     refused_code: int
     keeps_boundaries: bool = True
-    entitled: int = 0
+    min_window: int = 0
     pings: bool = False
     grows: bool = False
     initial: Sequence[InitialStream] = ()
@@ -98,7 +98,7 @@ class MuxProtocol(ABC):
         self.role = role
         self.config = config
         self.empty_messages = 0
-        self.floods = Floods(config)
+        self.floods = AbuseLimits(config)
         self.data_frames = 0
         self._events: list[Event] = []
         self._control: list[Message] = []
@@ -222,13 +222,13 @@ class MuxProtocol(ABC):
     def go_away(self, code: int) -> None:
         """Take no further streams from the peer; running ones go on."""
 
-    def farewell(self, code: int) -> None:  # noqa: B027  (most carriers say it)
+    def close_notice(self, code: int) -> None:  # noqa: B027  (most carriers say it)
         """Say, behind everything sent, that the connection ends with a close code.
 
         Does nothing where the carrier says it.
         """
 
-    def said_farewell(self) -> bool:
+    def close_notice_came(self) -> bool:
         """Tell whether the peer has, so that the end of the carrier's bytes is a clean one."""
         return False
 
@@ -304,7 +304,7 @@ class Answerable(Protocol):
     answered: bool
 
 
-class AnsweredProtocol(MuxProtocol):
+class AckBacklogProtocol(MuxProtocol):
     """Be the base of the machines whose peer answers each stream, rather than granting them."""
 
     def __init__(self, role: Role, config: Config) -> None:

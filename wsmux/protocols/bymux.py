@@ -76,7 +76,7 @@ from .bymux_packets import (
 )
 from .bymux_state import BymuxState, HalfState, Scope
 from .events import DataReceived, Event, StreamFinished, StreamOpened
-from .flow_control import Growth
+from .flow_control import WindowAutotuner
 
 __all__ = ["BymuxProtocol", "MAX_BODY", "PausedEvents", "take_writes", "writes"]
 
@@ -216,7 +216,7 @@ class BymuxProtocol(MuxProtocol):
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
         self._paused = PausedEvents()
         self._max_turn = config.max_frame_size
-        self._growth = Growth(config.max_connection_buffer // 2)
+        self._growth = WindowAutotuner(config.max_connection_buffer // 2)
         self._returned: Scope | None = None  # whose credit may grow
         self._reader = PacketReader()
         self._start(state)
@@ -463,7 +463,7 @@ class BymuxProtocol(MuxProtocol):
     def refuse(self, stream_id: int, code: int) -> None:
         """End both halves, and report nothing of it but that it has finished."""
         self._paused.refuse(stream_id)
-        self.floods.provoked(self.now)
+        self.floods.solicited(self.now)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 
@@ -526,12 +526,12 @@ class BymuxProtocol(MuxProtocol):
         if not usable:
             self._events.append(ev.OpenPermitted())  # who waits is to hear that none will be opened
 
-    def farewell(self, code: int) -> None:
+    def close_notice(self, code: int) -> None:
         """Go away at a clean end; there is no word for another, which must not look clean."""
         if code in CLEAN_CODES:
             self.go_away(code)
 
-    def said_farewell(self) -> bool:
+    def close_notice_came(self) -> bool:
         return self._all.peer_mute and self._reader.between_packets()
 
     def incomplete(self) -> int | None:

@@ -22,11 +22,11 @@ from ..exceptions import FlowControlError
 
 __all__ = [
     "GrowingWindow",
-    "Growth",
+    "WindowAutotuner",
     "MAX_STREAM_WINDOW",
     "ReceiveWindow",
     "SendCredit",
-    "Widening",
+    "Tunable",
 ]
 
 
@@ -101,7 +101,7 @@ class ReceiveWindow:
 MAX_STREAM_WINDOW = 16 * MIB
 
 
-class Widening(Protocol):
+class Tunable(Protocol):
     """Be a window that can be made larger.
 
     Attributes:
@@ -119,7 +119,7 @@ class Widening(Protocol):
 
 
 class GrowingWindow(ReceiveWindow):
-    """Watch the peer's credit, which may be raised at any time; see ``Widening``."""
+    """Watch the peer's credit, which may be raised at any time; see ``Tunable``."""
 
     __slots__ = ("grown", "updated")
 
@@ -138,7 +138,7 @@ class GrowingWindow(ReceiveWindow):
         return self.size - self.available - self.consumed
 
 
-class Growth:
+class WindowAutotuner:
     """Decide which window grows.
 
     Args:
@@ -152,7 +152,7 @@ class Growth:
         self.total = 0
         self._limit = limit
 
-    def grow(self, window: Widening, now: float, within: float | None) -> int:
+    def grow(self, window: Tunable, now: float, within: float | None) -> int:
         """Widen a window whose credit is returned now, if it is due; return by how much.
 
         Args:
@@ -171,6 +171,6 @@ class Growth:
         self.total += count
         return count
 
-    def ended(self, window: Widening) -> None:
+    def ended(self, window: Tunable) -> None:
         """Take back what the window of a stream that is over had grown by."""
         self.total -= window.grown

@@ -29,7 +29,7 @@ from .varint import decode_varint, encode_varint
 __all__ = [
     "ByteFraming",
     "Framing",
-    "Kind",
+    "Opcode",
     "LengthFraming",
     "NoFraming",
     "Received",
@@ -52,7 +52,7 @@ MAX_REASON = MAX_CONTROL - 2
 _UINT16 = struct.Struct(">H")
 
 
-class Kind(IntEnum):
+class Opcode(IntEnum):
     """Say what was received, by RFC 6455's opcodes."""
 
     TEXT = 1
@@ -64,7 +64,7 @@ class Kind(IntEnum):
 
 # One message or control frame; its data is valid until the next ``get_buffer()``. A plain tuple:
 # a named one costs seven times as much to make.
-Received = tuple[Kind, Buffer]
+Received = tuple[Opcode, Buffer]
 
 
 class Framing(ABC):
@@ -211,11 +211,11 @@ class Framing(ABC):
         """Parse one frame; return whether there was a whole one."""
 
     @abstractmethod
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         """Return the bytes of a message, in pieces."""
 
     @abstractmethod
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         """Return the bytes of a ping, pong or close."""
 
 
@@ -258,7 +258,8 @@ class ByteFraming(Framing):
         super().__init__(max_message_size)
         self._width = type_width
         self._controls = {
-            kind.to_bytes(type_width, "big"): kind for kind in (Kind.CLOSE, Kind.PING, Kind.PONG)
+            kind.to_bytes(type_width, "big"): kind
+            for kind in (Opcode.CLOSE, Opcode.PING, Opcode.PONG)
         }
 
     def _parse(self, frames: list[Received]) -> bool:
@@ -285,17 +286,17 @@ class ByteFraming(Framing):
         payload = view[body : body + size]
         self._start, self._wanted = body + size, 0
         if kind is None:
-            frames.append((Kind.BINARY, bytes(view[start:head_end]) + bytes(payload)))
+            frames.append((Opcode.BINARY, bytes(view[start:head_end]) + bytes(payload)))
         else:
             self.controls = True
             frames.append((kind, bytes(payload)))
         return True
 
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         head, body = message
         return [head + encode_varint(len(body)), body]
 
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         check_control(payload)
         head = b"\x00" + kind.to_bytes(self._width, "big")
         return head + encode_varint(len(payload)) + payload
@@ -310,15 +311,15 @@ class NoFraming(Framing):
         super().__init__(LARGEST_BUFFER)
 
     def _parse(self, frames: list[Received]) -> bool:
-        frames.append((Kind.BINARY, self._view[self._start : self._end]))
+        frames.append((Opcode.BINARY, self._view[self._start : self._end]))
         self._start = self._end
         return True
 
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         head, body = message
         return [head, body] if body else [head]
 
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         """Return nothing: there is no word for it here."""
         return b""
 
@@ -348,13 +349,13 @@ class LengthFraming(Framing):
             self._wanted = stop - start
             return False
         self._start, self._wanted = stop, 0
-        frames.append((Kind.BINARY, self._view[body:stop]))
+        frames.append((Opcode.BINARY, self._view[body:stop]))
         return True
 
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         head, body = message
         return [_LENGTH.pack(len(head) + len(body)) + head, body]
 
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         """Return nothing: there is no word for it here."""
         return b""

@@ -61,9 +61,9 @@ from ..exceptions import (
     StreamsExhausted,
 )
 from . import events as ev
-from .base import AnsweredProtocol, Buffer, Role
+from .base import AckBacklogProtocol, Buffer, Role
 from .events import DataReceived
-from .flow_control import GrowingWindow, Growth, SendCredit
+from .flow_control import GrowingWindow, SendCredit, WindowAutotuner
 from .stream_states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .varint import MAX_VARINT, decode_varint, encode_varint
 
@@ -294,11 +294,11 @@ class Dialect:
     type_width: int
     first_application_code: int
     refused_code: int
-    shipped: bool  # behave as, and towards, the shipped js-ws package
+    js_ws_quirks: bool  # behave as, and towards, the shipped js-ws package
 
 
-WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, shipped=False)
-JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, shipped=True)
+WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, js_ws_quirks=False)
+JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, js_ws_quirks=True)
 
 
 # Ranges of ids remembered as left out by the peer; no peer that counts up leaves out any.
@@ -388,7 +388,7 @@ _DIRECTION = (b"\x00", b"\x01")
 _READING, _WRITING = ReadState.OPEN, WriteState.OPEN
 
 
-class NativeProtocol(AnsweredProtocol):
+class NativeProtocol(AckBacklogProtocol):
     """Be one end of a native connection. See ``MuxProtocol`` for the calls."""
 
     def __init__(self, role: Role, config: Config, dialect: Dialect = WSMUX_V1) -> None:
@@ -398,20 +398,20 @@ class NativeProtocol(AnsweredProtocol):
         self.subprotocol = dialect.subprotocol
         self.first_application_code = dialect.first_application_code
         self.refused_code = dialect.refused_code
-        self._ids = StreamIds(role, strict=not dialect.shipped)
+        self._ids = StreamIds(role, strict=not dialect.js_ws_quirks)
         self._streams: dict[int, NativeStream] = {}
         self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
-        self._stop_code = CODE_UNKNOWN if dialect.shipped else None  # js-ws says CLOSE so
+        self._stop_code = CODE_UNKNOWN if dialect.js_ws_quirks else None  # js-ws says CLOSE so
         self._width = dialect.type_width
         self._max_frame = config.max_frame_size
-        self._prompt = dialect.shipped  # return credit as soon as nothing is unread
-        self.grows = not dialect.shipped  # js-ws sends one DATA as large as its credit
-        self._growth = Growth(config.max_connection_buffer // 2)
-        self._early = EarlyBytes(0 if dialect.shipped else config.receive_window)
+        self._prompt = dialect.js_ws_quirks  # return credit as soon as nothing is unread
+        self.grows = not dialect.js_ws_quirks  # js-ws sends one DATA as large as its credit
+        self._growth = WindowAutotuner(config.max_connection_buffer // 2)
+        self._early = EarlyBytes(0 if dialect.js_ws_quirks else config.receive_window)
         self._stopped = StoppedStreams(config.max_cancelled, self._early)
         self._returned: NativeStream | None = None  # whose credit may grow
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
-        self._handlers = self._SHIPPED_HANDLERS if dialect.shipped else self._HANDLERS
+        self._handlers = self._JS_WS_HANDLERS if dialect.js_ws_quirks else self._HANDLERS
 
     # Messages in
 
@@ -456,19 +456,19 @@ class NativeProtocol(AnsweredProtocol):
 
     def _overflowed(self, stream: NativeStream, size: int) -> None:
         detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
-        self.floods.provoked(self.now)
+        self.floods.solicited(self.now)
         stream.window.available = stream.window.size  # as much again may be under way
         self._events.append(ev.StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
         self.reset_read(stream.id, CODE_OVERFLOW)
 
     def _receive_ack(self, stream_id: int, data: Buffer, offset: int) -> None:
-        check_body("ACK", stream_id, len(data) - offset, 4, self.dialect.shipped)
+        check_body("ACK", stream_id, len(data) - offset, 4, self.dialect.js_ws_quirks)
         (count,) = _UINT32.unpack_from(data, offset)
         stream = self._streams.get(stream_id)
         if stream is None:
             if self._ids.ignored(stream_id):
                 self.floods.opened()  # what follows on it is late
-                return self.floods.provoked(self.now)
+                return self.floods.solicited(self.now)
             if self._ids.seen(stream_id):
                 self._note_update(useful=True)
                 return
@@ -492,13 +492,13 @@ class NativeProtocol(AnsweredProtocol):
         if parsed is None:
             raise FrameError(f"ERROR on stream {stream_id} without a whole code")
         code, end = parsed
-        check_body("ERROR", stream_id, len(data) - end, 0, self.dialect.shipped)
+        check_body("ERROR", stream_id, len(data) - end, 0, self.dialect.js_ws_quirks)
         stop = direction == WRITE and code == self._stop_code
         stream = self._find(stream_id, "ERROR", direction, reset=not stop)
         if stream is None:
             return
         self._answered(stream)
-        refused = code == self.refused_code and stream.local and not self.dialect.shipped
+        refused = code == self.refused_code and stream.local and not self.dialect.js_ws_quirks
         if direction == READ:
             if self._peer_ended(stream, ReadInput.PEER_RESET):
                 self._send_error(stream, WRITE, code)
@@ -518,7 +518,7 @@ class NativeProtocol(AnsweredProtocol):
 
     def _receive_close(self, stream_id: int, data: Buffer, offset: int) -> None:
         direction = direction_of("CLOSE", stream_id, data, offset)
-        check_body("CLOSE", stream_id, len(data) - offset, 1, self.dialect.shipped)
+        check_body("CLOSE", stream_id, len(data) - offset, 1, self.dialect.js_ws_quirks)
         stream = self._find(stream_id, "CLOSE", direction)
         if stream is None:
             return
@@ -553,12 +553,12 @@ class NativeProtocol(AnsweredProtocol):
             self._forget_if_done(stream)
 
     # Functions, since methods bound here would make each machine refer to itself.
-    _SHIPPED_HANDLERS: ClassVar[dict[int, Callable[[NativeProtocol, int, Buffer, int], None]]] = {
+    _JS_WS_HANDLERS: ClassVar[dict[int, Callable[[NativeProtocol, int, Buffer, int], None]]] = {
         ACK: _receive_ack,
         ERROR: _receive_error,
         CLOSE: _receive_close,
     }
-    _HANDLERS = _SHIPPED_HANDLERS | {GO_AWAY: _receive_go_away}
+    _HANDLERS = _JS_WS_HANDLERS | {GO_AWAY: _receive_go_away}
 
     # Which stream a message means
 
@@ -645,7 +645,9 @@ class NativeProtocol(AnsweredProtocol):
 
     def _window(self, size: int) -> int:
         """Return a window that may be announced, which it must be at once."""
-        if self.dialect.shipped:  # js-ws sends one DATA as large as its credit: we must take it
+        if (
+            self.dialect.js_ws_quirks
+        ):  # js-ws sends one DATA as large as its credit: we must take it
             size = min(size, self.config.max_message_size - MAX_HEAD)
         return self._early.announce(size)
 
@@ -660,7 +662,7 @@ class NativeProtocol(AnsweredProtocol):
     def refuse(self, stream_id: int, code: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is not None and not stream.reset:
-            self.floods.provoked(self.now)
+            self.floods.solicited(self.now)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 
@@ -709,7 +711,7 @@ class NativeProtocol(AnsweredProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.write is not _WRITING:
             return
-        if self.dialect.shipped and stream.credit.unacknowledged:
+        if self.dialect.js_ws_quirks and stream.credit.unacknowledged:
             stream.write = advance_write(stream.write, WriteInput.DEFER)
             self._closing[stream_id] = now + JS_WS_CLOSE_DELAY
             return
@@ -743,7 +745,7 @@ class NativeProtocol(AnsweredProtocol):
         self._forget_if_done(stream)
 
     def go_away(self, code: int) -> None:
-        if self._ids.ignore_from is not None or self.dialect.shipped:
+        if self._ids.ignore_from is not None or self.dialect.js_ws_quirks:
             return
         first = self._ids.go_away()
         if first <= MAX_VARINT:  # else the peer has no id left to open anyway

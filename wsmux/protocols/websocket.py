@@ -15,7 +15,7 @@ import struct
 
 from ..exceptions import FrameError
 from .base import Buffer, Message, Role
-from .framing import Framing, Kind, Received, check_control
+from .framing import Framing, Opcode, Received, check_control
 from .masking import mask, rotate
 
 __all__ = ["WebSocketFraming"]
@@ -27,7 +27,7 @@ _MASKED = 0x80
 _LENGTH = 0x7F
 
 # Looking a member up in its class costs too much for each frame.
-_BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
+_BINARY, _CLOSE = Opcode.BINARY, int(Opcode.CLOSE)
 
 _WHOLE_BINARY = _FIN | int(_BINARY)
 _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
@@ -68,7 +68,7 @@ class WebSocketFraming(Framing):
         self._rest_key = b""  # what they are masked with
         self._masks = role is Role.CLIENT
         self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
-        self._kind: Kind | None = None  # of the message whose fragments are coming
+        self._kind: Opcode | None = None  # of the message whose fragments are coming
         # What came of it. In one piece: a peer's small pieces, freed among those of others, would
         # leave holes of as much again.
         self._message = bytearray()
@@ -131,9 +131,9 @@ class WebSocketFraming(Framing):
         opcode = first & _OPCODE
         if opcode >= _CLOSE:
             self.controls = True
-            frames.append((Kind(opcode), bytes(data)))
+            frames.append((Opcode(opcode), bytes(data)))
         elif first & _FIN and opcode:
-            frames.append(_whole(Kind(opcode), data))
+            frames.append(_whole(Opcode(opcode), data))
         else:
             self._fragment(opcode, bool(first & _FIN), data, frames)
         return True
@@ -142,14 +142,14 @@ class WebSocketFraming(Framing):
         opcode = first & _OPCODE
         if first & _RESERVED:
             raise FrameError("frame with a reserved bit set")
-        if opcode >= Kind.CLOSE:
-            if opcode > Kind.PONG:
+        if opcode >= Opcode.CLOSE:
+            if opcode > Opcode.PONG:
                 raise FrameError(f"frame with the reserved opcode {opcode}")
             if not first & _FIN:
                 raise FrameError("fragmented control frame")
             if second & _LENGTH > _SHORT:
                 raise FrameError("control frame of more than 125 bytes")
-        elif opcode > Kind.BINARY:
+        elif opcode > Opcode.BINARY:
             raise FrameError(f"frame with the reserved opcode {opcode}")
         elif opcode and self._kind is not None:
             raise FrameError("new message before the last fragment of the one before")
@@ -192,7 +192,7 @@ class WebSocketFraming(Framing):
 
     def _fragment(self, opcode: int, last: bool, data: Buffer, frames: list[Received]) -> None:
         if opcode:
-            self._kind = Kind(opcode)
+            self._kind = Opcode(opcode)
             self._fragmented += 1
         if self._kind is _BINARY and not self._keeps_boundaries:
             frames.append((_BINARY, data))
@@ -210,7 +210,7 @@ class WebSocketFraming(Framing):
             self._message = bytearray()
             self._fragments = self.pending = 0
 
-    def encode(self, message: Message, kind: Kind = Kind.BINARY) -> list[Buffer]:
+    def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
         head, body = message
         size = len(head) + len(body)
         if not self._masks:
@@ -224,13 +224,13 @@ class WebSocketFraming(Framing):
             return [header + mask(b"".join((head, body)), key)]
         return [header + mask(head, key), mask(body, rotate(key, len(head)))]
 
-    def encode_control(self, kind: Kind, payload: bytes) -> bytes:
+    def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
         check_control(payload)
         return b"".join(self.encode((payload, b""), kind))
 
 
-def _whole(kind: Kind, data: Buffer) -> Received:
-    if kind is Kind.TEXT:
+def _whole(kind: Opcode, data: Buffer) -> Received:
+    if kind is Opcode.TEXT:
         try:
             str(data, "utf-8")
         except UnicodeDecodeError:
@@ -238,7 +238,7 @@ def _whole(kind: Kind, data: Buffer) -> Received:
     return kind, data
 
 
-def _header(kind: Kind, size: int, masked: int) -> bytes:
+def _header(kind: Opcode, size: int, masked: int) -> bytes:
     first = _FIN | kind
     if size <= _SHORT:
         return bytes((first, masked | size))

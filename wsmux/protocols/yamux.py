@@ -46,7 +46,7 @@ from ..exceptions import (
     StreamIdError,
     StreamsExhausted,
 )
-from .base import AnsweredProtocol, Buffer, Message, Role
+from .base import AckBacklogProtocol, Buffer, Message, Role
 from .events import (
     CreditGranted,
     DataReceived,
@@ -60,7 +60,7 @@ from .events import (
     StreamRejected,
     WriteStopped,
 )
-from .flow_control import MAX_STREAM_WINDOW, GrowingWindow, Growth, SendCredit
+from .flow_control import MAX_STREAM_WINDOW, GrowingWindow, SendCredit, WindowAutotuner
 from .stream_states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
 from .yamux_frames import (
     NORMAL,
@@ -292,7 +292,7 @@ SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.
 DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
 
 
-class YamuxProtocol(AnsweredProtocol):
+class YamuxProtocol(AckBacklogProtocol):
     """Be one end of a Yamux connection. See ``MuxProtocol`` for the calls.
 
     While there are streams it measures the round-trip time, by which windows grow; for that the
@@ -304,7 +304,7 @@ class YamuxProtocol(AnsweredProtocol):
     last_code = MAX_UINT32
     refused_code = 0
     keeps_boundaries = False
-    entitled = INITIAL_WINDOW
+    min_window = INITIAL_WINDOW
     pings = True
 
     def __init__(self, role: Role, config: Config) -> None:
@@ -315,9 +315,9 @@ class YamuxProtocol(AnsweredProtocol):
         self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
         self._peer_streams = 0
         self._refusing = False
-        self._drainable = INITIAL_WINDOW  # bytes still taken for streams that are not there
+        self._late_allowance = INITIAL_WINDOW  # bytes still taken for streams that are not there
         self._pings = Pings()
-        self._growth = Growth(config.max_connection_buffer // 2)
+        self._growth = WindowAutotuner(config.max_connection_buffer // 2)
         self._max_data = min(config.max_frame_size, MAX_DATA)
         self._reader = FrameReader()
         self._head: Head | None = None  # of the frame whose body is coming
@@ -368,7 +368,7 @@ class YamuxProtocol(AnsweredProtocol):
         stream = self._streams.get(stream_id)
         foreign = (stream_id - self._next_id) % 2
         may_open = (stream is None and stream_id not in self._offered) if foreign else None
-        check(head, stream, may_open, self._drainable)
+        check(head, stream, may_open, self._late_allowance)
         self._head = head
         self._keep = bool(head.flags & SYN) or (stream is not None and stream.read is READING)
 
@@ -394,7 +394,7 @@ class YamuxProtocol(AnsweredProtocol):
 
     def _receive_late(self, kind: int, flags: int, length: int) -> None:
         """Drop a frame of a stream that is over, or never was."""
-        self._drainable -= length if kind == DATA else 0
+        self._late_allowance -= length if kind == DATA else 0
         if flags:
             self._note_late()
         elif kind == WINDOW or not length:
@@ -440,9 +440,9 @@ class YamuxProtocol(AnsweredProtocol):
             return False
         self.floods.opened()
         if self._refusing or max(self._peer_streams, len(self._offered)) >= self.config.max_streams:
-            self.floods.provoked(self.now)
+            self.floods.solicited(self.now)
             self._control_frame(WINDOW, RST, stream_id, self.refused_code)
-            self._drainable += INITIAL_WINDOW - (length if kind == DATA else 0)
+            self._late_allowance += INITIAL_WINDOW - (length if kind == DATA else 0)
             return False
         stream = YamuxStream(stream_id, local=False)
         self._streams[stream_id] = self._offered[stream_id] = stream
@@ -477,7 +477,7 @@ class YamuxProtocol(AnsweredProtocol):
     def _void(self, stream: YamuxStream, write: WriteInput, read: ReadInput) -> None:
         """End both halves at once."""
         if stream.read not in PEER_DONE:
-            self._drainable += stream.window.available  # may be under way
+            self._late_allowance += stream.window.available  # may be under way
         stream.write = advance_write(stream.write, write)
         stream.read = advance_read(stream.read, read)
         self._forget(stream)
@@ -566,7 +566,7 @@ class YamuxProtocol(AnsweredProtocol):
             offered.early = None
         stream = self._streams.get(stream_id)
         if stream is not None:
-            self.floods.provoked(self.now)
+            self.floods.solicited(self.now)
             self._reset(stream, code)
         elif offered is not None:  # the peer has reset it before
             self._events.append(StreamFinished(stream_id))
@@ -637,7 +637,7 @@ class YamuxProtocol(AnsweredProtocol):
             self._refusing = True
             self._data.append((encode_head(GO_AWAY, 0, 0, NORMAL), b""))
 
-    def farewell(self, code: int) -> None:
+    def close_notice(self, code: int) -> None:
         if code in CLEAN_CODES:
             self.go_away(NORMAL)
         else:
@@ -649,7 +649,7 @@ class YamuxProtocol(AnsweredProtocol):
     def held(self) -> int:
         return self._reader.held()
 
-    def said_farewell(self) -> bool:
+    def close_notice_came(self) -> bool:
         return self._peer_refuses and self._head is None and self._reader.between_frames()
 
     # Time

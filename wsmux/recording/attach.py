@@ -9,39 +9,39 @@ from ..protocols.framing import Framing
 from ..runtime.logs import logger
 
 if TYPE_CHECKING:
-    from ..transport.message_transport import Channel
+    from ..transport.message_transport import MessageTransport
 
 __all__ = ["finish", "record", "recording_of"]
 
 _log = logger("wsmux")
 
 
-def record(channel: Channel, wire: str, framing: Framing) -> None:
+def record(channel: MessageTransport, wire: str, framing: Framing) -> None:
     """Start a recorder where the channel's ``Config`` asks for one, before anything is sent."""
     plan = channel.config.recording
     if plan is not None:
         from .recorder import Recorder
 
         recorder = Recorder(plan, channel.role, channel.name, channel.config, wire, framing)
-        channel.inbox.recorder = recorder
+        channel.frame_reader.recorder = recorder
         channel.queue.tap = recorder.sent
 
 
-def finish(channel: Channel) -> None:
+def finish(channel: MessageTransport) -> None:
     """Log the end of a channel, and have its recorder hand over what it kept."""
     _log.debug("%s ended: %s", channel.name, channel.error)
-    recorder = channel.inbox.recorder
+    recorder = channel.frame_reader.recorder
     if recorder is not None:
         recorder.ended(channel.error)
 
 
-def recording_of(channel: Channel) -> str:
+def recording_of(channel: MessageTransport) -> str:
     """Return what the recorder has kept.
 
     Raises:
         LocalProtocolError: there is none.
     """
-    recorder = channel.inbox.recorder
+    recorder = channel.frame_reader.recorder
     if recorder is None:
         raise LocalProtocolError("nothing is recorded here: Config(recording=...) asks for it")
     return recorder.text(channel.error)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..exceptions import FrameError
 from ..protocols import bymux_packets as bymux
 from ..protocols.base import Buffer
-from ..protocols.framing import Kind, decode_close
+from ..protocols.framing import Opcode, decode_close
 from ..protocols.native import READ, direction_of, parse_head
 from ..protocols.varint import decode_varint
 from ..protocols.yamux_frames import HEAD_SIZE, Flag, FrameReader, Type
@@ -60,7 +60,7 @@ class FrameHead(NamedTuple):
     detail: str = ""
 
 
-def read_head(wire: str, data: Buffer, size: int, kind: Kind = Kind.BINARY) -> FrameHead:
+def read_head(wire: str, data: Buffer, size: int, kind: Opcode = Opcode.BINARY) -> FrameHead:
     """Return what a frame says.
 
     Args:
@@ -73,7 +73,7 @@ def read_head(wire: str, data: Buffer, size: int, kind: Kind = Kind.BINARY) -> F
         Of a frame that cannot be read, one of the type ``MALFORMED``.
     """
     try:
-        if kind is not Kind.BINARY:
+        if kind is not Opcode.BINARY:
             return _carrier(kind, data, size)
         if wire == "yamux":
             return _yamux(memoryview(data))
@@ -84,10 +84,10 @@ def read_head(wire: str, data: Buffer, size: int, kind: Kind = Kind.BINARY) -> F
         return FrameHead("MALFORMED", length=size, detail=str(error))
 
 
-def _carrier(kind: Kind, data: Buffer, size: int) -> FrameHead:
-    if kind is Kind.TEXT:
+def _carrier(kind: Opcode, data: Buffer, size: int) -> FrameHead:
+    if kind is Opcode.TEXT:
         return FrameHead("TEXT", length=size)
-    if kind is Kind.CLOSE:
+    if kind is Opcode.CLOSE:
         code, reason = decode_close(data)
         return FrameHead("CARRIER_CLOSE", code=code, detail=reason)
     return FrameHead(f"CARRIER_{kind.name}", length=size)

@@ -29,7 +29,7 @@ from typing import Any
 from ..config import Config, Recording
 from ..exceptions import ConnectionClosed, ConnectionClosedOK, FrameError, WsmuxError
 from ..protocols.base import Buffer, Message, Role
-from ..protocols.framing import Framing, Kind, Received
+from ..protocols.framing import Framing, Opcode, Received
 from ..protocols.websocket import WebSocketFraming
 from ..runtime.logs import logger
 from .file_format import Entry, Header, entry_line, header_line
@@ -41,15 +41,15 @@ __all__ = ["Recorder"]
 PREFIX, SUFFIX = "wsmux-recording-", ".jsonl"
 
 # Looking a member up in its class costs too much for each frame.
-_BINARY, _CLOSE = Kind.BINARY, int(Kind.CLOSE)
+_BINARY, _CLOSE = Opcode.BINARY, int(Opcode.CLOSE)
 
 _log = logger("wsmux")
 
 # When, what the carrier calls it, the frame or its start, the size of it all.
-_Kept = tuple[float, Kind, bytes, int]
+_Kept = tuple[float, Opcode, bytes, int]
 
 # As in the send queue.
-_Frame = tuple[Kind, Message, int]
+_Frame = tuple[Opcode, Message, int]
 
 _now = time.monotonic
 
@@ -70,7 +70,7 @@ class _Heads:
         self._block = bytearray(_SIZE * most)
         self._count = 0
 
-    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+    def add(self, when: float, kind: Opcode, start: bytes, size: int) -> None:
         """Keep one more, at the cost of the oldest."""
         offset = self._count % self._most * _SIZE
         self._count += 1
@@ -79,7 +79,7 @@ class _Heads:
     def copy(self) -> tuple[list[_Kept], int]:
         """Return the frames, the oldest first, and how many came before them; from any thread."""
         entries = sorted(each for each in _ENTRY.iter_unpack(bytes(self._block)) if each[0])
-        kept = [(when, Kind(kind), start, size) for _, when, size, kind, start in entries]
+        kept = [(when, Opcode(kind), start, size) for _, when, size, kind, start in entries]
         return kept, entries[0][0] - 1 if entries else 0
 
     # What is shown comes on top of every message, with cold caches, so what a frame needs
@@ -125,7 +125,7 @@ class _Whole:
         self._count = 0
         self._payload = self._room = payload
 
-    def add(self, when: float, kind: Kind, start: bytes, size: int) -> None:
+    def add(self, when: float, kind: Opcode, start: bytes, size: int) -> None:
         """Keep one more, at the cost of as many old ones as it takes."""
         if len(start) < size:  # alone it exceeds the limit
             start = start[:KEPT]

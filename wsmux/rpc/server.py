@@ -25,7 +25,7 @@ from ..mux.stream import Stream
 from ..protocols.base import Role
 from ..runtime import fork
 from ..runtime.deadline import Deadline
-from ..transport.message_transport import Channel
+from ..transport.message_transport import MessageTransport
 from .engine.dial import channel_over, socket_over
 from .engine.event_callbacks import Notices
 from .engine.server_engine import ServerEngine
@@ -122,7 +122,7 @@ class RpcHandler:
         size = self._engine.codec.max_size
         self._serve(channel_over(sock, Role.SERVER, size, websocket=websocket))
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, channel: MessageTransport) -> None:
         with self._lock:
             self._served += 1
         try:

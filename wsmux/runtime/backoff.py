@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["Pause"]
+__all__ = ["Backoff"]
 
 
-class Pause:
+class Backoff:
     """Grow from ``first`` to ``longest`` seconds, doubled each time, less some at random.
 
     Args:

@@ -6,10 +6,10 @@ import threading
 
 from .deadline import Deadline
 
-__all__ = ["Room"]
+__all__ = ["CapacityLimiter"]
 
 
-class Room:
+class CapacityLimiter:
     """Count what is in hand; what comes beyond the bounds waits, or is turned away.
 
     One thing alone has room whatever its size.

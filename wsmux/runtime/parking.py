@@ -1,22 +1,23 @@
 """Park threads on a mutex, and wake them after it has been released.
 
-``threading.Condition.notify`` must hold the mutex, so a woken thread runs straight into it. Here
-the waker takes note of the bell while it holds the mutex and rings it afterwards, which is worth a
-third of the throughput with 10 streams.
+``threading.Condition.notify`` must be called with the mutex held, so a woken thread runs straight
+into it. Here ``notify`` only notes the parker of a waiting thread, under the mutex; ``wake``
+unparks what was noted after the mutex has been released. That is worth a third of the throughput
+with 10 streams.
 
-A waiter re-checks its condition after ``wait`` returns, whatever the reason: a wake, the end of its
-time, a bell that was rung for an earlier wait, or an exception such as Ctrl-C, which leaves the
-mutex held and nothing parked. It stays known here until it runs again, so that ``rouse`` finds
-those whom an interrupted thread had collected and never woke.
+A waiter re-checks its condition after ``wait`` returns, whatever the reason: it was woken, its time
+is up, its parker was unparked for an earlier wait, or an exception such as Ctrl-C was raised, which
+leaves the mutex held and nothing parked. A waiter stays known here until it runs again, so that
+``notify_forced`` finds threads that an interrupted one had noted and never woke.
 
-What a thread parks on is a ``Bell``, an eventfd. A ``threading.Lock`` is released with the GIL
+A thread parks on a ``Parker``, made of an eventfd. A ``threading.Lock`` is released with the GIL
 held, so the thread it wakes runs straight into the GIL and sleeps once more. A write to an eventfd
-lets the GIL go first: on one core, that is worth a fifth of the bulk throughput and of the small
-messages of ten streams. Where there is none, or where gevent has replaced the threads, a lock does
-the same work.
+releases the GIL first: on one core, that is worth a fifth of the bulk throughput and of the small
+messages of ten streams. Where there is no eventfd, or where gevent has replaced the threads, a lock
+does the same work.
 
-A bell may ring after its sleeper has left, when the one who rings was slow: whoever sleeps next
-with it wakes for nothing, so every sleeper looks again whether it has to go on sleeping.
+A parker may be unparked after its thread has left, when the waking thread was slow: the next thread
+that parks on it wakes for nothing, so every thread checks again whether it has to go on waiting.
 """
 
 from __future__ import annotations
@@ -34,30 +35,39 @@ from select import POLLIN, poll
 
 from .deadline import Deadline
 
-__all__ = ["Bell", "Flag", "WaitList", "Waiter", "borrow", "drop_idle", "give_back", "wake"]
+__all__ = [
+    "Parker",
+    "OneShotEvent",
+    "WaitQueue",
+    "Waiter",
+    "borrow",
+    "drop_idle",
+    "give_back",
+    "wake",
+]
 
-# Bells kept for the next sleepers; each holds a descriptor.
+# Parkers kept for the next threads; each holds a descriptor.
 KEPT = 64
 
 _ONE = (1).to_bytes(8, "little")
 
 
-class Bell(ABC):
-    """Be the base of both kinds."""
+class Parker(ABC):
+    """What one thread parks on and another unparks."""
 
     __slots__ = ()
 
     @abstractmethod
-    def ring(self) -> None:
-        """Wake the sleeper, or the next one; further times change nothing."""
+    def unpark(self) -> None:
+        """Wake the parked thread, or the next that parks; further calls change nothing."""
 
     @abstractmethod
-    def sleep(self, deadline: Deadline) -> None:
-        """Sleep until it rings, or time is up."""
+    def park(self, deadline: Deadline) -> None:
+        """Wait until unparked, or until the deadline."""
 
 
-class _LockBell(Bell):
-    """Be a bell made of a lock that is held while it has not rung."""
+class _LockParker(Parker):
+    """A parker made of a lock, which is held until it is unparked."""
 
     __slots__ = ("_lock",)
 
@@ -66,18 +76,18 @@ class _LockBell(Bell):
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
-    def ring(self) -> None:
+    def unpark(self) -> None:
         try:
             self._lock.release()
         except RuntimeError:
             return  # it has rung already
 
-    def sleep(self, deadline: Deadline) -> None:
+    def park(self, deadline: Deadline) -> None:
         self._lock.acquire(True, deadline.park_seconds())
 
 
-class _EventBell(Bell):
-    """Be a bell made of an eventfd, closed when nobody can ring it any more."""
+class _EventParker(Parker):
+    """A parker made of an eventfd, which is closed when nobody can unpark it any more."""
 
     __slots__ = ("__weakref__", "_fd", "_poll")
 
@@ -88,14 +98,14 @@ class _EventBell(Bell):
         _events.add(self)
 
     def cheap(self) -> bool:
-        """Tell whether descriptors are plenty: the upper half of them is left to sockets."""
+        """Return whether descriptors are plenty: the upper half of them is left to sockets."""
         return self._fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
-    def ring(self) -> None:
+    def unpark(self) -> None:
         if self._fd >= 0:
             os.write(self._fd, _ONE)
 
-    def sleep(self, deadline: Deadline) -> None:
+    def park(self, deadline: Deadline) -> None:
         seconds = deadline.park_seconds()
         if seconds >= 0:
             if self._poll is None:
@@ -105,9 +115,9 @@ class _EventBell(Bell):
                 return
         os.read(self._fd, 8)
 
-    # The function is bound here: bells die with the interpreter too, when the names are gone.
+    # The function is bound here: parkers die with the interpreter too, when the names are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Close the descriptor, which makes the bell a mute one."""
+        """Close the descriptor; ``unpark`` does nothing from then on."""
         try:
             fd, self._fd = self._fd, -1
         except AttributeError:
@@ -118,16 +128,16 @@ class _EventBell(Bell):
     __del__ = close
 
 
-_events: weakref.WeakSet[_EventBell] = weakref.WeakSet()
-_idle: deque[Bell] = deque(maxlen=KEPT)
+_events: weakref.WeakSet[_EventParker] = weakref.WeakSet()
+_idle: deque[Parker] = deque(maxlen=KEPT)
 
 
-def borrow() -> Bell:
-    """Return a bell for one sleep."""
+def borrow() -> Parker:
+    """Return a parker for one wait."""
     try:
         return _idle.pop()
     except IndexError:
-        return _new_bell()
+        return _new_parker()
 
 
 # These need no lock, in any thread and in signal handlers: a deque's own calls are atomic.
@@ -135,150 +145,151 @@ give_back = _idle.append
 drop_idle = _idle.clear
 
 
-def _new_bell() -> Bell:
+def _new_parker() -> Parker:
     # Under gevent a thread is a greenlet, and sleeping in the kernel would stop all of them.
     if hasattr(os, "eventfd") and type(_thread.allocate_lock()).__module__ == "_thread":
         try:
-            bell = _EventBell()
+            parker = _EventParker()
         except OSError:  # no descriptor left
-            return _LockBell()
-        if bell.cheap():
-            return bell
-    return _LockBell()
+            return _LockParker()
+        if parker.cheap():
+            return parker
+    return _LockParker()
 
 
 def _after_fork_in_child() -> None:
     # The child must not ring the parent's threads, nor hold the descriptors of those asleep.
     drop_idle()
-    for bell in list(_events):
-        bell.close()
+    for parker in list(_events):
+        parker.close()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Waiter:
-    """Let at most one thread wait.
+    """A place where one thread waits.
 
     Attributes:
         since, thread: when the last wait began, by the monotonic clock, and whose it is.
-        parks: what waits is a thread; else somebody else, such as a bridge, is told.
+        parks: a thread waits here; else a callback is called, as for a bridge.
     """
 
     parks = True
 
-    __slots__ = ("_bell", "_collected", "since", "thread")
+    __slots__ = ("_parker", "_notified", "since", "thread")
 
     def __init__(self) -> None:
-        self._bell: Bell | None = None
-        self._collected = False
+        self._parker: Parker | None = None
+        self._notified = False
         self.since = 0.0
         self.thread = 0
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         """Release the held mutex, park until woken or out of time, and hold the mutex again."""
-        bell = borrow()
-        self._collected = False
+        parker = borrow()
+        self._notified = False
         self.since, self.thread = time.monotonic(), threading.get_ident()
-        self._bell = bell
+        self._parker = parker
         try:
-            _sleep(bell, mutex, deadline)
+            _sleep(parker, mutex, deadline)
         finally:
-            self._bell = None
-            give_back(bell)
+            self._parker = None
+            give_back(parker)
 
-    def collect(self, wakes: list[Bell]) -> None:
-        """Add the bell of a parked thread to ``wakes``, once; to be rung after the mutex."""
-        if self._bell is not None and not self._collected:
-            self._collected = True
-            wakes.append(self._bell)
+    def notify(self, wakes: list[Parker]) -> None:
+        """Add the parker of a waiting thread to ``wakes``, once; see ``wake``."""
+        if self._parker is not None and not self._notified:
+            self._notified = True
+            wakes.append(self._parker)
 
-    def rouse(self, wakes: list[Bell]) -> None:
-        """Collect a parked thread, even one that was collected before."""
-        self._collected = False
-        self.collect(wakes)
+    def notify_forced(self, wakes: list[Parker]) -> None:
+        """Notify a waiting thread, even one that was notified before and perhaps not woken."""
+        self._notified = False
+        self.notify(wakes)
 
     def occupied(self) -> bool:
-        """Tell whether a thread is parked here and nobody is about to wake it."""
-        return self._bell is not None and not self._collected
+        """Return whether a thread waits here that was not notified."""
+        return self._parker is not None and not self._notified
 
 
-class WaitList:
-    """Let any number of threads wait, woken in the order they came.
+class WaitQueue:
+    """A queue of waiting threads, woken in the order they came.
 
     Attributes:
-        parked: who waits and was not collected; for a glance whether there are any.
+        parked: the waiting threads that were not notified; read without the mutex, only for
+            whether there are any.
     """
 
-    __slots__ = ("_began", "_collected", "parked")
+    __slots__ = ("_began", "_notified", "parked")
 
     def __init__(self) -> None:
-        self.parked: deque[Bell] = deque()
-        self._collected: set[Bell] = set()
-        self._began: dict[Bell, tuple[float, int]] = {}
+        self.parked: deque[Parker] = deque()
+        self._notified: set[Parker] = set()
+        self._began: dict[Parker, tuple[float, int]] = {}
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
-        """Wait as ``Waiter.wait`` does; a thread that is interrupted passes its turn on."""
-        bell = borrow()
+        """Wait as ``Waiter.wait`` does; an interrupted thread passes its notification on."""
+        parker = borrow()
         interrupted = True
-        self._began[bell] = time.monotonic(), threading.get_ident()
-        self.parked += (bell,)  # not a call, behind which a signal could be looked for
+        self._began[parker] = time.monotonic(), threading.get_ident()
+        self.parked += (parker,)  # not a call, behind which a signal could be looked for
         try:
-            _sleep(bell, mutex, deadline)
+            _sleep(parker, mutex, deadline)
             interrupted = False
         finally:
-            turn = bell in self._collected
-            self._collected.discard(bell)
-            if bell in self.parked:
-                self.parked.remove(bell)
-            self._began.pop(bell, None)
+            turn = parker in self._notified
+            self._notified.discard(parker)
+            if parker in self.parked:
+                self.parked.remove(parker)
+            self._began.pop(parker, None)
             if interrupted and turn:
-                wakes: list[Bell] = []
-                self.collect(wakes, 1)
+                wakes: list[Parker] = []
+                self.notify(wakes, 1)
                 wake(wakes)
-            give_back(bell)
+            give_back(parker)
 
     def waits(self) -> list[tuple[float, int]]:
-        """Tell when each parked thread began to wait, by the monotonic clock, and who it is."""
-        return [self._began[bell] for bell in self.parked]
+        """Return when each waiting thread began to wait, by the monotonic clock, and its ident."""
+        return [self._began[parker] for parker in self.parked]
 
-    def collect(self, wakes: list[Bell], count: int | None = None) -> None:
-        """Add the first ``count`` parked bells, or all, to ``wakes``."""
+    def notify(self, wakes: list[Parker], count: int | None = None) -> None:
+        """Add the parkers of the first ``count`` waiting threads, or of all, to ``wakes``."""
         while self.parked and (count is None or count > 0):
-            bell = self.parked[0]
-            self._collected.add(bell)  # first: an interrupt must find it in one place at least
-            wakes.append(bell)
+            parker = self.parked[0]
+            self._notified.add(parker)  # first: an interrupt must find it in one place at least
+            wakes.append(parker)
             self.parked.popleft()
             if count is not None:
                 count -= 1
 
-    def rouse(self, wakes: list[Bell]) -> None:
-        """Collect everybody, even who was collected before."""
-        self.collect(wakes)
-        wakes.extend(self._collected)
+    def notify_forced(self, wakes: list[Parker]) -> None:
+        """Notify all threads, even those that were notified before and perhaps not woken."""
+        self.notify(wakes)
+        wakes.extend(self._notified)
 
 
-class Flag:
-    """Be set once, and let any number of threads wait for it.
+class OneShotEvent:
+    """An event that is set once and never cleared.
 
     ``threading.Event`` may raise a ``RuntimeError`` of its own where a signal ends its wait.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._waiting = WaitList()
+        self._waiting = WaitQueue()
         self._set = False
 
     def set(self) -> None:
-        """Wake everybody who waits, and all who come later."""
-        wakes: list[Bell] = []
+        """Wake all threads that wait; later calls of ``wait`` return at once."""
+        wakes: list[Parker] = []
         with self._mutex:
             self._set = True
-            self._waiting.collect(wakes)
+            self._waiting.notify(wakes)
         wake(wakes)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set, for at most so many seconds; tell whether it is."""
+        """Wait until it is set, for at most ``timeout`` seconds; return whether it is."""
         deadline = Deadline(timeout)
         with self._mutex:
             while not self._set:
@@ -288,19 +299,19 @@ class Flag:
         return True
 
 
-def wake(wakes: list[Bell]) -> None:
-    """Ring collected bells; the mutex must not be held."""
-    for bell in wakes:
-        bell.ring()
+def wake(wakes: list[Parker]) -> None:
+    """Unpark what ``notify`` added, and clear the list; the mutex must not be held."""
+    for parker in wakes:
+        parker.unpark()
     wakes.clear()
 
 
-def _sleep(bell: Bell, mutex: threading.Lock, deadline: Deadline) -> None:
-    """Release the mutex, wait for the bell, and hold the mutex again, whatever raises."""
+def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
+    """Release the mutex, park, and hold the mutex again, whatever raises."""
     interrupt: BaseException | None = None
     try:
         mutex.release()
-        bell.sleep(deadline)
+        parker.park(deadline)
     finally:
         # CPython looks for signals behind a call and where a function starts, so a plain acquire
         # may have succeeded when the exception comes. A loop over an iterator is not a call: when

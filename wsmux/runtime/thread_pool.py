@@ -6,7 +6,7 @@ has come meanwhile. While something is left, a watcher looks every ``TICK`` whet
 would help: nobody has taken anything, or the process hardly computes, so that the handlers wait
 for something. Then it brings in one more, next time two, then four and so on.
 
-``Ordered`` runs actions that belong together one after the other, in the threads of a pool.
+``SerialExecutor`` runs actions that belong together one after the other, in the threads of a pool.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from collections.abc import Callable, Hashable
 
 from .deadline import Deadline
 from .logs import logger
-from .parking import Bell, Waiter, wake
+from .parking import Parker, Waiter, wake
 from .threads import daemon_thread
 
-__all__ = ["Ordered", "Workers"]
+__all__ = ["SerialExecutor", "ThreadPool"]
 
 # Seconds that an idle thread waits for more to do.
 IDLE = 10.0
@@ -38,7 +38,7 @@ PATIENCE = 0.02
 _log = logger("wsmux")
 
 
-class Workers:
+class ThreadPool:
     """Run actions in at most ``limit`` daemon threads; further ones wait in a queue.
 
     The caller bounds what waits.
@@ -62,11 +62,11 @@ class Workers:
 
     def submit(self, action: Callable[[], None]) -> None:
         """Have an action run; never blocks."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         self.add(action, wakes)
         wake(wakes)
 
-    def add(self, action: Callable[[], None], wakes: list[Bell]) -> None:
+    def add(self, action: Callable[[], None], wakes: list[Parker]) -> None:
         """Have an action run when ``wakes`` are woken, which may be after adding many."""
         workers = watchers = 0
         with self._lock:
@@ -78,17 +78,17 @@ class Workers:
                 self._watched, watchers = True, 1
             elif self._resting:
                 self._resting = False
-                self._watcher.collect(wakes)
+                self._watcher.notify(wakes)
         self._start(workers, watchers)
 
     def close(self) -> None:
         """End each thread as soon as it has nothing to do; what is submitted later is still run."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._lock:
             self._closed = True
             self._call_locked(len(self._parked), wakes)
             self._resting = False
-            self._watcher.collect(wakes)
+            self._watcher.notify(wakes)
         wake(wakes)
 
     def join(self, deadline: Deadline) -> None:
@@ -100,11 +100,11 @@ class Workers:
     def _is_own(self) -> bool:
         return getattr(self._here, "works", False)
 
-    def _call_locked(self, count: int, wakes: list[Bell]) -> int:
+    def _call_locked(self, count: int, wakes: list[Parker]) -> int:
         """Call workers, those first who worked last; return how many threads are to be started."""
         woken = min(count, len(self._parked))
         for _ in range(woken):
-            self._parked.pop().collect(wakes)
+            self._parked.pop().notify(wakes)
         started = min(count - woken, self._limit - self._count)
         self._count += started
         self._coming += woken + started
@@ -138,7 +138,7 @@ class Workers:
             except Exception:
                 _log.exception("an action of %s failed", self._name)
             except BaseException:  # such as SystemExit, which ends this thread
-                wakes: list[Bell] = []
+                wakes: list[Parker] = []
                 with self._lock:
                     self._count -= 1
                     self._gone.notify_all()
@@ -170,7 +170,7 @@ class Workers:
     # The watcher
 
     def _watch(self) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         while self._rest():
             more = 1
             while True:
@@ -206,13 +206,13 @@ class Workers:
 Action = Callable[[], None]
 
 
-class Ordered:
+class SerialExecutor:
     """Keep the order of the actions of each key; those of different keys run at once.
 
     The caller bounds what waits.
     """
 
-    def __init__(self, pool: Workers) -> None:
+    def __init__(self, pool: ThreadPool) -> None:
         self._pool = pool
         self._lock = threading.Lock()
         self._left: dict[Hashable, deque[Action]] = {}

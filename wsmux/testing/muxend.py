@@ -16,7 +16,7 @@ from ..exceptions import (
 from ..protocols import events as ev
 from ..protocols.base import MuxProtocol, Role
 from ..protocols.bymux_state import BymuxState
-from ..protocols.framing import Framing, Kind, Received, decode_close, encode_close
+from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_close
 from ..protocols.registry import wire
 from .network import End
 
@@ -111,7 +111,7 @@ class MuxEnd(End):
         if self.machine.may_ping():
             self.machine.ping(value)
         else:
-            self._out.append(self.framing.encode_control(Kind.PING, value.to_bytes(8, "big")))
+            self._out.append(self.framing.encode_control(Opcode.PING, value.to_bytes(8, "big")))
         self._settle()
 
     def go_away(self, code: int = 0) -> None:
@@ -123,7 +123,7 @@ class MuxEnd(End):
         """End the connection behind what was sent; what no credit has come for is dropped."""
         if self.error is None:
             self.error = closed_error(code, reason, "local")
-            self.machine.farewell(code)
+            self.machine.close_notice(code)
             self._collect()
             self._send_close(code, reason)
             if not self.framing.has_controls:
@@ -153,7 +153,7 @@ class MuxEnd(End):
         self._over = True
         if self.error is None:
             lost = ConnectionClosedError(1006, "the peer ended the connection", None)
-            clean = self.machine.said_farewell()
+            clean = self.machine.close_notice_came()
             self.error = closed_error(1000, "", "remote") if clean else lost
 
     def lost(self, error: OSError, now: float) -> None:
@@ -190,11 +190,11 @@ class MuxEnd(End):
 
     def _handle(self, received: Received) -> None:
         kind, data = received
-        if kind is Kind.PING:
-            self._out.append(self.framing.encode_control(Kind.PONG, bytes(data)))
-        elif kind is Kind.PONG:
+        if kind is Opcode.PING:
+            self._out.append(self.framing.encode_control(Opcode.PONG, bytes(data)))
+        elif kind is Opcode.PONG:
             self.pongs.append(int.from_bytes(data, "big"))
-        elif kind is Kind.CLOSE:
+        elif kind is Opcode.CLOSE:
             self._close_received(bytes(data))
         elif self.error is None:
             try:
@@ -226,7 +226,7 @@ class MuxEnd(End):
         if not self._close_sent:
             self._close_sent = True
             payload = encode_close(code, reason)
-            self._out.append(self.framing.encode_control(Kind.CLOSE, payload))
+            self._out.append(self.framing.encode_control(Opcode.CLOSE, payload))
 
     def _settle(self) -> None:
         """Send what credit allows, and collect what the machine has to say."""

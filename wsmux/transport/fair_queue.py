@@ -9,8 +9,8 @@ As the new flows of fq_codel. No threads, sockets or clocks; the channel's mutex
 - While there is a line, what goes before it is bounded by what moves in it: an endless row of new
   streams, each with a message or two, gets half of the connection and one turn more.
 
-``Drain`` estimates how fast a full socket drains, and how much a stream may send in its turn there.
-The send queue, whose send lock guards it, passes the time.
+``SendRateEstimator`` estimates how fast a full socket drains, and how much a stream may send in its
+turn there. The send queue, whose send lock guards it, passes the time.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collections import deque
 
 from ..config import KIB
 from ..protocols.base import Message
-from ..protocols.framing import Kind
+from ..protocols.framing import Opcode
 
-__all__ = ["Drain", "Frame", "Lanes", "Share"]
+__all__ = ["SendRateEstimator", "Frame", "FairQueue", "FlowState"]
 
 # Bytes of one stream that may go before the line in one round of it: requests and keystrokes, and
 # a quarter of what the round brings to each stream that is in line.
 QUICK = 16 * KIB
 
-Frame = tuple[Kind, Message, int]  # the size of the message's parts together
+Frame = tuple[Opcode, Message, int]  # the size of the message's parts together
 
 
-class Share:
+class FlowState:
     """Note what one stream has had.
 
     Attributes:
@@ -45,68 +45,68 @@ class Share:
         self.behind = self.until = self.used = 0
 
 
-class Lanes:
+class FairQueue:
     """Hold the frames before the line and those in it.
 
     Args:
-        turn: the size of the largest frame; as much may go before a line that does not move.
+        quantum: the size of the largest frame; as much may go before a line that does not move.
 
     Attributes:
         size: the bytes of all frames.
-        quick: the frames before the line.
-        line: those in it.
+        new_flows: the frames before the line.
+        old_flows: those in it.
     """
 
-    def __init__(self, turn: int) -> None:
+    def __init__(self, quantum: int) -> None:
         self.size = 0
-        self.quick: deque[Frame] = deque()
-        self.line: deque[Frame] = deque()
-        self._turn = turn
+        self.new_flows: deque[Frame] = deque()
+        self.old_flows: deque[Frame] = deque()
+        self._quantum = quantum
         self._end = 0  # bytes that ever came into the line
         self._moved = 0  # and that left it
         self._ahead = 0  # bytes that went before the line, less what has moved in it since
 
-    def may_overtake(self, share: Share, size: int, waiting: int) -> bool:
+    def may_overtake(self, flow: FlowState, size: int, waiting: int) -> bool:
         """Tell whether a frame may go before the line, and streams that wait to come into it."""
         moved = self._moved
-        if size > QUICK or share.behind > moved:
+        if size > QUICK or flow.behind > moved:
             return False
-        if share.until <= moved:
-            share.until = self._end + waiting * self._turn
-            share.used = 0
-        return share.used + size <= QUICK and self._ahead + size <= self._turn
+        if flow.until <= moved:
+            flow.until = self._end + waiting * self._quantum
+            flow.used = 0
+        return flow.used + size <= QUICK and self._ahead + size <= self._quantum
 
-    def overtake(self, frame: Frame, share: Share) -> None:
+    def overtake(self, frame: Frame, flow: FlowState) -> None:
         """Put a frame before the line."""
         size = frame[2]
-        share.used += size
+        flow.used += size
         self._ahead += size
         self.size += size
-        self.quick.append(frame)
+        self.new_flows.append(frame)
 
-    def line_up(self, frame: Frame, share: Share | None) -> None:
+    def append_frame(self, frame: Frame, flow: FlowState | None) -> None:
         """Put a frame at the end of the line."""
         self.size += frame[2]
         self._end += frame[2]
-        self.line.append(frame)
-        if share is not None:
-            share.behind = self._end
+        self.old_flows.append(frame)
+        if flow is not None:
+            flow.behind = self._end
 
     def take(self, frames: list[Frame], size: int, count: int) -> int:
         """Move frames to a list until they have ``size`` bytes, or are so many.
 
         Returns how many of them were in line.
         """
-        line = self.line
-        while self.quick and size > 0 and count:
-            frame = self.quick.popleft()
+        old_flows = self.old_flows
+        while self.new_flows and size > 0 and count:
+            frame = self.new_flows.popleft()
             frames.append(frame)
             self.size -= frame[2]
             size -= frame[2]
             count -= 1
         left, lined = size, 0
-        while line and left > 0 and lined < count:
-            frame = line.popleft()
+        while old_flows and left > 0 and lined < count:
+            frame = old_flows.popleft()
             frames.append(frame)
             left -= frame[2]
             lined += 1
@@ -119,34 +119,34 @@ class Lanes:
 
     def clear(self) -> None:
         """Drop every frame."""
-        self.quick.clear()
-        self.line.clear()
+        self.new_flows.clear()
+        self.old_flows.clear()
         self.size = self._ahead = 0
         self._moved = self._end
 
 
 # One turn takes a slow path this long, in seconds, so that a short message does not wait for more;
 # but it has so many bytes at least, below which the cost per message shows.
-TURN_SECONDS = 0.008
-LEAST_TURN = 16 * KIB
+QUANTUM_SECONDS = 0.008
+MIN_QUANTUM = 16 * KIB
 
 # Seconds that the socket must have been full in all for a figure; a reader who is late for a moment
 # is no slow path. What a fast path carries in that time proves it one at once.
 SPAN = 0.1
 
 
-class Drain:
+class SendRateEstimator:
     """Watch one socket.
 
     Attributes:
-        turn: bytes of one stream in one turn.
+        quantum: bytes of one stream in one turn.
         slow: that is less than ``largest``.
         timing: the socket is full, or was and has not been emptied since.
     """
 
     def __init__(self, largest: int) -> None:
-        self.turn = self._largest = self._told = largest
-        self._proof = largest / TURN_SECONDS * SPAN
+        self.quantum = self._largest = self._told = largest
+        self._proof = largest / QUANTUM_SECONDS * SPAN
         self.slow = self.timing = False
         self._since = 0.0
         self._sent = 0
@@ -162,8 +162,8 @@ class Drain:
             self._add(now, sent)
         self.timing = True
         self._since, self._sent = now, sent
-        before, self._told = self._told, self.turn
-        return self.turn != before
+        before, self._told = self._told, self.quantum
+        return self.quantum != before
 
     def emptied(self, now: float, sent: int) -> None:
         """Note that everything was sent: the time until it is full again says nothing."""
@@ -175,6 +175,6 @@ class Drain:
         self._bytes += sent - self._sent
         if self._seconds >= SPAN or self._bytes >= self._proof:
             rate = self._bytes / max(self._seconds, SPAN)
-            self.turn = min(max(LEAST_TURN, int(rate * TURN_SECONDS)), self._largest)
-            self.slow = self.turn < self._largest
+            self.quantum = min(max(MIN_QUANTUM, int(rate * QUANTUM_SECONDS)), self._largest)
+            self.slow = self.quantum < self._largest
             self._seconds, self._bytes = 0.0, 0

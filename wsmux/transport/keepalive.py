@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..protocols.base import Message
-from ..runtime.parking import Bell, Waiter
+from ..runtime.parking import Parker, Waiter
 
 __all__ = ["KeepAlive", "Ping"]
 
@@ -100,7 +100,7 @@ class KeepAlive:
         for serial in [n for n, other in self._pings.items() if other is ping]:
             del self._pings[serial]
 
-    def pong(self, payload: bytes, now: float, wakes: list[Bell]) -> bool:
+    def pong(self, payload: bytes, now: float, wakes: list[Parker]) -> bool:
         """Match a pong; tell whether it was asked for.
 
         RFC 6455 section 5.5.3 lets it answer only the latest of several pings, and allows unasked
@@ -113,10 +113,10 @@ class KeepAlive:
             ping = self._pings.pop(answered)
             self.rtt = ping.rtt = now - ping.sent
             self.least = self.rtt if self.least is None else min(self.least, self.rtt)
-            ping.waiter.collect(wakes)
+            ping.waiter.notify(wakes)
         return True
 
-    def rouse(self, wakes: list[Bell]) -> None:
+    def notify_forced(self, wakes: list[Parker]) -> None:
         """Collect every thread that waits for a pong, even one that was collected before."""
         for ping in self._pings.values():
-            ping.waiter.rouse(wakes)
+            ping.waiter.notify_forced(wakes)

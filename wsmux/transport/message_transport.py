@@ -14,8 +14,9 @@ Threads and locks:
 What ends the channel is stored in ``error``, once; the first cause stays. A fork gives the child
 a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 
-``Inbox`` reads the frames and sets the control frames apart; ``Vigil`` detects peers that send or
-read too slowly, or ping too often. Both belong to the I/O thread, and nothing in them is locked.
+``FrameReader`` reads frames and sets the control frames apart; ``PeerLimits`` detects peers that
+send or read too slowly, or ping too often. Both belong to the I/O thread, and nothing in them is
+locked.
 ``message_channel`` opens a channel for the layers that exchange messages and need no streams.
 """
 
@@ -44,23 +45,23 @@ from ..exceptions import (
     fresh_copy,
     protocol_failure,
 )
-from ..protocols.abuse_limits import Floods, Watch
+from ..protocols.abuse_limits import AbuseLimits, StallTimer
 from ..protocols.base import Message, Role
-from ..protocols.framing import Framing, Kind, Received, decode_close, encode_close
+from ..protocols.framing import Framing, Opcode, Received, decode_close, encode_close
 from ..runtime import fork
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
-from ..runtime.parking import Bell, Flag, wake
+from ..runtime.parking import OneShotEvent, Parker, wake
 from ..runtime.threads import register
 from .fair_queue import Frame
 from .keepalive import KeepAlive, Ping
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
 
-__all__ = ["Channel", "Inbox", "Part", "Vigil", "hang_up", "message_channel"]
+__all__ = ["MessageTransport", "FrameReader", "Part", "PeerLimits", "hang_up", "message_channel"]
 
 # Messages, and the pings and pongs that came behind them.
-Part = tuple[list[Received], list[tuple[Kind, bytes]]]
+Part = tuple[list[Received], list[tuple[Opcode, bytes]]]
 
 
 class FrameTap(Protocol):
@@ -81,7 +82,7 @@ class FrameTap(Protocol):
         """Note that the connection has ended, and why."""
 
 
-class Inbox:
+class FrameReader:
     """Read one socket.
 
     Attributes:
@@ -98,7 +99,7 @@ class Inbox:
         self.close_payload: bytes | None = None
         self.peer_closed = False
         self.recorder: FrameTap | None = None
-        self._pings_and_pongs: list[tuple[int, Kind, bytes]] = []  # and the messages before each
+        self._pings_and_pongs: list[tuple[int, Opcode, bytes]] = []  # and the messages before each
         self._socket = sock
         self._framing = framing
 
@@ -135,9 +136,9 @@ class Inbox:
         for kind, data in frames:
             if self.peer_closed:
                 break  # RFC 6455 section 5.5.1: nothing follows a Close
-            if kind < Kind.CLOSE:
+            if kind < Opcode.CLOSE:
                 messages.append((kind, data))
-            elif kind is Kind.CLOSE:
+            elif kind is Opcode.CLOSE:
                 self.peer_closed = True
                 self.close_payload = bytes(data)
             else:
@@ -149,7 +150,7 @@ class Inbox:
 POLICY = 1008
 
 
-class Vigil:
+class PeerLimits:
     """Look at one channel when ``next_look`` says so.
 
     Attributes:
@@ -157,15 +158,17 @@ class Vigil:
         sending: bytes wait for the peer, and are timed.
     """
 
-    def __init__(self, config: Config, framing: Framing, inbox: Inbox, queue: SendQueue) -> None:
+    def __init__(
+        self, config: Config, framing: Framing, frame_reader: FrameReader, queue: SendQueue
+    ) -> None:
         self.reading = self.sending = False
         self._config = config
         self._framing = framing
-        self._inbox = inbox
+        self._inbox = frame_reader
         self._queue = queue
-        self._floods = Floods(config)
-        self._message = Watch(config.message_timeout)
-        self._output = Watch(config.stall_timeout)
+        self._floods = AbuseLimits(config)
+        self._message = StallTimer(config.message_timeout)
+        self._output = StallTimer(config.stall_timeout)
 
     def next_look(self) -> float | None:
         """Return when to call ``look`` again."""
@@ -218,21 +221,21 @@ NEVER = math.inf
 _serial = itertools.count(1)
 
 
-class Channel:
+class MessageTransport:
     """Carry messages over one socket.
 
     Attributes:
         mutex: the connection's one lock; see the module's text.
-        inbox: what reads the socket, for the I/O thread.
+        frame_reader: what reads the socket, for the I/O thread.
         queue: the send queue; its ``_locked`` methods want the mutex.
         error: what ended the channel, ``None`` while it lives. Only ever set once.
         cut: nothing goes out any more; the I/O thread is ending, or has.
         in_child: this is a forked child's useless copy.
         owner_timer: when the owner wants a batch, even an empty one.
-        look_at: when the I/O thread looks at its timers, the owner's among them.
+        next_timer: when the I/O thread looks at its timers, the owner's among them.
         now: when the I/O thread's last poll returned, for that thread.
         pings: the carrier has pings of its own, and a Close.
-        farewell: the peer has said in the owner's words that it ends; for a carrier without any.
+        close_notice: the peer has said by the wire that it ends; for a carrier that has no Close.
     """
 
     def __init__(
@@ -246,18 +249,18 @@ class Channel:
         self.owner_timer: float | None = None
         self._framing = framing
         self._socket: Socket = take_over(sock, config.tcp_user_timeout)
-        self.inbox = Inbox(self._socket, framing)
+        self.frame_reader = FrameReader(self._socket, framing)
         self._wakeup = Wakeup()
         self.queue = SendQueue(self._socket, framing, config, self.mutex, self._wakeup)
-        self._vigil = Vigil(config, framing, self.inbox, self.queue)
+        self._limits = PeerLimits(config, framing, self.frame_reader, self.queue)
         self.keep_alive = KeepAlive(config.ping_interval, config.ping_timeout, time.monotonic())
         self._interest = 0
         self.now = time.monotonic()
-        self.look_at = NEVER
-        self._finished = Flag()
+        self.next_timer = NEVER
+        self._finished = OneShotEvent()
         self.cut = self.in_child = False
         self.pings = framing.has_controls
-        self.farewell = False
+        self.close_notice = False
         self._give_up: float | None = None  # when the closing handshake has taken long enough
         self._reported = 0  # bytes allocated that were last reported to the process's sum
         self._saves = False  # memory is short: it reads into a small buffer
@@ -315,7 +318,7 @@ class Channel:
             with self.mutex:
                 self.check_locked()
                 ping, message = self.keep_alive.new_ping(time.monotonic())
-                self.queue.add_control_locked([message], Kind.PING)
+                self.queue.add_control_locked([message], Opcode.PING)
             self.flush()
             with self.mutex:
                 while ping.rtt is None:
@@ -393,10 +396,10 @@ class Channel:
             self._queue_close_locked(error.code, error.reason, last=False)
             self._give_up = time.monotonic() + LINGER
 
-    def rouse_locked(self, wakes: list[Bell]) -> None:
+    def notify_forced_locked(self, wakes: list[Parker]) -> None:
         """Collect every thread that waits here."""
-        self.queue.rouse_locked(wakes)
-        self.keep_alive.rouse(wakes)
+        self.queue.notify_forced_locked(wakes)
+        self.keep_alive.notify_forced(wakes)
 
     def _end_locked(self, error: WsmuxError) -> None:
         self.error = error
@@ -426,9 +429,9 @@ class Channel:
         if not self.queue.closed:
             messages: list[Message] = [(encode_close(code, reason), b"")]
             if last:
-                ticket = self.queue.add_data_locked(messages, Kind.CLOSE)
+                ticket = self.queue.add_data_locked(messages, Opcode.CLOSE)
             else:
-                self.queue.add_control_locked(messages, Kind.CLOSE)
+                self.queue.add_control_locked(messages, Opcode.CLOSE)
             self.queue.closed = True
             self._give_up = time.monotonic() + self.config.close_timeout
         return ticket
@@ -445,20 +448,25 @@ class Channel:
             poller = select.poll()
             poller.register(self._wakeup.fd, POLLIN)
             poller.register(self._socket.fileno(), self._interest)
-            queue, inbox, framing, vigil = self.queue, self.inbox, self._framing, self._vigil
+            queue, frame_reader, framing, limits = (
+                self.queue,
+                self.frame_reader,
+                self._framing,
+                self._limits,
+            )
             self._keep_time()
             while self.error is None or not self._done():
                 self._poll(poller)
-                messages = None if self._paused else inbox.read()
-                if inbox.ended:
+                messages = None if self._paused else frame_reader.read()
+                if frame_reader.ended:
                     yield []  # the owner may know whether this is a good end
                     self._end_of_file()
                 elif messages is not None:
                     if self.keep_alive.heard(self.now):
                         self._set_look()
-                    if not messages and not vigil.reading:
+                    if not messages and not limits.reading:
                         self._keep_time()
-                for part, controls in inbox.in_order(messages or []):
+                for part, controls in frame_reader.in_order(messages or []):
                     yield part
                     if controls:
                         self._answer(controls)
@@ -470,11 +478,11 @@ class Channel:
                     or self._paused
                 ):
                     self._limit_process_memory()
-                ending = inbox.close_payload is not None or framing.failure is not None
+                ending = frame_reader.close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
-                blocked = queue.blocked and not vigil.sending
-                if blocked or self.now >= self.look_at or queue.turns_waiting():
+                blocked = queue.blocked and not limits.sending
+                if blocked or self.now >= self.next_timer or queue.turns_waiting():
                     self._keep_time()
                 queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
@@ -494,7 +502,7 @@ class Channel:
         server = self.role is Role.SERVER  # first to close the TCP connection: RFC 6455, 7.1.1
         if not self.pings or (server and self._framing.failure is not None):
             self._socket.end_writing()  # all there is for a Close, or no answer to ours is read
-        if not self.inbox.peer_closed:
+        if not self.frame_reader.peer_closed:
             return False
         if server:
             return True
@@ -516,7 +524,7 @@ class Channel:
             poller.modify(sock.fileno(), interest)
             self._interest = interest
         # From the poll before, so late by the length of a round, and without asking the clock.
-        left = self.look_at - self.now
+        left = self.next_timer - self.now
         if self.error is not None:
             left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
         if left < 0 or (sock.hides_bytes and not self._paused and sock.pending()):
@@ -530,7 +538,7 @@ class Channel:
 
     def _keep_time(self) -> None:
         """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         now = self.now
         with self.mutex:
             self.queue.collect_room_locked(wakes)
@@ -538,12 +546,12 @@ class Channel:
                 silence = self.keep_alive.lost(now)
                 if silence is None:
                     if self.pings:
-                        self.queue.add_control_locked([self.keep_alive.ask(now)], Kind.PING)
+                        self.queue.add_control_locked([self.keep_alive.ask(now)], Opcode.PING)
                     self._framing.shrink()
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
                     self.fail_locked(closed_error(1011, text, "local"))
-            failure = self._vigil.look(now)
+            failure = self._limits.look(now)
             if failure is not None:
                 self.fail_locked(failure)
             self._set_look()
@@ -570,7 +578,7 @@ class Channel:
 
     def full_for(self, now: float) -> float | None:
         """Return how long the peer's system has taken nothing; ``None`` if the socket has room."""
-        return self._vigil.full_for(now) or 0.0 if self.queue.blocked else None
+        return self._limits.full_for(now) or 0.0 if self.queue.blocked else None
 
     def silence_locked(self) -> bool:
         """Tell whether the owner must ping now, since the carrier cannot."""
@@ -586,9 +594,9 @@ class Channel:
 
     def _set_look(self) -> None:
         """Note when to look at the timers again; bytes that come only move that further away."""
-        timers = (self.keep_alive.next_timer(), self.owner_timer, self._vigil.next_look())
+        timers = (self.keep_alive.next_timer(), self.owner_timer, self._limits.next_look())
         dues = [due for due in timers if due is not None]
-        self.look_at = min([*dues, self.now + LONGEST_WAIT])
+        self.next_timer = min([*dues, self.now + LONGEST_WAIT])
 
     def _end_of_file(self) -> None:
         with self.mutex:
@@ -596,33 +604,33 @@ class Channel:
                 cut = "" if self._framing.between_messages() else " within a message"
                 text = f"the peer ended the connection{cut}"
                 lost = ConnectionClosedError(1006, text, None)
-                self._end_locked(closed_error(1000, "", "remote") if self.farewell else lost)
+                self._end_locked(closed_error(1000, "", "remote") if self.close_notice else lost)
             self.cut = True
 
     def _note_end(self) -> bool:
         """Note a Close or a broken rule, once what came before it has been handled."""
-        payload, self.inbox.close_payload = self.inbox.close_payload, None
+        payload, self.frame_reader.close_payload = self.frame_reader.close_payload, None
         if payload is not None:
             self._close_received(payload)
             return True
         failure = self._framing.failure
-        if failure is None or self.inbox.peer_closed or self.error is not None:
+        if failure is None or self.frame_reader.peer_closed or self.error is not None:
             return False
         self._fail(failure)
         return True
 
-    def _answer(self, controls: list[tuple[Kind, bytes]]) -> None:
+    def _answer(self, controls: list[tuple[Opcode, bytes]]) -> None:
         """Handle pings and pongs, behind the messages that came before them and before others."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         now = time.monotonic()  # the ping may have been sent since the poll
         try:
             with self.mutex:
                 for kind, payload in controls:
-                    if kind is Kind.PING:
-                        self._vigil.pinged(now)
+                    if kind is Opcode.PING:
+                        self._limits.pinged(now)
                         self.queue.add_pong_locked(payload)
                     elif not self.keep_alive.pong(payload, now, wakes):
-                        self._vigil.pinged(now)
+                        self._limits.pinged(now)
         except FrameError as flood:
             self._fail(flood)
         wake(wakes)
@@ -660,7 +668,7 @@ class Channel:
         """See ``runtime.fork``."""
         self.mutex = threading.Lock()
         self.queue.forked(self.mutex)
-        self._finished = Flag()
+        self._finished = OneShotEvent()
         self._finished.set()
         if not isinstance(self.error, ConnectionClosed):
             self.error = ForkedError(
@@ -683,7 +691,7 @@ def message_channel(
     close_timeout: float,
     ping_interval: float | None = None,
     ping_timeout: float | None = None,
-) -> Channel:
+) -> MessageTransport:
     """Return a channel over a socket whose handshake is done; the socket is the channel's then.
 
     Args:
@@ -700,13 +708,13 @@ def message_channel(
         max_message_size=max(framing.max_message_size, SMALLEST_LIMIT),
     )
     try:
-        return Channel(sock, framing, role, config)
+        return MessageTransport(sock, framing, role, config)
     except OSError:
         sock.close()
         raise
 
 
-def hang_up(channel: Channel, code: int, reason: str) -> None:
+def hang_up(channel: MessageTransport, code: int, reason: str) -> None:
     """Begin to close a channel behind what is queued, from any thread and without waiting."""
     with channel.mutex:
         channel.close_locked(code, reason)

@@ -27,10 +27,10 @@ from functools import partial
 
 from ..config import Config
 from ..protocols.base import Buffer, Message
-from ..protocols.framing import Framing, Kind
+from ..protocols.framing import Framing, Opcode
 from ..runtime.deadline import Deadline
-from ..runtime.parking import Bell, Waiter, wake
-from .fair_queue import Drain, Frame, Lanes, Share
+from ..runtime.parking import Parker, Waiter, wake
+from .fair_queue import FairQueue, FlowState, Frame, SendRateEstimator
 from .socket_io import Socket, Wakeup, wait_writable
 
 __all__ = ["SendQueue"]
@@ -45,7 +45,7 @@ BATCH_BYTES = 64 * 1024
 # More than the longest head of a frame of data.
 HEAD = 32
 
-_BINARY = Kind.BINARY
+_BINARY = Opcode.BINARY
 
 
 class SendQueue:
@@ -83,10 +83,10 @@ class SendQueue:
         self._new_send_lock()
         self._control: deque[Frame] = deque()
         self._pongs: deque[bytes] = deque(maxlen=MAX_PONGS)
-        self._lanes = lanes = Lanes(config.max_frame_size)
-        self._quick, self._line = lanes.quick, lanes.line
-        self._provoked_frames = 0
-        self._provoked_bytes = 0
+        self._fair_queue = fair_queue = FairQueue(config.max_frame_size)
+        self._new_flows, self._old_flows = fair_queue.new_flows, fair_queue.old_flows
+        self._solicited_frames = 0
+        self._solicited_bytes = 0
         self._room: deque[Waiter] = deque()  # writers waiting for room, in the order they came
         self._queued = 0  # data frames that ever came into the line: a writer's ticket
         self._holder_waits = False  # the holder of the send lock waits for the socket
@@ -95,7 +95,7 @@ class SendQueue:
         self._out: list[Buffer] = []  # encoded, not yet taken by the socket
         self._out_frames = 0  # data frames among them that were in line
         self._taken = 0  # those ever moved to _out
-        self._drain_rate = Drain(config.max_frame_size)
+        self._send_rate = SendRateEstimator(config.max_frame_size)
 
     def _new_send_lock(self) -> None:
         self._send_lock = threading.Lock()
@@ -104,11 +104,11 @@ class SendQueue:
     # Under the mutex
 
     def add_control_locked(
-        self, messages: list[Message], kind: Kind = Kind.BINARY, provoked: bool = False
+        self, messages: list[Message], kind: Opcode = Opcode.BINARY, solicited: bool = False
     ) -> bool:
         """Queue messages that may overtake data.
 
-        Returns false when ``provoked`` messages, answers that the peer caused, pile up: a peer
+        Returns false when ``solicited`` messages, answers that the peer caused, pile up: a peer
         that causes many and reads none must be cut off.
         """
         if self.closed:
@@ -116,36 +116,36 @@ class SendQueue:
         for message in messages:
             size = len(message[0]) + len(message[1])
             self._control.append((kind, message, size))
-            if provoked:
-                self._provoked_frames += 1
-                self._provoked_bytes += size
+            if solicited:
+                self._solicited_frames += 1
+                self._solicited_bytes += size
         return (
-            self._provoked_frames <= self._config.max_control_frames
-            and self._provoked_bytes <= self._config.max_control_bytes
+            self._solicited_frames <= self._config.max_control_frames
+            and self._solicited_bytes <= self._config.max_control_bytes
         )
 
     def add_data_locked(
-        self, messages: list[Message], kind: Kind = Kind.BINARY, share: Share | None = None
+        self, messages: list[Message], kind: Opcode = Opcode.BINARY, flow: FlowState | None = None
     ) -> int:
         """Queue messages in order; return the ticket of the last for ``flush``.
 
-        With the ``share`` of the one stream that all of them belong to, they may overtake others.
+        With the ``flow`` of the one stream that all of them belong to, they may overtake others.
         For one that has, nobody has to wait: its ticket is 0.
         """
         ticket = self._queued
         if not self.closed:
-            lanes, room = self._lanes, self._room
+            fair_queue, room = self._fair_queue, self._room
             for message in messages:
                 size = len(message[0]) + len(message[1])
                 if (
-                    share is not None
-                    and (lanes.line or room)
-                    and lanes.may_overtake(share, size, len(room))
+                    flow is not None
+                    and (fair_queue.old_flows or room)
+                    and fair_queue.may_overtake(flow, size, len(room))
                 ):
-                    lanes.overtake((kind, message, size), share)
+                    fair_queue.overtake((kind, message, size), flow)
                     ticket = 0
                 else:
-                    lanes.line_up((kind, message, size), share)
+                    fair_queue.append_frame((kind, message, size), flow)
                     self._queued += 1
                     ticket = self._queued
         return ticket
@@ -157,19 +157,19 @@ class SendQueue:
 
     def drop_data_locked(self) -> None:
         """Forget data that has nowhere to go any more."""
-        self._lanes.clear()
+        self._fair_queue.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
         """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
-        return self._lanes.size < self._max_size and (waited or not self._room)
+        return self._fair_queue.size < self._max_size and (waited or not self._room)
 
-    def turn_locked(self, share: Share, size: int, waited: bool) -> int:
+    def quantum_locked(self, flow: FlowState, size: int, waited: bool) -> int:
         """Return how many bytes at most of the next ``size`` of a stream may be queued now."""
-        lanes, room = self._lanes, self._room
-        if (lanes.size < self._max_size and (waited or not room)) or (
-            (lanes.line or room) and lanes.may_overtake(share, size + HEAD, len(room))
+        fair_queue, room = self._fair_queue, self._room
+        if (fair_queue.size < self._max_size and (waited or not room)) or (
+            (fair_queue.old_flows or room) and fair_queue.may_overtake(flow, size + HEAD, len(room))
         ):
-            return self._drain_rate.turn
+            return self._send_rate.quantum
         return 0
 
     def wait_room_locked(self, waiter: Waiter, deadline: Deadline) -> None:
@@ -189,19 +189,19 @@ class SendQueue:
         if waiter not in self._room:
             self._room.append(waiter)
 
-    def collect_room_locked(self, wakes: list[Bell]) -> None:
+    def collect_room_locked(self, wakes: list[Parker]) -> None:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
-            room = self._max_size - self._lanes.size
+            room = self._max_size - self._fair_queue.size
             turns = 1 + room // self._config.max_frame_size if room > 0 else 0
             while self._room and turns:
-                self._room.popleft().collect(wakes)
+                self._room.popleft().notify(wakes)
                 turns -= 1
 
-    def rouse_locked(self, wakes: list[Bell]) -> None:
+    def notify_forced_locked(self, wakes: list[Parker]) -> None:
         """Collect every waiting writer, even one that was collected before."""
         while self._room:
-            self._room.popleft().rouse(wakes)
+            self._room.popleft().notify_forced(wakes)
 
     def interrupt_locked(self) -> None:
         """Have a writer that waits for the socket look whether it still has to."""
@@ -226,13 +226,13 @@ class SendQueue:
 
     def queued_bytes_locked(self) -> int:
         """Return the bytes of data frames in the queue."""
-        return self._lanes.size
+        return self._fair_queue.size
 
     # Without the mutex
 
     def has_output(self) -> bool:
         """Tell whether anything waits for the socket."""
-        return bool(self._line or self._quick or self._control or self._out or self._pongs)
+        return bool(self._old_flows or self._new_flows or self._control or self._out or self._pongs)
 
     def taken_by_peer(self) -> int:
         """Return how many bytes the peer's system has taken, as far as this one can tell."""
@@ -250,13 +250,15 @@ class SendQueue:
             OSError: the socket failed; the frames are void.
         """
         emptied = True
-        while emptied and (self._line or self._quick or self._control or self._out or self._pongs):
+        while emptied and (
+            self._old_flows or self._new_flows or self._control or self._out or self._pongs
+        ):
             # A loop over an iterator, since an interrupt can come between a call that gets the
             # lock and the line behind it.
             for _ in iter(self._try_lock, False):
                 emptied = self.wants_io = False
                 try:
-                    emptied = self._drain(ticket, deadline, given_up)
+                    emptied = self._send_all(ticket, deadline, given_up)
                 finally:
                     self.sent = self._taken - (0 if emptied else self._out_frames)
                     self.wants_io = not emptied
@@ -266,17 +268,19 @@ class SendQueue:
                 break  # the holder looks again
         return emptied
 
-    def _drain(
+    def _send_all(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
     ) -> bool:
         """Send until nothing is left; false when the rest is for the I/O thread."""
         waiting = False
         try:
             while True:
-                if not (self._out or self._line or self._quick or self._control or self._pongs):
-                    drain = self._drain_rate
-                    if drain.timing or drain.slow:
-                        drain.emptied(time.monotonic(), self.bytes_sent)
+                if not (
+                    self._out or self._old_flows or self._new_flows or self._control or self._pongs
+                ):
+                    rate = self._send_rate
+                    if rate.timing or rate.slow:
+                        rate.emptied(time.monotonic(), self.bytes_sent)
                     return True
                 out = self._out or self._fill()
                 if not out:
@@ -289,9 +293,9 @@ class SendQueue:
                     else:
                         _advance(out, sent)
                     continue
-                if self._drain_rate.full(time.monotonic(), self.bytes_sent):
+                if self._send_rate.full(time.monotonic(), self.bytes_sent):
                     # What the system holds unsent delays a short message as a turn does.
-                    self._socket.limit_unsent(2 * self._drain_rate.turn)
+                    self._socket.limit_unsent(2 * self._send_rate.quantum)
                 if not self.blocked:
                     self.blocked = True
                     self._io_thread.set()  # to time how long the peer takes nothing
@@ -328,12 +332,12 @@ class SendQueue:
 
     def _fill(self) -> list[Buffer]:
         """Move frames from the queues, control first, and encode them."""
-        out, encode, drain = self._out, self._framing.encode, self._drain_rate
-        wakes: list[Bell] | None = None
+        out, encode, rate = self._out, self._framing.encode, self._send_rate
+        wakes: list[Parker] | None = None
         with self._mutex:
             frames = self._take_control_locked() if self._control or self._pongs else []
-            size = drain.turn if drain.slow else BATCH_BYTES
-            count = self._lanes.take(frames, size, BATCH_FRAMES)
+            size = rate.quantum if rate.slow else BATCH_BYTES
+            count = self._fair_queue.take(frames, size, BATCH_FRAMES)
             self._taken += count
             self._out_frames = count
             if self._room:
@@ -346,7 +350,7 @@ class SendQueue:
         for kind, message, _ in frames:
             if kind is _BINARY:
                 out += encode(message)
-            elif kind < Kind.CLOSE:
+            elif kind < Opcode.CLOSE:
                 out += encode(message, kind)
             elif control := self._framing.encode_control(kind, message[0]):
                 out.append(control)
@@ -355,8 +359,8 @@ class SendQueue:
     def _take_control_locked(self) -> list[Frame]:
         frames = list(self._control)
         self._control.clear()
-        self._provoked_frames = self._provoked_bytes = 0
-        frames += [(Kind.PONG, (payload, b""), 0) for payload in self._pongs]
+        self._solicited_frames = self._solicited_bytes = 0
+        frames += [(Opcode.PONG, (payload, b""), 0) for payload in self._pongs]
         self._pongs.clear()
         return frames
 

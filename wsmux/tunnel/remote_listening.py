@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from ..exceptions import StreamReset, WsmuxError
 from ..mux.connection import Connection
 from ..mux.stream import Stream
-from ..runtime.backoff import Pause
+from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.threads import daemon_thread
@@ -104,7 +104,7 @@ class RemoteListening:
 
     def _ask_again(self, connection: Connection, refused: dict[int, str]) -> None:
         """Ask for what was refused until it is granted, or the connection has ended."""
-        pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
+        pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while refused and not connection.wait_closed(pause.next()):
             for number, before in list(refused.items()):
                 try:

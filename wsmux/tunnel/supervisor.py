@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ..exceptions import ConnectionClosed, StreamRefused, WsmuxError
 from ..mux.connection import Connection
 from ..mux.stream import Stream
-from ..runtime.backoff import Pause
+from ..runtime.backoff import Backoff
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.threads import daemon_thread
@@ -60,7 +60,7 @@ class Supervisor:
         self._tell = tell
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._pause = Pause(FIRST_PAUSE, LONGEST_PAUSE)
+        self._pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._connection: Connection | None = self._attempt()
         self._thread = daemon_thread(target=self._run, name="wsmux-tunnel")
         self._thread.start()

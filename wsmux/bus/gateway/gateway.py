@@ -27,10 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ...runtime.capacity_limiter import Room
+from ...runtime.capacity_limiter import CapacityLimiter
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.thread_pool import Ordered, Workers
+from ...runtime.thread_pool import SerialExecutor, ThreadPool
 from ...runtime.threads import daemon_thread
 from ..client import FIND_TIMEOUT, directory_of, own_twin, urls_of
 from ..errors import BadMessage, BusError
@@ -117,9 +117,12 @@ class Peer:
         shared = (endpoint, self._transport, self._store, Asked(), self._uploads)
         self._outgoing, self._incoming = Outgoing(*shared), Incoming(*shared)
         name = f"wsmux-bus-peer-{number}"
-        self._out, self._in = Workers(workers, f"{name}-out"), Workers(workers, f"{name}-in")
-        self._ordered = Ordered(self._in)
-        self._out_room, self._in_room = Room(MAX_OUT, MAX_BYTES), Room(MAX_IN, MAX_BYTES)
+        self._out, self._in = ThreadPool(workers, f"{name}-out"), ThreadPool(workers, f"{name}-in")
+        self._ordered = SerialExecutor(self._in)
+        self._out_room, self._in_room = (
+            CapacityLimiter(MAX_OUT, MAX_BYTES),
+            CapacityLimiter(MAX_IN, MAX_BYTES),
+        )
         self._closing = threading.Event()
         self._closed = threading.Event()
         outgoing = self._outgoing

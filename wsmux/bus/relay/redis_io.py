@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...runtime.backoff import Pause as AnyPause
+from ...runtime.backoff import Backoff as AnyPause
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread

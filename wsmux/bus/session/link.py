@@ -23,11 +23,11 @@ from ...config import Config
 from ...exceptions import HandshakeError, WsmuxError, closed_error
 from ...handshake.websocket_client import shake_hands
 from ...protocols.base import Role
-from ...protocols.framing import Kind
+from ...protocols.framing import Opcode
 from ...protocols.websocket import WebSocketFraming
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters, wrong_url
-from ...runtime.parking import Bell, Waiter, wake
+from ...runtime.parking import Parker, Waiter, wake
 from ...transport.message_transport import hang_up, message_channel
 from ..wire.envelope import MAX_ENVELOPE
 
@@ -72,10 +72,10 @@ class _Room(Waiter):
         super().__init__()
         self._wake = wake_up
 
-    def collect(self, wakes: list[Bell]) -> None:
+    def notify(self, wakes: list[Parker]) -> None:
         self._wake()
 
-    def rouse(self, wakes: list[Bell]) -> None:
+    def notify_forced(self, wakes: list[Parker]) -> None:
         self._wake()
 
 
@@ -212,10 +212,10 @@ class Link:
 
     def fail(self, code: int, reason: str) -> None:
         """End for a failure: what is queued is dropped, the code goes out; returns at once."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._channel.mutex:
             self._channel.fail_locked(closed_error(code, reason, "local"))
-            self._channel.rouse_locked(wakes)
+            self._channel.notify_forced_locked(wakes)
         wake(wakes)
         self._channel.flush()
         self.wake()
@@ -250,17 +250,19 @@ class Link:
         1009. The iteration ends when the socket is closed; ``error`` says why. Closing the
         generator cuts the link.
         """
-        channel, wakes = self._channel, list[Bell]()
+        channel, wakes = self._channel, list[Parker]()
         batches = channel.batches()
         try:
             for received in batches:
                 ended = channel.error is not None
                 if ended:  # what still comes is for nobody, and who waits must hear of it
                     with channel.mutex:
-                        channel.rouse_locked(wakes)
+                        channel.notify_forced_locked(wakes)
                     wake(wakes)
                     continue
-                count = next((n for n, (kind, _) in enumerate(received) if kind is Kind.TEXT), None)
+                count = next(
+                    (n for n, (kind, _) in enumerate(received) if kind is Opcode.TEXT), None
+                )
                 yield [bytes(data) for _, data in received[:count]]
                 if count is not None:
                     self.fail(NOT_BINARY, "a text message; envelopes are binary messages")
@@ -268,7 +270,7 @@ class Link:
             batches.close()
             self.discard()  # for batches that were never begun
             with channel.mutex:
-                channel.rouse_locked(wakes)
+                channel.notify_forced_locked(wakes)
             wake(wakes)
 
     def messages(self) -> Generator[bytes]:

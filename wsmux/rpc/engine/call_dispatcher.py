@@ -13,9 +13,9 @@ from typing import Any
 from ...protocols.base import Message
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Bell, WaitList, wake
-from ...runtime.thread_pool import Workers
-from ...transport.message_transport import Channel
+from ...runtime.parking import Parker, WaitQueue, wake
+from ...runtime.thread_pool import ThreadPool
+from ...transport.message_transport import MessageTransport
 from ..errors import (
     CANCEL,
     INVALID_REQUEST,
@@ -63,7 +63,7 @@ class Live:
         self.refresh = Refresh(options)
         self.renewing = False  # new metadata are being checked
         self.order = threading.Lock()
-        self.channel: Channel | None = None
+        self.channel: MessageTransport | None = None
         self.calls: dict[str, ServerCall] = {}
         self.orphans = 0  # handlers that run, or wait for a worker, though their call was cancelled
         self.tombstones: OrderedDict[str, None] = OrderedDict()
@@ -105,13 +105,13 @@ class Router(Replies):
         self._expose_errors = expose_errors
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._live: dict[Session, Live] = {}
-        self._workers = Workers(workers, name)
-        self._cleaners = Workers(workers, f"{name}-cleanup")
-        self._room = WaitList()  # writers waiting for acknowledgements
+        self._workers = ThreadPool(workers, name)
+        self._cleaners = ThreadPool(workers, f"{name}-cleanup")
+        self._room = WaitQueue()  # writers waiting for acknowledgements
 
     # Messages
 
-    def _dispatch(self, live: Live, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
+    def _dispatch(self, live: Live, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         """Handle one message of a session, in order; see the text, "On the server".
 
         Raises:
@@ -132,7 +132,7 @@ class Router(Replies):
         except EncodeError as error:
             raise SessionFailure(str(error), FailureKind.SENDING) from error
 
-    def _open(self, live: Live, envelope: Envelope, wakes: list[Bell]) -> None:
+    def _open(self, live: Live, envelope: Envelope, wakes: list[Parker]) -> None:
         stream_id = envelope.stream_id
         found = self._find(envelope)
         if isinstance(found, str):
@@ -188,7 +188,7 @@ class Router(Replies):
             live.tombstones.popitem(last=False)
 
     def _continue(
-        self, live: Live, call: ServerCall, envelope: Envelope, size: int, wakes: list[Bell]
+        self, live: Live, call: ServerCall, envelope: Envelope, size: int, wakes: list[Parker]
     ) -> None:
         flags, payload = envelope.flags, envelope.payload
         if flags & CANCELLED:
@@ -227,7 +227,7 @@ class Router(Replies):
         error = read_cancel(payload)
         if error.message == INVALID_CANCEL:
             error = RiverError(CANCEL, "stream cancelled, client sent invalid payload")
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             if call.over:
                 return
@@ -238,7 +238,7 @@ class Router(Replies):
         self._finish([call])
 
     def _drop_locked(
-        self, live: Live, call: ServerCall, error: RiverError, wakes: list[Bell]
+        self, live: Live, call: ServerCall, error: RiverError, wakes: list[Parker]
     ) -> None:
         """Take a cancelled call off the table; its handler counts until it returns."""
         live.calls.pop(call.stream_id, None)
@@ -246,7 +246,7 @@ class Router(Replies):
             call.orphan = True
             live.orphans += 1
         call.end_locked(error, wakes)
-        self._room.collect(wakes)
+        self._room.notify(wakes)
 
     def _over_locked(self, live: Live, call: ServerCall) -> bool:
         """Take a call off the table when both halves have ended; tell whether that is now."""
@@ -398,7 +398,7 @@ class Router(Replies):
 
     def cancel(self, call: ServerCall, error: RiverError) -> None:
         packed = self.codec.pack(error_result(error))
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             live = self._live.get(call.session)
             if call.over or live is None:

@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ...exceptions import ForkedError
 from ...runtime.deadline import Deadline
-from ...runtime.parking import Bell, WaitList, wake
+from ...runtime.parking import Parker, WaitQueue, wake
 from ..errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 
@@ -88,7 +88,7 @@ class Line(ABC):
         """Raise ``ForkedError`` in a forked child."""
         _check_process(self._pid)
 
-    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+    def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
         """End both halves, with an error if there is one."""
         self.over = True
         if error is not None:
@@ -143,7 +143,7 @@ class Readable(Generic[Value]):
         self._pid = line._pid
         self._raises = raises
         self._items: deque[tuple[Any, int]] | None = None  # made when something comes
-        self._readers: WaitList | None = None  # made when somebody waits
+        self._readers: WaitQueue | None = None  # made when somebody waits
         self._ended = False
         self._stopped = False  # this side reads no more
         self.unread_messages = 0
@@ -151,7 +151,7 @@ class Readable(Generic[Value]):
 
     # The endpoint's side, with the mutex held
 
-    def push_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+    def push_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         """Add a value, or the ``RiverError`` of an error result, of ``size`` bytes."""
         if self._ended or self._stopped:
             return
@@ -161,13 +161,13 @@ class Readable(Generic[Value]):
         self.unread_messages += 1
         self.unread_bytes += size
         if self._readers is not None:
-            self._readers.collect(wakes, 1)
+            self._readers.notify(wakes, 1)
 
-    def end_locked(self, wakes: list[Bell]) -> None:
+    def end_locked(self, wakes: list[Parker]) -> None:
         """Note the end; what was pushed before stays readable."""
         self._ended = True
         if self._readers is not None:
-            self._readers.collect(wakes)
+            self._readers.notify(wakes)
 
     def fell_behind(self, options: Options) -> bool:
         """Tell whether more is unread than may be."""
@@ -198,7 +198,7 @@ class Readable(Generic[Value]):
                 if deadline.expired():
                     raise TimeoutError("no message came in time")
                 if self._readers is None:
-                    self._readers = WaitList()
+                    self._readers = WaitQueue()
                 self._readers.wait(self._mutex, deadline)
             item, size = self._items.popleft()
             self.unread_messages -= 1
@@ -226,7 +226,7 @@ class Readable(Generic[Value]):
         """Read no more: drop what is unread and what will come; the peer is not told."""
         if self._pid != os.getpid():
             return
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self._mutex:
             if self._stopped or (self._ended and not self._items):
                 return
@@ -235,7 +235,7 @@ class Readable(Generic[Value]):
             self._items = deque([(error, 0)])
             self.unread_messages, self.unread_bytes = 1, 0
             if self._readers is not None:
-                self._readers.collect(wakes)
+                self._readers.notify(wakes)
         wake(wakes)
 
     @property

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ...runtime.deadline import Deadline, deadline_in
-from ...runtime.parking import Bell, Waiter, WaitList
+from ...runtime.parking import Parker, Waiter, WaitQueue
 from ..errors import CANCEL, RiverError
 from ..options import Options
 from ..session.session import Session
@@ -82,7 +82,7 @@ class Opened(ABC):
     over: bool
 
     @abstractmethod
-    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+    def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         """Take a response, or the ``RiverError`` of an error result, of ``size`` bytes."""
 
     @abstractmethod
@@ -90,11 +90,11 @@ class Opened(ABC):
         """Tell whether more is unread than may be."""
 
     @abstractmethod
-    def no_more_locked(self, wakes: list[Bell]) -> bool:
+    def no_more_locked(self, wakes: list[Parker]) -> bool:
         """Note that the server sends no more; tell whether the call is over now."""
 
     @abstractmethod
-    def end_locked(self, error: Any, wakes: list[Bell]) -> None:
+    def end_locked(self, error: Any, wakes: list[Parker]) -> None:
         """End it, with an error if there is one."""
 
 
@@ -108,13 +108,13 @@ class Call(Line, Opened):
         self.stream_id = ""
         self.session: Session | None = None
 
-    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+    def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         self.reader.push_locked(item, size, wakes)
 
     def fell_behind(self, options: Options) -> bool:
         return self.reader.fell_behind(options)
 
-    def no_more_locked(self, wakes: list[Bell]) -> bool:
+    def no_more_locked(self, wakes: list[Parker]) -> bool:
         self.reader.end_locked(wakes)
         return self.completed_locked()
 
@@ -288,7 +288,7 @@ class PendingCall(Opened):
         self._deadline = deadline
         self._completions = completions
         self._outcome = _PENDING
-        self._waiting: WaitList | None = None
+        self._waiting: WaitQueue | None = None
         self.name = name
         self.stream_id = ""
         self.session: Session | None = None
@@ -303,30 +303,30 @@ class PendingCall(Opened):
 
     # The client's side, with the mutex held
 
-    def take_locked(self, item: Any, size: int, wakes: list[Bell]) -> None:
+    def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         self.size = size
         self._settle_locked(item, wakes)
 
     def fell_behind(self, options: Options) -> bool:
         return False  # it keeps one response, whatever comes
 
-    def no_more_locked(self, wakes: list[Bell]) -> bool:
+    def no_more_locked(self, wakes: list[Parker]) -> bool:
         self.over = True
         if self._outcome is _PENDING:
             error = RiverError(CANCEL, f"{self.name} ended without an answer")
             self._settle_locked(error, wakes)
         return True
 
-    def end_locked(self, error: Exception | None, wakes: list[Bell]) -> None:
+    def end_locked(self, error: Exception | None, wakes: list[Parker]) -> None:
         self.over = True
         self._settle_locked(error, wakes)
 
-    def _settle_locked(self, outcome: Any, wakes: list[Bell]) -> None:
+    def _settle_locked(self, outcome: Any, wakes: list[Parker]) -> None:
         if self._outcome is not _PENDING:
             return  # the first answer counts
         self._outcome = outcome
         if self._waiting is not None:
-            self._waiting.collect(wakes)
+            self._waiting.notify(wakes)
         if self._completions is not None:
             self._completions.add_locked(self, wakes)
 
@@ -360,7 +360,7 @@ class PendingCall(Opened):
         self._client.check_process()
         with self._mutex:
             if self._waiting is None:
-                self._waiting = WaitList()
+                self._waiting = WaitQueue()
             while self._outcome is _PENDING:
                 if self._deadline.expired() or patience.expired():
                     break
@@ -404,10 +404,10 @@ class Completions:
         self._ended: deque[PendingCall] = deque()
         self._waiter = Waiter()
 
-    def add_locked(self, call: PendingCall, wakes: list[Bell]) -> None:
+    def add_locked(self, call: PendingCall, wakes: list[Parker]) -> None:
         """Note that a call has an outcome."""
         self._ended.append(call)
-        self._waiter.collect(wakes)
+        self._waiter.notify(wakes)
 
     def take(self, timeout: float | None = None) -> list[PendingCall]:
         """Return those that have ended since the last time, at least one.

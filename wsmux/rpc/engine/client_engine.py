@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 
 from ...exceptions import ForkedError, LocalProtocolError, WsmuxError
 from ...protocols.base import Message as SendMessage
-from ...protocols.framing import Kind, Received
+from ...protocols.framing import Opcode, Received
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Bell, Waiter, WaitList, wake
+from ...runtime.parking import Parker, Waiter, WaitQueue, wake
 from ...runtime.threads import daemon_thread, start_thread
-from ...transport.message_transport import Channel
+from ...transport.message_transport import MessageTransport
 from ..errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 from ..session.connector import (
@@ -89,7 +89,7 @@ class ClientLoop:
                 pass
         except Exception:
             _log.exception("the I/O thread of %s failed; its calls end", self._connector.own_id)
-            wakes: list[Bell] = []
+            wakes: list[Parker] = []
             with engine.mutex:
                 engine.channel = None
                 self._connector.close()
@@ -98,7 +98,7 @@ class ClientLoop:
 
     def _work(self) -> bool:
         """Do what was ordered, or wait for something to do; false when it is all over."""
-        engine, wakes = self._engine, list[Bell]()
+        engine, wakes = self._engine, list[Parker]()
         with engine.mutex:
             now = time.monotonic()
             due = self._connector.next_timer()
@@ -156,7 +156,7 @@ class ClientLoop:
             )
             return
         batches = channel.batches()
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with engine.mutex:
             engine.channel = channel
             self._connector.dialled(attempt, time.monotonic())
@@ -171,8 +171,8 @@ class ClientLoop:
         wake(wakes)
         engine.closing = _retire(channel, batches)
 
-    def _converse(self, channel: Channel, batches: _Batches, attempt: int) -> None:
-        engine, wakes = self._engine, list[Bell]()
+    def _converse(self, channel: MessageTransport, batches: _Batches, attempt: int) -> None:
+        engine, wakes = self._engine, list[Parker]()
         for messages in batches:
             with engine.mutex:
                 self._feed_locked(attempt, messages, channel.now, wakes)
@@ -182,12 +182,12 @@ class ClientLoop:
                 return
 
     def _feed_locked(
-        self, attempt: int, messages: list[Received], now: float, wakes: list[Bell]
+        self, attempt: int, messages: list[Received], now: float, wakes: list[Parker]
     ) -> None:
         engine, connector = self._engine, self._connector
         for kind, data in messages:
             # A text message is none of River's: it is as undecodable as an empty one.
-            connector.receive(attempt, data if kind is Kind.BINARY else b"", now)
+            connector.receive(attempt, data if kind is Opcode.BINARY else b"", now)
             engine.apply_locked(wakes, len(data))
         due = connector.next_timer()
         if due is not None and now >= due:
@@ -234,7 +234,7 @@ class ClientLoop:
         daemon_thread(target=run, name="wsmux-rpc-metadata").start()
 
     def _with_connector(self, action: Callable[[], None]) -> None:
-        engine, wakes = self._engine, list[Bell]()
+        engine, wakes = self._engine, list[Parker]()
         with engine.mutex:
             if self._connector.state is not ConnectorState.CLOSED:
                 action()
@@ -242,7 +242,7 @@ class ClientLoop:
         engine.after(wakes)
 
 
-def _retire(channel: Channel, batches: _Batches) -> threading.Thread | None:
+def _retire(channel: MessageTransport, batches: _Batches) -> threading.Thread | None:
     """Close a connection that is left; a thread of its own waits for the peer's part."""
     if channel.cut:
         batches.close()
@@ -309,11 +309,11 @@ class ClientEngine(Calls):
         self.closing: threading.Thread | None = None
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Opened] = {}
-        self._room = WaitList()  # writers waiting for acknowledgements
+        self._room = WaitQueue()  # writers waiting for acknowledgements
         self.idle = Waiter()
         self.alarm = math.inf
-        self._changed = WaitList()  # threads waiting for a connection, or the end of one
-        self.channel: Channel | None = None
+        self._changed = WaitQueue()  # threads waiting for a connection, or the end of one
+        self.channel: MessageTransport | None = None
         self.orders: list[ConnectorEvent] = []  # for the I/O thread
         self._thread: threading.Thread | None = None
         self.stopping = False
@@ -334,7 +334,7 @@ class ClientEngine(Calls):
             TimeoutError: there is no connection in time; attempts go on.
             RiverError: there is none, and it is in vain to try again.
         """
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
             self.connector.connect(time.monotonic())
@@ -381,7 +381,7 @@ class ClientEngine(Calls):
                 failed.append((call, error))
         failed += self._open_all(packed, service, procedure, CLOSED)
         if failed:
-            wakes: list[Bell] = []
+            wakes: list[Parker] = []
             with self.mutex:
                 for call, reason in failed:
                     call.end_locked(reason, wakes)
@@ -393,7 +393,7 @@ class ClientEngine(Calls):
     ) -> list[tuple[OpenedT, EncodeError]]:
         """Send the first messages of calls; return those that were not sent."""
         failed: list[tuple[OpenedT, EncodeError]] = []
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
             if self.connector.state is ConnectorState.CLOSED:
@@ -419,7 +419,7 @@ class ClientEngine(Calls):
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
         packed = self.codec.pack(value)
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
             call.writer.check_locked()
@@ -433,35 +433,35 @@ class ClientEngine(Calls):
         self.after(wakes)
 
     def send_close(self, call: Call) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
             if call.writer.close_locked() and not call.over:
                 self._send_locked(call, self._close_packed, CLOSED)
             if call.completed_locked():
                 self._forget_locked(call)
-            self._room.collect(wakes)  # who waits to write learns of it
+            self._room.notify(wakes)  # who waits to write learns of it
             self.settle_locked(wakes)
         self.after(wakes)
 
     def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
         self.check_process()
         packed = self.codec.pack(error_result(error))
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             if call.over:
                 return False
             self._send_locked(call, packed, CANCELLED)
             self._forget_locked(call)
             call.end_locked(outcome or error, wakes)
-            self._room.collect(wakes)
+            self._room.notify(wakes)
             self.settle_locked(wakes)
         self.after(wakes)
         return True
 
     def close(self, timeout: float | None) -> None:
         """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         with self.mutex:
             if self._pid != os.getpid() or self.stopping:
                 return
@@ -496,7 +496,7 @@ class ClientEngine(Calls):
             procedure=procedure,
         )
 
-    def settle_locked(self, wakes: list[Bell]) -> None:
+    def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply what the connector reports, and queue what it sends."""
         self.apply_locked(wakes)
         channel = self.channel
@@ -509,9 +509,9 @@ class ClientEngine(Calls):
             self._rouse_io_locked(wakes)
         session = self.connector.session
         if session is None or not session.full:
-            self._room.collect(wakes)
+            self._room.notify(wakes)
 
-    def apply_locked(self, wakes: list[Bell], size: int = 0) -> None:
+    def apply_locked(self, wakes: list[Parker], size: int = 0) -> None:
         """Apply what the connector reports; what it received is of ``size`` bytes."""
         for event in self.connector.events():
             if type(event) is EnvelopeReceived:
@@ -519,7 +519,7 @@ class ClientEngine(Calls):
             else:
                 self._note_locked(event, wakes)
 
-    def _note_locked(self, event: ConnectorEvent, wakes: list[Bell]) -> None:
+    def _note_locked(self, event: ConnectorEvent, wakes: list[Parker]) -> None:
         match event:
             case SessionCreated(session):
                 self._notices.add("session_status", "created", session.id)
@@ -528,23 +528,23 @@ class ClientEngine(Calls):
                 self._end_calls_locked(session, reason, wakes)
             case StatusChanged(state):
                 self._notices.add("connection_status", state.name.lower())
-                self._changed.collect(wakes)
+                self._changed.notify(wakes)
             case Failure(kind, text, code):
                 self._notices.add("protocol_error", str(kind), text, code)
             case _:
                 self.orders.append(event)
 
-    def _end_calls_locked(self, session: Session, reason: str, wakes: list[Bell]) -> None:
+    def _end_calls_locked(self, session: Session, reason: str, wakes: list[Parker]) -> None:
         error = RiverError(UNEXPECTED_DISCONNECT, reason)
         for call in [call for call in self._calls.values() if call.session is session]:
             self._forget_locked(call)
             call.end_locked(error, wakes)
-        self._room.collect(wakes)
+        self._room.notify(wakes)
 
     def _forget_locked(self, call: Opened) -> None:
         self._calls.pop(call.stream_id, None)
 
-    def _received_locked(self, envelope: Envelope, size: int, wakes: list[Bell]) -> None:
+    def _received_locked(self, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         call = self._calls.get(envelope.stream_id)
         if call is None:
             return  # it is over here; the text says to drop it
@@ -552,7 +552,7 @@ class ClientEngine(Calls):
         if flags & CANCELLED:
             self._forget_locked(call)
             call.end_locked(read_cancel(payload), wakes)
-            self._room.collect(wakes)
+            self._room.notify(wakes)
             return
         if not is_close(payload):
             try:
@@ -565,16 +565,16 @@ class ClientEngine(Calls):
         if flags & CLOSED and call.no_more_locked(wakes):
             self._forget_locked(call)
 
-    def _fall_behind_locked(self, call: Opened, wakes: list[Bell]) -> None:
+    def _fall_behind_locked(self, call: Opened, wakes: list[Parker]) -> None:
         error = RiverError(CANCEL, "reader fell behind")
         self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
         self._forget_locked(call)
         call.end_locked(error, wakes)
-        self._room.collect(wakes)
+        self._room.notify(wakes)
 
-    def _rouse_io_locked(self, wakes: list[Bell]) -> None:
+    def _rouse_io_locked(self, wakes: list[Parker]) -> None:
         """Have the I/O thread look at its orders and times; start it with the first of them."""
-        self.idle.rouse(wakes)
+        self.idle.notify_forced(wakes)
         if self.channel is not None:
             self.channel.wake()
         if self._thread is None and not self.stopping:
@@ -582,7 +582,7 @@ class ClientEngine(Calls):
             self._thread = daemon_thread(target=ClientLoop(self).run, name=name)
             start_thread(self._thread)
 
-    def after(self, wakes: list[Bell]) -> None:
+    def after(self, wakes: list[Parker]) -> None:
         """Wake whom a change concerns, and send what it queued; the mutex is not held."""
         wake(wakes)
         channel = self.channel

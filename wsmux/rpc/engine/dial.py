@@ -28,7 +28,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.hints import check_url, not_connected
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
-from ...transport.message_transport import Channel, message_channel
+from ...transport.message_transport import MessageTransport, message_channel
 from ...transport.message_transport import hang_up as end_messages
 
 __all__ = [
@@ -47,7 +47,7 @@ Target = str | Connection | Stream | socket.socket
 Headers = Mapping[str, str] | Sequence[str]
 
 # Makes a channel within a time, each time it is called; raises OSError or WsmuxError.
-Dialler = Callable[[Deadline], Channel]
+Dialler = Callable[[Deadline], MessageTransport]
 
 CHUNK = 64 * KIB
 
@@ -59,13 +59,15 @@ CLOSE_TIMEOUT = 1.0
 _log = logger("wsmux.rpc")
 
 
-def channel_over(sock: socket.socket, role: Role, max_size: int, websocket: bool) -> Channel:
+def channel_over(
+    sock: socket.socket, role: Role, max_size: int, websocket: bool
+) -> MessageTransport:
     """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
     framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
     return message_channel(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
 
 
-def hang_up(channel: Channel) -> None:
+def hang_up(channel: MessageTransport) -> None:
     """Begin to close a channel, with the code that River closes with whatever the cause."""
     end_messages(channel, NORMAL, "")
 
@@ -102,7 +104,7 @@ def dialler(
     url = check_url(target, "ws", "wss", "tcp", "unix")
     if is_tcp(url):
 
-        def tcp(deadline: Deadline) -> Channel:
+        def tcp(deadline: Deadline) -> MessageTransport:
             sock = connect_tcp(url, ssl_context, deadline)
             return channel_over(sock, Role.CLIENT, max_size, websocket=False)
 
@@ -110,7 +112,7 @@ def dialler(
     if ssl_context is not None:
         options = {**options, "sslopt": {**options.get("sslopt", {}), "context": ssl_context}}
 
-    def websocket(deadline: Deadline) -> Channel:
+    def websocket(deadline: Deadline) -> MessageTransport:
         sock, _ = shake_hands(
             url,
             subprotocols=(),
@@ -153,7 +155,7 @@ class _Once:
         self._target: Stream | socket.socket | None = target
         self._max_size = max_size
 
-    def __call__(self, deadline: Deadline) -> Channel:
+    def __call__(self, deadline: Deadline) -> MessageTransport:
         target, self._target = self._target, None
         if target is None:
             raise Gone("a single stream or socket cannot be connected again")
@@ -162,7 +164,7 @@ class _Once:
         return channel_over(target, Role.CLIENT, self._max_size, websocket=False)
 
 
-def _over_unix(path: str, max_size: int, deadline: Deadline) -> Channel:
+def _over_unix(path: str, max_size: int, deadline: Deadline) -> MessageTransport:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.settimeout(deadline.remaining())
@@ -179,7 +181,7 @@ def _over_unix(path: str, max_size: int, deadline: Deadline) -> Channel:
     return channel_over(sock, Role.CLIENT, max_size, websocket=False)
 
 
-def _over_stream(stream: Stream, max_size: int) -> Channel:
+def _over_stream(stream: Stream, max_size: int) -> MessageTransport:
     return channel_over(socket_over(stream), Role.CLIENT, max_size, websocket=False)
 
 

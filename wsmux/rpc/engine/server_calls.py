@@ -15,7 +15,7 @@ from typing import Any
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Bell
+from ...runtime.parking import Parker
 from ..errors import CANCEL, RiverError
 from ..services import Procedure
 from ..session.session import Session
@@ -100,7 +100,7 @@ class ServerCall(Line):
         """Return the session's metadata."""
         return self._server.metadata(self)
 
-    def end_locked(self, error: RiverError | None, wakes: list[Bell]) -> None:
+    def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
         super().end_locked(error, wakes)
         if self._ended is not None:
             self._ended.set()

@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...protocols.framing import Kind as FrameKind
+from ...protocols.framing import Opcode as FrameKind
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Bell, Waiter, wake
+from ...runtime.parking import Parker, Waiter, wake
 from ...runtime.threads import daemon_thread, start_thread
-from ...transport.message_transport import Channel
+from ...transport.message_transport import MessageTransport
 from ..errors import UNEXPECTED_DISCONNECT, FailureKind, GapError, RiverError, SessionFailure
 from ..options import Options
 from ..services import Service, service_table
@@ -87,7 +87,7 @@ class ServerEngine(Router):
         self._greeting = greeting
         self._ask_packed = codec.pack(rehandshake_request_payload())
         self._watch = Waiter()
-        self._channels: set[Channel] = set()
+        self._channels: set[MessageTransport] = set()
         self._closed = False
         name = f"wsmux-rpc-{server_id}-graces"
         start_thread(daemon_thread(target=self._watch_graces, name=name))
@@ -120,7 +120,7 @@ class ServerEngine(Router):
 
     # A connection's thread
 
-    def serve(self, channel: Channel) -> None:
+    def serve(self, channel: MessageTransport) -> None:
         """Serve one connection until it has ended; the thread becomes its I/O thread."""
         with self.mutex:
             closed = self._closed
@@ -130,7 +130,7 @@ class ServerEngine(Router):
         batches = channel.batches()
         live: Live | None = None
         attachment = 0
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         started = time.monotonic()
         channel.set_owner_timer(started + self.options.handshake_timeout)
         try:
@@ -160,7 +160,7 @@ class ServerEngine(Router):
             if live is not None:
                 self._lost(live, attachment)
 
-    def _greet(self, channel: Channel, frame: bytes) -> tuple[Live | None, int]:
+    def _greet(self, channel: MessageTransport, frame: bytes) -> tuple[Live | None, int]:
         with self.mutex:
             first = self.sessions.first_frame(frame)
         if isinstance(first, Refused):
@@ -175,10 +175,12 @@ class ServerEngine(Router):
             return None, 0
         return self._decide(channel, first, parsed)
 
-    def _decide(self, channel: Channel, hello: Hello, parsed: Parsed) -> tuple[Live | None, int]:
-        wakes: list[Bell] = []
+    def _decide(
+        self, channel: MessageTransport, hello: Hello, parsed: Parsed
+    ) -> tuple[Live | None, int]:
+        wakes: list[Parker] = []
         over: list[ServerCall] = []
-        others: list[Channel] = []
+        others: list[MessageTransport] = []
         with self.mutex:
             if self._closed:
                 return None, 0  # its channel is being closed, too
@@ -200,12 +202,12 @@ class ServerEngine(Router):
 
     def _accept_locked(
         self,
-        channel: Channel,
+        channel: MessageTransport,
         accepted: Accepted,
         parsed: Parsed,
-        others: list[Channel],
+        others: list[MessageTransport],
         over: list[ServerCall],
-        wakes: list[Bell],
+        wakes: list[Parker],
     ) -> Live:
         session = accepted.session
         if accepted.replaced is not None:
@@ -224,11 +226,11 @@ class ServerEngine(Router):
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         self._queue_locked(live)
-        self._room.collect(wakes)  # the handshake has acknowledged messages, too
+        self._room.notify(wakes)  # the handshake has acknowledged messages, too
         channel.set_owner_timer(live.next_timer())
         return live
 
-    def _refuse(self, channel: Channel, refused: Refused) -> None:
+    def _refuse(self, channel: MessageTransport, refused: Refused) -> None:
         self.notices.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
         if refused.response is not None:
             with channel.mutex:
@@ -236,7 +238,12 @@ class ServerEngine(Router):
         hang_up(channel)
 
     def _receive(
-        self, live: Live, attachment: int, channel: Channel, frame: bytes, wakes: list[Bell]
+        self,
+        live: Live,
+        attachment: int,
+        channel: MessageTransport,
+        frame: bytes,
+        wakes: list[Parker],
     ) -> None:
         """Handle one message; the caller wakes ``wakes`` behind the last of many."""
         session = live.session
@@ -256,7 +263,7 @@ class ServerEngine(Router):
                     envelope, leaves = None, True
                 self._queue_locked(live)
                 if not session.full:
-                    self._room.collect(wakes)
+                    self._room.notify(wakes)
             self._finish(over)
             if leaves:
                 hang_up(channel)
@@ -269,10 +276,10 @@ class ServerEngine(Router):
                 except SessionFailure as failure:
                     self._destroy(live, attachment, channel, failure)
 
-    def _keep_time(self, live: Live, attachment: int, channel: Channel) -> None:
+    def _keep_time(self, live: Live, attachment: int, channel: MessageTransport) -> None:
         session, now = live.session, channel.now
         leaves = False
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
             if session.attachments != attachment or not session.attached:
@@ -296,7 +303,9 @@ class ServerEngine(Router):
         if leaves:
             hang_up(channel)
 
-    def _renew(self, live: Live, attachment: int, channel: Channel, envelope: Envelope) -> None:
+    def _renew(
+        self, live: Live, attachment: int, channel: MessageTransport, envelope: Envelope
+    ) -> None:
         """Take new metadata, asked for or not, and have them checked in a thread that may block."""
         try:
             metadata = parse_rehandshake_response(envelope.payload)
@@ -319,7 +328,9 @@ class ServerEngine(Router):
         name = f"{channel.name}-metadata"
         daemon_thread(target=run, name=name).start()
 
-    def _renewed(self, live: Live, attachment: int, channel: Channel, parsed: Parsed) -> None:
+    def _renewed(
+        self, live: Live, attachment: int, channel: MessageTransport, parsed: Parsed
+    ) -> None:
         with self.mutex:
             live.renewing = False
             if live.session.attachments == attachment and live.session.attached:
@@ -328,10 +339,10 @@ class ServerEngine(Router):
         channel.wake()  # there is a time to keep
 
     def _destroy(
-        self, live: Live, attachment: int, channel: Channel, failure: SessionFailure
+        self, live: Live, attachment: int, channel: MessageTransport, failure: SessionFailure
     ) -> None:
         """Destroy a session over what a connection brought, unless a newer one came."""
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
             live.renewing = False
@@ -342,7 +353,7 @@ class ServerEngine(Router):
         hang_up(channel)
 
     def _lost(self, live: Live, attachment: int) -> None:
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
             if live.session.attachments == attachment:
@@ -350,7 +361,7 @@ class ServerEngine(Router):
                 live.refresh.stop()
             if self.sessions.lost(live.session, attachment, time.monotonic()):
                 over = self._end_session_locked(live.session, "the connection was lost", wakes)
-            self._watch.rouse(wakes)
+            self._watch.notify_forced(wakes)
         wake(wakes)
         self._finish(over)
 
@@ -363,7 +374,7 @@ class ServerEngine(Router):
         self._queue_locked(live)
 
     def _end_session_locked(
-        self, session: Session, reason: str, wakes: list[Bell]
+        self, session: Session, reason: str, wakes: list[Parker]
     ) -> list[ServerCall]:
         """End the calls of a session that is over; return them, to be finished."""
         live = self._live.pop(session, None)
@@ -375,11 +386,11 @@ class ServerEngine(Router):
         live.calls.clear()
         for call in calls:
             call.end_locked(error, wakes)
-        self._room.collect(wakes)
+        self._room.notify(wakes)
         return calls
 
     def _fail_locked(
-        self, session: Session, error: SessionFailure, wakes: list[Bell]
+        self, session: Session, error: SessionFailure, wakes: list[Parker]
     ) -> list[ServerCall]:
         """Destroy a session; return its calls, to be finished."""
         self.notices.add("protocol_error", str(error.kind), str(error))
@@ -392,7 +403,7 @@ class ServerEngine(Router):
     def _watch_graces(self) -> None:
         """Destroy sessions that nobody has come back for; in a thread of its own."""
         while True:
-            wakes: list[Bell] = []
+            wakes: list[Parker] = []
             with self.mutex:
                 if self._closed:
                     return
@@ -405,7 +416,7 @@ class ServerEngine(Router):
             wake(wakes)
             self._finish(over)
 
-    def _end_overdue_locked(self, now: float, wakes: list[Bell]) -> list[ServerCall]:
+    def _end_overdue_locked(self, now: float, wakes: list[Parker]) -> list[ServerCall]:
         """End the sessions whose grace is over, and keep none of them; return their calls."""
         over: list[ServerCall] = []
         for session in self.sessions.handle_timer(now):
@@ -418,7 +429,7 @@ class ServerEngine(Router):
         Handlers, and what they deferred, have until the deadline to end before that. What giving
         one up raises is raised when all of it is done.
         """
-        wakes: list[Bell] = []
+        wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
             if self._closed:
@@ -427,7 +438,7 @@ class ServerEngine(Router):
             channels = list(self._channels)
             for session in self.sessions.close():
                 over += self._end_session_locked(session, "the server has closed", wakes)
-            self._watch.rouse(wakes)
+            self._watch.notify_forced(wakes)
         wake(wakes)
         for channel in channels:
             hang_up(channel)

@@ -67,7 +67,7 @@ from ..wire.handshake import (
     rehandshake_response_payload,
     request_payload,
 )
-from .reconnect_limiter import Backoff
+from .reconnect_limiter import ReconnectLimiter
 from .session import Lapse, Session
 
 __all__ = [
@@ -255,7 +255,7 @@ class Connector:
         self._codec = codec
         self._options = options
         self._new_id = new_id
-        self._backoff = Backoff(options, random)
+        self._backoff = ReconnectLimiter(options, random)
         self._events: list[ConnectorEvent] = []
         self._output: list[bytes] = []  # the greeting
         self._attempts = 0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from ..options import Options
 
-__all__ = ["Backoff"]
+__all__ = ["ReconnectLimiter"]
 
 # Seconds of connection that forgive one attempt. As shipped code.
 RESTORE_INTERVAL = 0.2
@@ -27,7 +27,7 @@ RESTORE_INTERVAL = 0.2
 MOST = 32
 
 
-class Backoff:
+class ReconnectLimiter:
     """Count attempts and forgive them.
 
     Args:

@@ -36,9 +36,10 @@ There are no threads, clocks or sockets here. The owner holds one lock around al
 what time it is, in seconds of any monotonic clock. It passes on what it has received before it
 calls ``handle_timer``, or a process that was stopped for a while sees silence that is none.
 
-``Ledger`` counts the messages, and keeps those that are not acknowledged. The rules are those of
-the section "Transparent reconnections": ``seq`` is the number of the next message to send, ``ack``
-the number of messages accepted, which is the next number wanted. Handshakes are not counted.
+``SendBuffer`` counts the messages, and keeps those that are not acknowledged. The rules are those
+of the section "Transparent reconnections": ``seq`` is the number of the next message to send,
+``ack`` the number of messages accepted, which is the next number wanted. Handshakes are not
+counted.
 
 A message is encoded once. It is repeated with the same bytes, an old ``ack`` among them, so acks
 that go backwards are no error. An ack above ``seq`` is one here: shipped code believes it, and
@@ -59,7 +60,7 @@ from ..wire.codec import Codec, EncodeError
 from ..wire.envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError
 from ..wire.handshake import ExpectedState
 
-__all__ = ["Lapse", "Ledger", "Session", "SessionInput", "SessionState", "TABLE", "Verdict"]
+__all__ = ["Lapse", "SendBuffer", "Session", "SessionInput", "SessionState", "TABLE", "Verdict"]
 
 
 class Verdict(Enum):
@@ -70,7 +71,7 @@ class Verdict(Enum):
     GAP = auto()
 
 
-class Ledger:
+class SendBuffer:
     """Hold the counters of one end of a session, and its send buffer.
 
     Attributes:
@@ -235,7 +236,7 @@ class Session:
         self._codec = codec
         self._options = options
         self._new_id = new_id
-        self._ledger = Ledger()
+        self._ledger = SendBuffer()
         self._queue: list[bytes] = []
         self._gapped = False
         self._challenged: float | None = None  # when the peer was asked, with no answer yet

@@ -21,7 +21,7 @@ from typing import Any, TypedDict, Unpack
 
 from ...config import Config
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
-from ...endpoints.connection_options import DEFAULT_WORKERS, Behaviour
+from ...endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
 from ...handshake.access import Access, TokenCheck, is_loopback
 from ...rpc import RpcHandler, Service, Serving, handler
 from ...runtime.deadline import Deadline
@@ -114,7 +114,7 @@ class DataServer(Server):
         access = Access(token)
         bounds = limits or Limits()
         self._stores = [store for store in (datasets, topics) if store is not None]
-        behaviour = Behaviour(
+        connection_options = ConnectionOptions(
             config=config or Config(receive_window=WINDOW),
             stream_handler=_streams(datasets, topics, streams or {}, bounds, stream_timeout),
             workers=workers,
@@ -129,7 +129,7 @@ class DataServer(Server):
             super().__init__(
                 None,
                 listener,
-                behaviour,
+                connection_options,
                 protocols=("wsmux",),
                 transport="websocket",
                 origins=origins,
