@@ -59,7 +59,7 @@ BROKEN = {
 
 # Scripts that are not measured: an interrupt or a fork would leave a lock of coverage's locked, and
 # its tracer cannot be in two interpreters.
-UNMEASURED = ("interrupt", "fork", "child", "subinterpreter")
+UNMEASURED = ("interrupt", "fork", "child", "isolated", "subinterpreter")
 
 
 def run(

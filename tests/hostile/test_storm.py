@@ -7,6 +7,7 @@ take no time; the marker ``long`` adds clients over sockets.
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 import select
 import socket
@@ -19,9 +20,10 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.bus.session.relay_connection import LONGEST_WAIT, wait_after
+from wsmux.bus.session.relay_connection import FIRST_WAIT, LONGEST_WAIT
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
+from wsmux.runtime.backoff import delay_after
 
 from ..faults.rawpeer import request, wait_for
 
@@ -36,8 +38,8 @@ def river_waits(chance: random.Random) -> Waits:
 
 
 def relay_waits(chance: random.Random) -> Waits:
-    failures = iter(range(10**9))
-    return lambda now: wait_after(next(failures), chance.random())
+    failures = itertools.count(1)
+    return lambda now: delay_after(next(failures), FIRST_WAIT, LONGEST_WAIT, chance=chance.random)
 
 
 CLIENT_KINDS = {"river": river_waits, "relay": relay_waits}

@@ -134,7 +134,8 @@ def test_what_may_pass_is_tried_again_together_after_a_growing_pause(ordered: bo
     pauses: list[float] = []
     plan = Plan(max_in_flight=10, retries=2, backoff=0.5, ordered=ordered)
     assert sorted(outcomes(starter, plan, range(10), pauses)) == list(range(10))
-    assert pauses == [0.5, 1.0]
+    assert 0.25 <= pauses[0] <= 0.5 <= pauses[1] <= 1.0
+    assert len(pauses) == 2
     assert starter.starts == [10, 10, 10]
 
 

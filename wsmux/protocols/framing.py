@@ -22,6 +22,7 @@ import struct
 from abc import ABC, abstractmethod
 from enum import IntEnum
 
+from ..config import KIB
 from ..exceptions import FrameError, RemoteProtocolError
 from .base import Buffer, Message
 from .varint import decode_varint, encode_varint
@@ -38,7 +39,6 @@ __all__ = [
     "encode_close",
 ]
 
-KIB = 1024
 
 # An idle connection costs this much; a read that fills the buffer doubles it, up to the largest.
 SMALLEST_BUFFER = 16 * KIB

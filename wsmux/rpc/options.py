@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["Options"]
+from ..config import MIB
 
-MIB = 1024 * 1024
+__all__ = ["Options"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,10 +39,14 @@ from ..mux.stream import Stream
 from ..rpc import Client, Options
 from ..rpc import connect as connect_rpc
 from ..runtime import fork
+from ..runtime.backoff import delay_after
 from ..runtime.hints import check_characters, wrong_url
 from .errors import SparkError, hide, place, shown_url
 
-__all__ = ["Link", "Recipe", "connection"]
+__all__ = ["Link", "Recipe", "connection", "retry_delay"]
+
+# Seconds between two attempts, at most.
+LONGEST_RETRY = 30.0
 
 # Bytes of the line with which a stream begins, each way.
 MAX_LINE = 64 * 1024
@@ -240,8 +244,13 @@ class Link:
                 failure = self.failure(error, what)
                 if failure.code == UNAUTHORIZED or attempt == recipe.retries:
                     raise failure from None  # whose text may hold the query of the address
-            self._pause(recipe.retry_backoff * 2**attempt)
+            self._pause(retry_delay(recipe.retry_backoff, attempt + 1))
         raise AssertionError("there is at least one attempt")
+
+
+def retry_delay(first: float, failures: int) -> float:
+    """Return the seconds to wait after a number of failures; see ``connection``."""
+    return delay_after(failures, first, LONGEST_RETRY, least=0.5)
 
 
 def _token(token: str | Callable[[], str]) -> str:
@@ -375,7 +384,9 @@ def connection(
         call_timeout: seconds of a call, unless it has its own.
         retries: how often something is tried again after a fault that may pass: a lost connection,
             a refused stream, a time that has run out.
-        retry_backoff: seconds before the first repetition; doubled for each further one.
+        retry_backoff: seconds before the first repetition; doubled for each further one, up to
+            30 s. Up to half of it is left out, at random, so that the tasks of a job do not
+            come back all at once.
 
     Raises:
         ValueError: an argument is wrong.

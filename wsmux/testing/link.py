@@ -13,9 +13,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from ..config import KIB
+
 __all__ = ["Counters", "Faults", "How", "Link", "Way"]
 
-KIB = 1024
 
 How = Literal["fin", "rst"]
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
+from ...config import MIB
 from ..errors import FROM_RELAY, BusError
 
 __all__ = ["Entry", "FederationQueue", "MemoryFederationQueue"]
 
-MIB = 1024 * 1024
 
 # What memory holds for other relays, in messages and in bytes; beyond it new ones are refused.
 MAX_MESSAGES = 10_000

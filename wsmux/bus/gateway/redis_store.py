@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import FAILED, BadMessage, BusError
@@ -208,7 +209,7 @@ class PeerRedis:
         return not self._closing.wait(seconds)
 
     def _persist(self, action: Callable[[], T], deadline: Deadline) -> T:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
         while True:
             try:
                 return action()
@@ -216,7 +217,6 @@ class PeerRedis:
                 raise BusError(FAILED, f"Redis refused: {cause(error)}") from error
             except FAILURES as error:
                 _log.warning("%s; it is tried again", explain(error))
-                left = deadline.remaining()
-                if left == 0 or not self.pause(pause if left is None else min(left, pause)):
+                left, delay = deadline.remaining(), backoff.next()
+                if left == 0 or not self.pause(delay if left is None else min(left, delay)):
                     raise BusError(FAILED, explain(error)) from error
-                pause = min(2 * pause, LONGEST_PAUSE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import BusError
@@ -41,15 +42,14 @@ def publish(
     Returns:
         Whether the record is right now. If not, a warning has told it as it should be.
     """
-    wait = FIRST_PAUSE
+    backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
     while True:
         try:
             return _attempt(identity, number, domains, twins)
         except BusError as error:
             _log.warning("the record of twin %d cannot be compared: %s", number, error)
-        if not pause(wait):
+        if not pause(backoff.next()):
             return False
-        wait = min(2 * wait, LONGEST_PAUSE)
 
 
 def _attempt(

@@ -11,7 +11,6 @@ up to that, or all that lost one relay would come back to it together.
 
 from __future__ import annotations
 
-import random
 import ssl
 import threading
 import time
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 
 from ...config import Config
 from ...exceptions import ConnectionClosed, WsmuxError
+from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters
 from ...runtime.logs import logger
@@ -30,7 +30,7 @@ from ...runtime.threads import daemon_thread
 from ..errors import one_line
 from .link import GOING_AWAY, Link, dial
 
-__all__ = ["LinkState", "RelayLink", "RelayStatus", "host_of", "wait_after"]
+__all__ = ["LinkState", "RelayLink", "RelayStatus", "host_of"]
 
 # Seconds before the second attempt of a row, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
@@ -211,7 +211,7 @@ class RelayLink:
 
     def _rest(self, failures: int) -> bool:
         """Wait before the next attempt; false when there is to be none."""
-        deadline = Deadline(wait_after(failures, random.random()))
+        deadline = Deadline(delay_after(failures + 1, FIRST_WAIT, LONGEST_WAIT))
         with self._condition:
             self._status = self._status._replace(failures=failures)
             while self._status.state is not LinkState.CLOSED and not deadline.expired():
@@ -231,11 +231,6 @@ class RelayLink:
 
     def _set_locked(self, state: LinkState, reason: str) -> None:
         self._status = self._status._replace(state=state, reason=reason)
-
-
-def wait_after(failures: int, chance: float) -> float:
-    """Return the seconds to wait after so many failures in a row; ``chance`` is from 0 up to 1."""
-    return chance * min(FIRST_WAIT * 2.0 ** min(failures, 16), LONGEST_WAIT)
 
 
 def host_of(url: str) -> str:

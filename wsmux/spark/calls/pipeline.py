@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from ..connection_settings import retry_delay
+
 __all__ = ["Outcome", "Pipeline", "Plan", "Started", "Starter", "pipeline"]
 
 # Calls of the first window, before any answer tells what they cost.
@@ -186,7 +188,7 @@ class Pipeline(ABC):
 
     def _repeat(self, slots: list[_Slot]) -> None:
         """Start calls again, after a pause that grows with their attempts."""
-        self._pause(self._plan.backoff * 2 ** max(slot.tries for slot in slots))
+        self._pause(retry_delay(self._plan.backoff, 1 + max(slot.tries for slot in slots)))
         calls = self._starter.start([slot.init for slot in slots], self._ended)
         for slot, call in zip(slots, calls, strict=True):
             slot.call = call

@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...config import MIB
 from ..connection_settings import Recipe
 from ..ddl import ddl_of
 from .arrow_batches import ArrowCalls
@@ -37,8 +38,6 @@ from .task_calls import Target
 from .upload import UploadCalls
 
 __all__ = ["Procedure", "rpc"]
-
-MIB = 1024 * 1024
 
 
 def rpc(conn: Recipe, procedure: str, name: str | None = None) -> Procedure:

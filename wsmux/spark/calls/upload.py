@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ...exceptions import WsmuxError
-from ..connection_settings import Link
+from ..connection_settings import Link, retry_delay
 from .batches import keyed_row
 from .rows import Key, key_of
 from .task_calls import Target, failure, passes
@@ -71,7 +71,7 @@ class UploadCalls:
             except _Failed as failed:
                 if attempt == self.retries or not passes(link, failed.error):
                     raise failure(link, self.target, failed.error) from None
-            time.sleep(self.target.recipe.retry_backoff * 2**attempt)
+            time.sleep(retry_delay(self.target.recipe.retry_backoff, attempt + 1))
         raise AssertionError("there is at least one attempt")
 
     def _upload(self, link: Link, requests: Iterable[Any]) -> Any:

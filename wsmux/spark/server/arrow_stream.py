@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...config import MIB
 from ...runtime.lazy_imports import pa
 from ..protocol import FAILURE, MAX_HEADER, Code, raise_refusal, refusal
 from ..store.schemas import check_text, decoded_size, first_line
@@ -25,8 +26,6 @@ FRAME = 64 * 1024
 
 # What is read at once: what is summed up next is still in the cache then.
 PIECE = 256 * 1024
-
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

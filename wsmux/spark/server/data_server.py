@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict, Unpack
 
-from ...config import Config
+from ...config import MIB, Config
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
 from ...endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
 from ...handshake.access import Access, TokenCheck, is_loopback
@@ -38,7 +38,6 @@ from .services import DatasetService, TopicService
 
 __all__ = ["DataServer", "Stores", "serve_data"]
 
-MIB = 1024 * 1024
 
 # Handlers of calls that run at once; a subscription to a topic holds one for as long as it lasts.
 CALL_WORKERS = 1024

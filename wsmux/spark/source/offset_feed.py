@@ -12,6 +12,7 @@ import weakref
 
 from ...exceptions import WsmuxError
 from ...rpc import Subscription
+from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
@@ -116,7 +117,9 @@ class _Feed:
                     attempt = 0 if self.calm else attempt + 1
                     if not self._lost(error):
                         return
-                    self._pausing.wait(min(self.recipe.retry_backoff * 2**attempt, MAX_PAUSE))
+                    self._pausing.wait(
+                        delay_after(attempt + 1, self.recipe.retry_backoff, MAX_PAUSE, least=0.5)
+                    )
         except Exception as error:
             _log.exception("the feed of topic %s failed", self._topic)
             self._fail(self.link.error(type(error).__name__, str(error), str(self._target)))

@@ -24,7 +24,7 @@ window              bytes of a stream that may be unread, 16 KiB or more        
 connectTimeout      seconds to wait for a connection                              10
 callTimeout         seconds of a call, and of a stream without a byte             60
 retries             how often what failed and may pass is tried again             3
-retryBackoff        seconds before that, doubled each time                        0.2
+retryBackoff        seconds before that, doubled each time up to 30, with jitter  0.2
 ==================  ============================================================  =================
 
 A batch read of a topic begins with ``earliest``, a query with ``latest``. Spark gives the names in
@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from ...config import KIB
 from ..connection_settings import Recipe, connection
 from ..errors import SparkError, shown_url
 from ..protocol import MAX_WHOLE, is_name
@@ -48,7 +49,6 @@ __all__ = ["BAD_OPTION", "Action", "Offsets", "Options", "bad_option", "parse_op
 
 BAD_OPTION = "BAD_OPTION"
 
-KIB = 1024
 
 # What starting and ending offsets are: a word, or an offset for each partition that is named.
 Offsets = str | dict[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 from ...exceptions import WsmuxError
 from ...rpc import RiverError
 from ..calls.task_calls import Target, failure, passes
-from ..connection_settings import Link, Recipe
+from ..connection_settings import Link, Recipe, retry_delay
 from ..errors import SparkError, place
 
 __all__ = ["ask", "ask_once", "refused"]
@@ -30,7 +30,7 @@ def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, A
         except (WsmuxError, OSError) as error:
             if attempt == recipe.retries or not passes(link, error):
                 raise failure(link, Target(recipe, service, procedure), error) from None
-        time.sleep(recipe.retry_backoff * 2**attempt)
+        time.sleep(retry_delay(recipe.retry_backoff, attempt + 1))
     if not isinstance(answer, dict):
         text = f"the answer is {type(answer).__name__}, no object"
         raise link.error("BAD_ANSWER", text, f"{service}.{procedure}")

@@ -13,7 +13,7 @@ from typing import Any
 from ...exceptions import WsmuxError
 from ...mux.stream import Stream
 from ...rpc import RiverError
-from ..connection_settings import Link, Recipe
+from ..connection_settings import Link, Recipe, retry_delay
 from ..protocol import READ
 from ..server.arrow_stream import ArrowSource, Limits, receive
 from .types import fit, regrouped
@@ -71,7 +71,7 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
                 yield fitting
         finally:
             stream.reset()  # of a stream that has ended, it changes nothing
-        time.sleep(recipe.retry_backoff * 2 ** (failures - 1))
+        time.sleep(retry_delay(recipe.retry_backoff, failures))
 
 
 def _batches(stream: Stream) -> Iterator[Any]:

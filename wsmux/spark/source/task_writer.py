@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from ...config import MIB
 from ...exceptions import WsmuxError
 from ...mux.stream import Stream
 from ...rpc import RiverError
-from ..connection_settings import Link, Recipe
+from ..connection_settings import Link, Recipe, retry_delay
 from ..protocol import WRITE, Receipt, parse_line
 from ..server.arrow_stream import FRAME, Limits, send
 from .types import fit, regrouped
@@ -19,7 +20,6 @@ __all__ = ["stage"]
 
 _WHAT = f"stream {WRITE}"
 
-MIB = 1024 * 1024
 
 # Bytes of a partition up to which it is held, to be sent again after a cut.
 MOST_HELD = 64 * MIB
@@ -78,7 +78,7 @@ def stage(
                     raise link.error(failed.code, text, _WHAT) from None
                 if attempt == recipe.retries:
                     raise failed from None
-        time.sleep(recipe.retry_backoff * 2**attempt)
+        time.sleep(retry_delay(recipe.retry_backoff, attempt + 1))
     raise AssertionError("there is at least one attempt")
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...rpc import RiverError
+from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ..protocol import Code, refusal
 
@@ -64,7 +65,7 @@ class FileLock:
             self._threads.release()
 
     def _lock(self, descriptor: int, deadline: Deadline) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,8 +73,7 @@ class FileLock:
             except BlockingIOError as error:
                 if deadline.expired():
                     raise self._busy("another process") from error
-            time.sleep(min(pause, deadline.remaining() or 0.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
 
     def _busy(self, holder: str) -> RiverError:
         text = f"{self._shown} was held by {holder} for {self._timeout:g} s"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...config import MIB
 from ...runtime.lazy_imports import pa, pq
 from ...runtime.logs import logger
 from ..source.ranges import overlaps
@@ -18,7 +19,6 @@ from .schemas import relaxed, restamp
 
 __all__ = ["FORMATS", "FileFormat", "FileWriter", "sized"]
 
-MIB = 1024 * 1024
 
 # A row group is what is gathered in memory when writing, and the least that is read at once.
 GROUP_BYTES = 8 * MIB
