@@ -1,4 +1,4 @@
-"""The reference builds from the docstrings, as the README tells, with what it says to install."""
+"""The reference builds from the docstrings, as CONTRIBUTING tells, with what it says to install."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..test_extras import requirements
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(240.0)]
 
-README = Path(__file__).parent.parent.parent / "README.md"
+PAGE = Path(__file__).parent.parent.parent / "CONTRIBUTING.md"
 
 # Runs pdoc where the modules named first look as if not installed.
 WITHOUT = """
@@ -48,7 +48,7 @@ def brought(*asked_for: str) -> set[str]:
 
 
 def not_brought_by_all() -> list[str]:
-    """Return the modules that are installed here, and not by what the README says."""
+    """Return the modules that are installed here, and not by what that page says."""
     core = ("websocket-client", "simple-websocket")
     kept = brought("pdoc", *core, *requirements("all")) | {"wsmux-streams"}
     return [
@@ -58,9 +58,9 @@ def not_brought_by_all() -> list[str]:
     ]
 
 
-def test_pdoc_builds_the_reference_with_what_the_readme_says_to_install(tmp_path: Path) -> None:
-    text = README.read_text()
-    assert "The last command needs `pip install '.[all]' pdoc`" in text
+def test_pdoc_builds_the_reference_with_what_the_page_says_to_install(tmp_path: Path) -> None:
+    text = PAGE.read_text()
+    assert "it needs `pip install '.[all]' pdoc`" in text
     (command,) = re.findall(r"^pdoc (.*?) -o \S+", text, re.MULTILINE)
     words = shlex.split(command)
     hidden = not_brought_by_all()
