@@ -11,7 +11,9 @@ __all__ = ["extras", "requirements"]
 ROOT = Path(__file__).parent.parent
 
 # What only tests, measures, or demonstrates with Spark, and the union itself.
-NOT_FOR_USERS = {"all", "bench", "demo-spark", "fuzz", "mutation", "spark-test", "test"}
+NOT_FOR_USERS = {
+    *("all", "bench", "demo-spark", "docs", "fuzz", "mutation", "spark-test", "test"),
+}
 
 
 def extras() -> dict[str, list[str]]:
@@ -40,7 +42,7 @@ def test_all_is_the_union_of_what_users_may_want() -> None:
 
 def test_every_extra_that_a_document_names_exists() -> None:
     named = set()
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("wsmux/**/*.md"), *ROOT.glob("examples/*.md")]:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]:
         for group in re.findall(r"(?:'\.|wsmux-streams)\[([a-z0-9,-]+)\]", path.read_text()):
             named |= set(group.split(","))
     assert {"all", "bus", "spark"} <= named <= set(extras())

@@ -11,7 +11,7 @@ import pytest
 from wsmux import Config
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "wsmux" / "LIMITS.md").read_text()
+PAGE = (ROOT / "docs" / "topics" / "limits.md").read_text()
 LIMITS = [field for field in fields(Config) if field.name != "recording"]  # which is none
 KIB, MIB = 1024, 1024 * 1024
 

@@ -16,7 +16,7 @@ from .rawpeer import WAIT
 
 __all__ = ["PAGE", "documented", "nginx"]
 
-PAGE = Path(__file__).parent.parent.parent / "wsmux" / "flask" / "README.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "howto" / "flask.md"
 
 CONFIGURATION = """
 daemon off;

@@ -21,7 +21,7 @@ from wsmux.flask import Mux
 from ..werkzeug_server import serving
 from .scripted import WAIT
 
-PAGE = (Path(wsmux.__file__).parent / "flask" / "README.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "flask.md").read_text()
 APPLICATION, TESTING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

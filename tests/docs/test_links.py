@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = [
-    ROOT / "README.md",
-    *sorted(ROOT.glob("wsmux/**/*.md")),
-    *sorted(ROOT.glob("examples/*.md")),
+    path
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md")
+    for path in sorted(ROOT.glob(pattern))
 ]
 
 

@@ -1,0 +1,131 @@
+"""The programs of the tutorial and of the first page do what the pages say."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ..browser.chromium import browser, opened
+from ..patience import WAIT
+from ..threads.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str, language: str) -> dict[str, str]:
+    """Return the blocks of a language by their titles."""
+    return {title: text for lang, title, text in BLOCK.findall(page) if lang == language}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Tutorial:
+    """The files of the tutorial in a folder, and its application on a free port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        for name, text in (blocks(TUTORIAL, "python") | blocks(TUTORIAL, "html")).items():
+            (folder / name).write_text(text.replace(":5000/", f":{self.port}/"))
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        command = ["-m", "flask", "--app", "app", "run", "--with-threads", "--port", str(self.port)]
+        with self.started(*command) as server:
+            wait_for(lambda: server.poll() is not None or answers(self.port), timeout=WAIT)
+            assert server.poll() is None
+            yield
+
+    @contextmanager
+    def started(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def upload(self) -> str:
+        """Upload what the page does, and return what the program prints."""
+        (command,) = re.findall(r"^python (upload\.py) \*\.py$", TUTORIAL, re.MULTILINE)
+        names = sorted(path.name for path in self.folder.glob("*.py"))
+        with self.started(command, *names) as process:
+            said, _ = process.communicate(timeout=WAIT)
+        assert process.returncode == 0
+        return said
+
+
+@pytest.fixture
+def tutorial(tmp_path: Path) -> Iterator[Tutorial]:
+    made = Tutorial(tmp_path)
+    with made.served():
+        yield made
+
+
+@pytest.mark.hang_bound(180.0)
+def test_uploads_arrive_and_the_feed_tells_of_them(tutorial: Tutorial) -> None:
+    (expected,) = blocks(TUTORIAL, "text").values()
+    with tutorial.started("-u", "watch.py") as watcher:
+        assert watcher.stdout is not None
+        lines: list[str] = []
+        # The watcher may connect after the first uploads; those before it are not told.
+        while not lines:
+            assert tutorial.upload() == expected
+            if ready(watcher):
+                lines += [watcher.stdout.readline() for _ in range(3)]
+    assert {line.partition(":")[0] for line in lines} <= {"app.py", "upload.py", "watch.py"}
+    for name in ("app.py", "upload.py", "watch.py"):
+        here, there = tutorial.folder / name, tutorial.folder / "received" / name
+        assert there.read_bytes() == here.read_bytes()
+
+
+def ready(process: subprocess.Popen[str], seconds: float = 1.0) -> bool:
+    return bool(select.select([process.stdout], [], [], seconds)[0])
+
+
+@pytest.mark.tools
+@pytest.mark.hang_bound(180.0)
+def test_the_page_shows_the_feed(
+    tutorial: Tutorial, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    shown = "return Array.from(document.querySelectorAll('li'), (item) => item.textContent)"
+    with (
+        browser(tmp_path_factory.mktemp("chromium")) as port,
+        opened(port, f"http://127.0.0.1:{tutorial.port}/") as page,
+    ):
+        rows: Callable[[], list[str]] = lambda: page.run(shown)  # noqa: E731
+        while not rows():
+            tutorial.upload()
+        wait_for(lambda: len(rows()) >= 3, timeout=WAIT)
+        assert {row.partition(":")[0] for row in rows()} == {"app.py", "upload.py", "watch.py"}
+
+
+def test_the_program_of_the_first_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks((ROOT / "docs" / "index.md").read_text(), "python").values()
+    exec(compile(program, "index.md", "exec"), {})
+    assert capsys.readouterr().out == "b'hello'\n"
