@@ -551,7 +551,7 @@ def settled(thread: int) -> bool:
     """Tell whether a thread waits in a call of the library, many looks in a row."""
     for _ in range(10):
         frame: FrameType | None = sys._current_frames()[thread]
-        if frame is None or frame.f_code.co_name not in ("sleep", "wait", "wait_writable", "join"):
+        if frame is None or frame.f_code.co_name not in ("park", "wait", "wait_writable", "join"):
             return False
         while frame is not None and not frame.f_code.co_filename.startswith(LIBRARY):
             frame = frame.f_back
