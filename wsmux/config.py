@@ -14,7 +14,7 @@ __all__ = ["Config", "Recording", "Unchosen"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Be what ``Config(recording=...)`` takes: connections made with it keep their last frames.
+    """What ``Config(recording=...)`` takes: connections made with it keep their last frames.
 
     The heads are kept, in memory: when, which way, stream, type, length, credit, code. What the
     connection carries is not, unless ``payload`` is given. Kept at both ends, heads cost pings,
@@ -57,7 +57,7 @@ MIB = 1024 * KIB
 
 
 class Unchosen(int):
-    """Be a default that a server lowers where it takes fewer connections than by default."""
+    """A default that a server lowers where it takes fewer connections than by default."""
 
     def within(self, taken: int) -> int:
         """Return it for a server of so many connections: half of them at most, and 1 at least."""

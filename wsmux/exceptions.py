@@ -97,7 +97,7 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 
 
 class WsmuxError(Exception):
-    """Be the base of every error of this package."""
+    """The base of every error of this package."""
 
     side: Side | None = None
     retry_safe: bool = False
@@ -224,7 +224,7 @@ def fresh_copy(error: WsmuxError) -> WsmuxError:
 
 
 class StreamError(WsmuxError):
-    """Be the base of the errors that concern one stream; the connection goes on."""
+    """The base of the errors that concern one stream; the connection goes on."""
 
     def __init__(self, message: str, stream_id: int) -> None:
         super().__init__(message)

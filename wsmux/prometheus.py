@@ -57,7 +57,7 @@ GAUGES = {
 
 
 class ConnectionCollector(Collector):
-    """Be a Prometheus collector over connections; made by ``collector``. Any thread may use it."""
+    """A Prometheus collector over connections; made by ``collector``. Any thread may use it."""
 
     def __init__(self, connections: Connections) -> None:
         self._named = Watched(connections)  # raises for a wrong one now, not when it is asked

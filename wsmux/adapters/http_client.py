@@ -39,7 +39,7 @@ def http_connection(
 
 
 class StreamHTTPConnection(http.client.HTTPConnection):
-    """Be an ``http.client.HTTPConnection`` over streams; made by ``http_connection``."""
+    """An ``http.client.HTTPConnection`` over streams; made by ``http_connection``."""
 
     def __init__(self, carrier: Connection | Stream, host: str, timeout: float | None) -> None:
         super().__init__(host)
@@ -76,7 +76,7 @@ def _os_errors() -> Iterator[None]:
 
 
 class _StreamSocket:
-    """Be the part of a socket that ``http.client`` uses.
+    """The part of a socket that ``http.client`` uses.
 
     As with sockets, the stream is closed when the socket and its files are; and as a TCP socket
     that is closed with bytes unread, it is reset then, since somebody is still sending.
@@ -133,7 +133,7 @@ class _StreamSocket:
 
 
 class _Reader(io.RawIOBase):
-    """Be the file under a response."""
+    """The file under a response."""
 
     def __init__(self, sock: _StreamSocket, stream: Stream) -> None:
         super().__init__()

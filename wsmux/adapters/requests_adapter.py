@@ -177,7 +177,7 @@ def _response(
 
 
 class _Body(io.RawIOBase):
-    """Be the body of a response, and what urllib3 and requests ask of http.client's response."""
+    """The body of a response, and what urllib3 and requests ask of http.client's response."""
 
     def __init__(self, exchange: Exchange, fields: HTTPMessage) -> None:
         super().__init__()
@@ -216,7 +216,7 @@ class _Body(io.RawIOBase):
         return self.read(size) or b""
 
     def isclosed(self) -> bool:
-        """Tell whether it is closed."""
+        """Return whether it is closed."""
         return self.closed
 
     def close(self) -> None:

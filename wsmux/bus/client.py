@@ -68,7 +68,7 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """Be one session of a twin: call others, and answer calls.
+    """One session of a twin: call others, and answer calls.
 
     Every method may be called from any thread. Leaving a ``with`` block closes the client.
 

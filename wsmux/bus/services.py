@@ -48,7 +48,7 @@ _log = logger("wsmux.bus")
 
 
 class ServiceRequest(NamedTuple):
-    """Tell a function what else is known of the request it answers.
+    """What a function may know of the request it answers, beside its arguments.
 
     Attributes:
         source: who asks; the signature was checked.
@@ -255,7 +255,7 @@ class Services:
 
 
 def _wants_request(function: Function) -> bool:
-    """Tell whether a function needs a second argument, rather than just takes one."""
+    """Return whether a function needs a second argument, rather than just takes one."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions of C do not say

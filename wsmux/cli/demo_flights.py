@@ -1,4 +1,4 @@
-"""Be the second half of the demonstration: the flights of a year through PySpark, and checked.
+"""The second half of the demonstration: the flights of a year through PySpark, and checked.
 
 A data server (``wsmux serve-data``), a server that knows planes, weather and distances, and Spark
 run in processes of their own. What Spark comes to is compared with what pandas makes of the files.

@@ -104,7 +104,7 @@ def delays(flights: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Distances:
-    """Be what ``mapPartitions`` runs: a stream for each partition, a line for each flight."""
+    """What ``mapPartitions`` runs: a stream for each partition, a line for each flight."""
 
     conn: Recipe
 
@@ -243,7 +243,7 @@ def _carry_out(spark: Any, order: Mapping[str, Any]) -> None:
 
 
 def _watch(spark: Any, over: threading.Event) -> None:
-    """Tell how far a job is: what share of its largest stage."""
+    """Show how far a job is: what share of its largest stage is done."""
     tracker = spark.sparkContext.statusTracker()
     told = 0.0
     while not over.wait(LOOK):

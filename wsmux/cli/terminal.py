@@ -47,7 +47,7 @@ def sentence(error: Exception) -> str:
 
 
 def installed(module: str) -> bool:
-    """Tell whether a module can be imported, without doing so."""
+    """Return whether a module can be imported, without doing so."""
     try:
         return importlib.util.find_spec(module) is not None
     except ValueError:  # sys.modules says that it is not there

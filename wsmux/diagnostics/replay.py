@@ -52,7 +52,7 @@ KINDS = CARRIER | {"TEXT": Opcode.TEXT}
 
 @dataclass(frozen=True)
 class Outcome:
-    """Be what came of a replay.
+    """What came of a replay.
 
     Attributes:
         fed: frames that were sent to the handler's side.
@@ -99,7 +99,7 @@ class Said:
         return self.marks.get(stream, Counter())[mark]
 
     def reads_no_more(self, stream: int) -> bool:
-        """Tell whether the other side need not write on a stream any further."""
+        """Return whether the other side need not write on a stream any further."""
         marks = self.marks.get(stream, Counter())
         return any("write" in mark or "RST" in mark or mark == "STOP_READ" for mark in marks)
 
@@ -125,14 +125,14 @@ def marks_of(head: FrameHead) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """Be what the handler's side must have said before the recording goes on."""
+    """What the handler's side must have said before the recording goes on."""
 
     stream: int | None
     size: int
     marks: list[tuple[str, int]]
 
     def met(self, said: Said) -> bool:
-        """Tell whether it has."""
+        """Return whether it has."""
         if self.stream is not None and said.size(self.stream) < self.size:
             return False
         return all(said.count(self.stream, mark) >= count for mark, count in self.marks)
@@ -145,7 +145,7 @@ class Expected(NamedTuple):
 
 @dataclass
 class Script:
-    """Be a recording, as what to wait for and what to send."""
+    """A recording, as what to wait for and what to send."""
 
     steps: list[Expected | Entry] = field(default_factory=list)
     said: Said = field(default_factory=Said)
@@ -186,13 +186,13 @@ class Script:
 
 
 def is_answer(head: FrameHead) -> bool:
-    """Tell whether a frame answers a ping, which the replay does by itself."""
+    """Return whether a frame answers a ping, which the replay does by itself."""
     yamux = head.type == "PING" and "ACK" in head.flags
     return yamux or head.type in ("PONG", "CARRIER_PONG")
 
 
 class Player:
-    """Be the recorded peer, at one end of a socket."""
+    """The recorded peer, at one end of a socket."""
 
     def __init__(self, header: Header, script: Script, sock: socket.socket, config: Config) -> None:
         self._wire = header.wire
@@ -255,7 +255,7 @@ class Player:
         return allowed or self._fed_bytes[stream] + length <= granted
 
     def _closed(self) -> bool:
-        """Tell whether the handler's side has said that nothing follows."""
+        """Return whether the handler's side has said that nothing follows."""
         return any(mark.startswith("CARRIER_CLOSE") for mark in self.said.marks.get(None, ()))
 
     def _missing(self, step: Expected | Entry) -> str:

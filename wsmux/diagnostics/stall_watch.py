@@ -49,7 +49,7 @@ _Key = tuple[str, Cause | None, int | None]
 
 
 class Stall(NamedTuple):
-    """Tell what stands still on a connection; ``str`` says it in one line.
+    """What stands still on a connection; ``str`` says it in one line.
 
     Attributes:
         connection: the one.

@@ -139,7 +139,7 @@ def _finding(finding: Finding, after: float) -> dict[str, Any]:
 
 @runtime_checkable
 class Serving(Protocol):
-    """Be what serves connections: a ``Server``, a ``wsmux.flask.Mux``."""
+    """What serves connections: a ``Server``, a ``wsmux.flask.Mux``."""
 
     @property
     def connections(self) -> Iterable[Connection]:
@@ -195,7 +195,7 @@ class Watched:
         return [server for server in servers if server is not None]
 
     def _ends(self) -> bool:
-        """Tell whether no further one will be named."""
+        """Return whether no further one will be named."""
         return self._ask is None and all(server.stopping for server in self._living_servers())
 
 

@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 
 class Step(NamedTuple):
-    """Tell what one step found; ``fix`` is empty where there is nothing to do."""
+    """What one step found; ``fix`` is empty where there is nothing to do."""
 
     name: str
     status: Status

@@ -57,7 +57,7 @@ class Signal(Waiter):
 
 
 class End:
-    """Be one end of a bridged stream.
+    """One end of a bridged stream.
 
     Attributes:
         error: what one half was ended with here; on some wires that ends the other half, too.
@@ -93,7 +93,7 @@ class End:
 
 
 class RelayedHalf:
-    """Be one direction of a bridged stream.
+    """One direction of a bridged stream.
 
     Attributes:
         pending: bytes taken from the source that the send queue of the target had no room for.
@@ -294,7 +294,7 @@ class StreamRelay:
     # Ends that are errors
 
     def _stop_source(self, half: RelayedHalf, error: BaseException) -> None:
-        """Tell the source's writer what the target's reader has said: that it reads no more."""
+        """Pass on to the source's writer that the target's reader reads no more."""
         half.done = True
         half.source.error = error
         code = carried_code(error, half.target.engine.protocol, half.source.engine.protocol)
@@ -311,7 +311,7 @@ class StreamRelay:
         engine.change(reset)
 
     def _abort_target(self, half: RelayedHalf, error: BaseException) -> None:
-        """Tell the target's reader that the source's writer has aborted."""
+        """Pass on to the target's reader that the source's writer has aborted."""
         half.target.error = error
         engine, entry = half.target.engine, half.target.entry
         code = carried_code(error, half.source.engine.protocol, engine.protocol)

@@ -63,7 +63,7 @@ _DONE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 
 class Exchange:
-    """Be one end of HTTP/1.1 over a stream; for one thread.
+    """One end of HTTP/1.1 over a stream; for one thread.
 
     ``stream.timeout`` is for each wait for the stream.
 
@@ -150,7 +150,7 @@ class Exchange:
                 return bytes(event.data)
 
     def received_all(self) -> bool:
-        """Tell whether the peer's message has come to its end."""
+        """Return whether the peer's message has come to its end."""
         return self.connection.their_state in _DONE
 
     def _settle(self) -> None:

@@ -43,7 +43,7 @@ class StreamWorkers:
         self._spawn()
 
     def run(self) -> None:
-        """Be the first worker; return when the connection has ended."""
+        """Run as the first worker; return when the connection has ended."""
         with self._lock:
             self._count += 1
             self._waiting += 1

@@ -315,7 +315,7 @@ def read_body(
 
 
 def _more_came(sock: socket.socket) -> bool:
-    """Tell whether bytes are there already, without taking or awaiting any."""
+    """Return whether bytes are there already, without taking or awaiting any."""
     if isinstance(sock, ssl.SSLSocket):
         return sock.pending() > 0
     sock.setblocking(False)

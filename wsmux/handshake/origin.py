@@ -78,7 +78,7 @@ def _as_browsers_write(host: str) -> bool:
 def origin_allowed(
     origin: str | None, host: str | None, secure: bool, allowed: Collection[str] | None
 ) -> bool:
-    """Tell whether a request with this ``Origin`` and ``Host`` may be accepted.
+    """Return whether a request with this ``Origin`` and ``Host`` may be accepted.
 
     Args:
         origin: the header, ``None`` when there is none.

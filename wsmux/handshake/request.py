@@ -9,7 +9,7 @@ __all__ = ["Request"]
 
 
 class Request(NamedTuple):
-    """Tell what a client asked for when it connected; header names are in lower case.
+    """What a client asked for when it connected; header names are in lower case.
 
     Attributes:
         path, query: the target; the path is unquoted.

@@ -16,7 +16,7 @@ SCHEME = "tcp"
 
 
 def is_tcp(url: str) -> bool:
-    """Tell whether an address names a plain socket."""
+    """Return whether an address names a plain socket."""
     return urlsplit(url).scheme == SCHEME
 
 

@@ -88,7 +88,7 @@ class _NoEvent:
 
 
 def is_upgrade(environ: Mapping[str, Any]) -> bool:
-    """Tell whether a request is for a WebSocket, be it a good one or not."""
+    """Return whether a request is for a WebSocket, be it a good one or not."""
     members = environ.get("HTTP_UPGRADE", "").split(",")
     return "websocket" in (member.strip(" \t").lower() for member in members)
 
@@ -182,7 +182,7 @@ def check_request(
 
 
 def _is_key(key: str) -> bool:
-    """Tell whether a header is what RFC 6455 section 4.2.1 wants of a key."""
+    """Return whether a header is what RFC 6455 section 4.2.1 wants of a key."""
     try:
         return len(base64.b64decode(key, validate=True)) == 16
     except ValueError:
@@ -274,7 +274,7 @@ def _check_patched() -> None:
 
 
 def _came_early(environ: Mapping[str, Any]) -> bool:
-    """Tell whether a WSGI server has read bytes behind the request, where nobody will find them.
+    """Return whether a WSGI server has read bytes behind the request, where nobody will find them.
 
     A client waits for the answer (RFC 6455 section 4.1). What comes while the server does not read
     stays in the socket, and is the first that the framing gets.

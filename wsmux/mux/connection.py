@@ -348,7 +348,7 @@ class Connection:
         return look(self._engine, thread_names(), most).streams
 
     def explain(self) -> list[Finding]:
-        """Tell who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
+        """Return who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
 
         What holds up the whole connection comes first, then what stands still, then who waits for
         what may come, each by its length. Empty when nobody waits. Never blocks, however stuck the

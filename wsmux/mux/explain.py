@@ -158,7 +158,7 @@ def findings(seen: Look) -> list[Finding]:
 
 
 def _of_the_path(seen: Look) -> Iterator[Finding]:
-    """Tell what holds up every stream of the connection."""
+    """Yield what holds up every stream of the connection."""
     if seen.unanswered is not None:
         text = (
             f"the peer has sent nothing for {seen.silent:.1f} s, "
@@ -195,7 +195,7 @@ def _of_streams(seen: Look) -> Iterator[Finding]:
 
 
 def _starved(stream: StreamStats) -> bool:
-    """Tell whether a writer waits for credit."""
+    """Return whether a writer waits for credit."""
     return stream.writer is not None and not stream.writer_has_credit
 
 

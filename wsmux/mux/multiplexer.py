@@ -88,7 +88,7 @@ _log = logger("wsmux")
 
 
 class Multiplexer:
-    """Be what a connection and its streams are made of, behind their public methods.
+    """What a connection and its streams are made of, behind their public methods.
 
     Attributes:
         channel, protocol, table: the parts it drives.

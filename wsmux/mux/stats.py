@@ -27,14 +27,14 @@ class ConnectionStats(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Tell which thread waits, and for how many seconds it has."""
+    """Which thread waits, and for how many seconds it has."""
 
     thread: str
     seconds: float
 
 
 class HalfStatus(StrEnum):
-    """Tell how one half of a stream stands."""
+    """The state of one half of a stream."""
 
     OPEN = "open"
     ENDED = "ended"  # by the peer, cleanly

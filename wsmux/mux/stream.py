@@ -77,7 +77,7 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
 
 
 class _BufferedPair(io.BufferedRWPair):
-    """Be a pair that may be collected unclosed, as the other buffered files may."""
+    """A pair that may be collected unclosed, as the other buffered files may."""
 
     def __init__(self, stream: Stream, size: int) -> None:
         super().__init__(stream, stream, size)
@@ -404,11 +404,11 @@ class Stream(io.RawIOBase):
     # Ending
 
     def close_write(self) -> None:
-        """Tell the peer, after everything written, that nothing more comes. Never blocks."""
+        """Signal the end to the peer, after everything written. Never blocks."""
         self._close_halves(write=True, read=False)
 
     def close_read(self) -> None:
-        """Tell the peer that nothing further is read; drop what is unread. Never blocks."""
+        """Signal to the peer that nothing further is read; drop what is unread. Never blocks."""
         self._close_halves(write=False, read=True)
 
     def _close_halves(self, write: bool, read: bool) -> None:

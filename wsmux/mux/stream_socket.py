@@ -163,7 +163,7 @@ class _Carrier:
         fork.register(self)
 
     def run_silently(self) -> None:
-        """Be the thread behind a socket; whoever holds that socket has been told of any failure.
+        """Run the thread behind a socket; whoever holds that socket has been told of any failure.
 
         A stream raises ``ValueError`` once its owner has closed it, as the end of its ``with``
         block does.

@@ -88,7 +88,7 @@ class HalfOpenReaper:
                 raise FrameError(text, POLICY)
 
     def _peer_is_to_move(self, entry: StreamRecord) -> bool:
-        """Tell whether a stream is half open, and it is not this side that keeps it so."""
+        """Return whether a stream is half open, and it is not this side that keeps it so."""
         if entry.buffer.size:
             return False
         if entry.write_failure is not None:

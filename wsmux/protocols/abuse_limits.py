@@ -37,7 +37,7 @@ LOOKS = 8
 
 
 class TokenBucket:
-    """Be a token bucket: ``size`` at once, refilled by ``rate`` a second."""
+    """A token bucket: ``size`` at once, refilled by ``rate`` a second."""
 
     __slots__ = ("_left", "_rate", "_since", "_size", "_used")
 
@@ -133,7 +133,7 @@ class AbuseLimits:
 
 
 class StallTimer:
-    """Tell when something stands still for ``timeout`` seconds, ``None`` for never.
+    """Notice when something stands still for ``timeout`` seconds, ``None`` for never.
 
     It is looked at now and then, so nothing is asked of what moves it. That it stood still is known
     an eighth of the time late at most.

@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Role(StrEnum):
-    """Tell the two ends apart: it decides the parity of stream ids, and who masks."""
+    """Which of the two ends this is; it decides the parity of stream ids, and who masks."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -51,7 +51,7 @@ class InitialStream(NamedTuple):
 
 
 class Granting(Protocol):
-    """Be a stream of any machine."""
+    """A stream of any machine."""
 
     @property
     def peer_credit(self) -> int | None:
@@ -59,7 +59,7 @@ class Granting(Protocol):
 
 
 class MuxProtocol(ABC):
-    """Be the base of the pure machines.
+    """The base of the pure machines.
 
     Attributes:
         name: what ``connect(protocol=)`` calls it.
@@ -112,7 +112,7 @@ class MuxProtocol(ABC):
         return events
 
     def has_output(self) -> bool:
-        """Tell whether there is anything to send; asked after each call, so it costs little."""
+        """Return whether there is anything to send; asked after each call, so it costs little."""
         return bool(self._data or self._control)
 
     def control_to_send(self) -> list[Message]:
@@ -169,7 +169,7 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def may_open(self) -> bool:
-        """Tell whether a stream may be opened now; if not, an event will say when."""
+        """Return whether a stream may be opened now; if not, an event will say when."""
 
     @abstractmethod
     def accept(self, stream_id: int, window: int) -> None:
@@ -208,7 +208,7 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def close_read(self, stream_id: int) -> None:
-        """Tell the peer that nothing further will be read, without an error."""
+        """Signal to the peer that nothing further will be read, without an error."""
 
     @abstractmethod
     def reset_write(self, stream_id: int, code: int) -> None:
@@ -216,7 +216,7 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Tell the peer that its bytes are refused from now on."""
+        """Signal to the peer that its bytes are refused from now on."""
 
     @abstractmethod
     def go_away(self, code: int) -> None:
@@ -229,7 +229,7 @@ class MuxProtocol(ABC):
         """
 
     def close_notice_came(self) -> bool:
-        """Tell whether the peer has, so that the end of the carrier's bytes is a clean one."""
+        """Return whether the peer has, so that the end of the carrier's bytes is a clean one."""
         return False
 
     @property
@@ -238,7 +238,7 @@ class MuxProtocol(ABC):
         return None
 
     def may_ping(self) -> bool:
-        """Tell whether ``ping`` would ask now."""
+        """Return whether ``ping`` would ask now."""
         return self.pings
 
     def ping(self, value: int) -> None:
@@ -299,13 +299,13 @@ class MuxProtocol(ABC):
 
 
 class Answerable(Protocol):
-    """Be a stream opened here; the peer has ``answered`` once it has sent anything on it."""
+    """A stream opened here; the peer has ``answered`` once it has sent anything on it."""
 
     answered: bool
 
 
 class AckBacklogProtocol(MuxProtocol):
-    """Be the base of the machines whose peer answers each stream, rather than granting them."""
+    """The base of the machines whose peer answers each stream, rather than granting them."""
 
     def __init__(self, role: Role, config: Config) -> None:
         super().__init__(role, config)

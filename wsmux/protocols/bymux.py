@@ -185,7 +185,7 @@ TOO_BIG = 1009
 
 
 class BymuxProtocol(MuxProtocol):
-    """Be one end of a Bymux connection. See ``MuxProtocol`` for the calls.
+    """One end of a Bymux connection. See ``MuxProtocol`` for the calls.
 
     Args:
         role: the client is proactive, with even ids; the server reactive, with odd ones.
@@ -434,7 +434,7 @@ class BymuxProtocol(MuxProtocol):
     # Calls
 
     def may_open(self) -> bool:
-        """Tell whether ``open_stream`` has an answer now: a stream, or why there will be none."""
+        """Return whether ``open_stream`` has an answer now: a stream, or why there will be none."""
         return self._all.outgoing.credit > 0 or self._all.outgoing.closed
 
     def open_stream(self, window: int | None = None) -> int:
@@ -513,7 +513,7 @@ class BymuxProtocol(MuxProtocol):
             self._forget_if_done(stream)
 
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Tell the peer that nothing further is read; the wire has no way to say why."""
+        """Signal to the peer that nothing further is read; the wire has no way to say why."""
         stream = self._streams.get(stream_id)
         if stream is not None and self._stop_reading(stream):
             self._forget_if_done(stream)

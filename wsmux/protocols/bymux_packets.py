@@ -51,7 +51,7 @@ _FORMATS = "BHIQ"
 
 
 class Packet(NamedTuple):
-    """Be what one packet says; ``wire_id`` is ``None`` on global ones, ``number`` 0 without one.
+    """What one packet says; ``wire_id`` is ``None`` on global ones, ``number`` 0 without one.
 
     The body is that of a Write on a stream, which comes twice when it arrives in parts: first
     without the body, so that a body too long need not be waited for.
@@ -101,7 +101,7 @@ class PacketReader:
         self._body = 0  # where in the data the body of an incomplete Write begins
 
     def between_packets(self) -> bool:
-        """Tell whether no packet is incomplete."""
+        """Return whether no packet is incomplete."""
         return not self._kept
 
     def held(self) -> int:

@@ -48,7 +48,7 @@ class HalfState:
 
     @property
     def over(self) -> bool:
-        """Tell whether both packets have passed."""
+        """Return whether both packets have passed."""
         return self.closed and self.stopped
 
 
@@ -136,17 +136,17 @@ class _Half:
 
     @property
     def infinite(self) -> bool:
-        """Tell whether credit is no limit any more."""
+        """Return whether credit is no limit any more."""
         return self.credit == self._infinite
 
     @property
     def over(self) -> bool:
-        """Tell whether both packets have passed."""
+        """Return whether both packets have passed."""
         return self.closed and self.stopped
 
 
 class SendHalf(_Half):
-    """Be the direction that this side writes."""
+    """The direction that this side writes."""
 
     __slots__ = ()
 
@@ -178,7 +178,7 @@ class SendHalf(_Half):
 
 
 class ReceiveHalf(_Half):
-    """Be the direction that the peer writes.
+    """The direction that the peer writes.
 
     ``credit + in flight + unread + returned`` is all that is granted at a time.
 
@@ -253,7 +253,7 @@ class ReceiveHalf(_Half):
         return count
 
     def halved(self) -> bool:
-        """Tell whether half of it all was granted anew since that was last so.
+        """Return whether half of it all was granted anew since that was last so.
 
         What is granted at a time may be little: the less the peer has, the less is enough.
         """
@@ -264,7 +264,7 @@ class ReceiveHalf(_Half):
 
 
 class Scope:
-    """Be what packets apply to: a stream, or the whole connection, both of which have halves.
+    """What packets apply to: a stream, or the whole connection, both of which have halves.
 
     Attributes:
         id: what the owner calls the stream; ``None`` is the connection.
@@ -293,7 +293,7 @@ class Scope:
 
     @property
     def ended(self) -> bool:
-        """Tell whether all four packets have passed."""
+        """Return whether all four packets have passed."""
         return self.outgoing.over and self.incoming.over
 
     @property
@@ -310,10 +310,10 @@ class Scope:
 
     @property
     def mute(self) -> bool:
-        """Tell whether this side has sent both packets that end, and may ping no more."""
+        """Return whether this side has sent both packets that end, and may ping no more."""
         return self.outgoing.closed and self.incoming.stopped
 
     @property
     def peer_mute(self) -> bool:
-        """Tell the same of the peer."""
+        """Return the same of the peer."""
         return self.incoming.closed and self.outgoing.stopped

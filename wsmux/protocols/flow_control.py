@@ -102,7 +102,7 @@ MAX_STREAM_WINDOW = 16 * MIB
 
 
 class Tunable(Protocol):
-    """Be a window that can be made larger.
+    """A window that can be made larger.
 
     Attributes:
         size: bytes that the peer may send until credit is returned.

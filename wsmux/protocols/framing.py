@@ -68,7 +68,7 @@ Received = tuple[Opcode, Buffer]
 
 
 class Framing(ABC):
-    """Be the base of the framings; holds the receive buffer.
+    """The base of the framings; holds the receive buffer.
 
     Attributes:
         failure: the rule the peer broke. What came before it was returned; nothing follows.
@@ -203,7 +203,7 @@ class Framing(ABC):
         return None if self._start == self._end else received - (self._end - self._start)
 
     def between_messages(self) -> bool:
-        """Tell whether the end of the bytes here would cut nothing off."""
+        """Return whether the end of the bytes here would cut nothing off."""
         return self._start == self._end
 
     @abstractmethod
@@ -330,7 +330,7 @@ TOO_BIG = 1009
 
 
 class LengthFraming(Framing):
-    """Be one end of a byte stream. See ``Framing`` for the calls."""
+    """One end of a byte stream. See ``Framing`` for the calls."""
 
     has_controls = False
 

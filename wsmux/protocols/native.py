@@ -94,7 +94,7 @@ READ, WRITE = 0, 1
 
 
 class NativeStream:
-    """Be one entry of the machine's table."""
+    """One entry of the machine's table."""
 
     __slots__ = (
         "answered",
@@ -124,7 +124,7 @@ class NativeStream:
         self.reset = False  # the peer has, and was charged with it
 
     def ended(self, direction: int) -> bool:
-        """Tell whether the half that an end in ``direction`` is for has ended before."""
+        """Return whether the half that an end in ``direction`` is for has ended before."""
         if direction == READ:
             return self.read is not ReadState.OPEN
         return self.write in WRITE_DONE
@@ -287,7 +287,7 @@ CODE_REFUSED = 3  # nobody took the stream; ours, not the founding text's
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Tell the two forms of the wire apart."""
+    """What differs between the two forms of the wire."""
 
     name: str
     subprotocol: str | None
@@ -335,7 +335,7 @@ class StreamIds:
         self.peer_next = stream_id + 2
 
     def seen(self, stream_id: int) -> bool:
-        """Tell whether an id was opened before; one that never can be any more is illegal."""
+        """Return whether an id was opened before; one that never can be any more is illegal."""
         if (stream_id - self.next) % 2 == 0:
             if stream_id < self.next:
                 return True
@@ -356,7 +356,7 @@ class StreamIds:
             raise StreamIdError(f"the first message on stream {stream_id} is {kind}, not ACK")
 
     def ignored(self, stream_id: int) -> bool:
-        """Tell whether the peer opened an id without having heard that none is taken any more."""
+        """Return whether the peer opened an id without having heard that none is taken any more."""
         first = self.ignore_from
         return first is not None and stream_id >= first and (stream_id - first) % 2 == 0
 
@@ -389,7 +389,7 @@ _READING, _WRITING = ReadState.OPEN, WriteState.OPEN
 
 
 class NativeProtocol(AckBacklogProtocol):
-    """Be one end of a native connection. See ``MuxProtocol`` for the calls."""
+    """One end of a native connection. See ``MuxProtocol`` for the calls."""
 
     def __init__(self, role: Role, config: Config, dialect: Dialect = WSMUX_V1) -> None:
         super().__init__(role, config)

@@ -32,7 +32,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True)
 class Wire:
-    """Be one wire.
+    """One wire.
 
     Attributes:
         name: what ``connect(protocol=)`` calls it.

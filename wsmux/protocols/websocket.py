@@ -45,7 +45,7 @@ _JOIN_BELOW = 4096
 
 
 class WebSocketFraming(Framing):
-    """Be one end of a WebSocket after the handshake. See ``Framing`` for the calls.
+    """One end of a WebSocket after the handshake. See ``Framing`` for the calls.
 
     Args:
         role: the client masks.

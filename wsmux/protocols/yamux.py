@@ -186,7 +186,7 @@ _DATA, _PING, _GO_AWAY = int(Type.DATA), int(Type.PING), int(Type.GO_AWAY)
 
 
 class YamuxStream:
-    """Be one stream; both sides begin with 256 KiB of credit."""
+    """One stream; both sides begin with 256 KiB of credit."""
 
     __slots__ = ("answered", "credit", "early", "id", "local", "read", "window", "write")
 
@@ -293,7 +293,7 @@ DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
 
 
 class YamuxProtocol(AckBacklogProtocol):
-    """Be one end of a Yamux connection. See ``MuxProtocol`` for the calls.
+    """One end of a Yamux connection. See ``MuxProtocol`` for the calls.
 
     While there are streams it measures the round-trip time, by which windows grow; for that the
     owner keeps ``now`` set.

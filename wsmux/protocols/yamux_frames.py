@@ -96,7 +96,7 @@ class FrameReader:
         return len(self._part)
 
     def between_frames(self) -> bool:
-        """Tell whether nothing is incomplete, as far as heads go."""
+        """Return whether nothing is incomplete, as far as heads go."""
         return not self._part
 
     def plain(self, data: memoryview, position: int) -> tuple[int, int, int]:

@@ -39,7 +39,7 @@ class BadRecording(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Be the first line.
+    """The first line.
 
     Attributes:
         version: that of wsmux.
@@ -68,7 +68,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Be one frame: when, which way, what its head says, its size, and all of it if kept."""
+    """One frame: when, which way, what its head says, its size, and all of it if kept."""
 
     time: float
     sent: bool

@@ -34,7 +34,7 @@ TYPE_WIDTHS = {"wsmux": 1, "js-ws": 2}
 
 
 class FrameHead(NamedTuple):
-    """Be what a frame says, but for the bytes that it carries; ``None`` is what it does not have.
+    """What a frame says, but for the bytes that it carries; ``None`` is what it does not have.
 
     Attributes:
         type: in the wire's own words; ``CARRIER_CLOSE`` and the like are the carrier's.

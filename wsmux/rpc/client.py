@@ -69,7 +69,7 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> AttributeError:
 
 
 class ServiceProxy:
-    """Be a service of a client; its attributes and items are its procedures.
+    """A service of a client; its attributes and items are its procedures.
 
     Items serve names that are no Python names, or those of methods.
     """
@@ -108,7 +108,7 @@ class ServiceProxy:
 
 
 class ProcedureProxy:
-    """Be a procedure of a client. Its arguments and errors are those of the client's methods."""
+    """A procedure of a client. Its arguments and errors are those of the client's methods."""
 
     def __init__(
         self, client: Client, service: str, name: str, known: ServedProcedure | None

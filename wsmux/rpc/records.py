@@ -90,7 +90,7 @@ class Wire:
         return cls(**given)
 
     def _fits(self, hint: Any, value: Any) -> bool:
-        """Tell which branch of a union a value belongs to, by its kind and its literals."""
+        """Return whether a value belongs to a branch of a union, by its kind and its literals."""
         hint = self._resolved(hint)
         arguments = get_args(hint)
         origin = get_origin(hint)
@@ -154,7 +154,7 @@ class _Call:
 
 
 class TypedSubscription(_Call, Generic[R]):
-    """Be a ``Subscription`` whose responses are dataclasses."""
+    """A ``Subscription`` whose responses are dataclasses."""
 
     def __iter__(self) -> Iterator[R]:
         for response in self._call:
@@ -166,7 +166,7 @@ class TypedSubscription(_Call, Generic[R]):
 
 
 class TypedUpload(_Call, Generic[Q, R]):
-    """Be an ``Upload`` whose requests and response are dataclasses."""
+    """An ``Upload`` whose requests and response are dataclasses."""
 
     def write(self, request: Q) -> None:
         """Send a request."""
@@ -179,7 +179,7 @@ class TypedUpload(_Call, Generic[Q, R]):
 
 
 class TypedStreamCall(_Call, Generic[Q, R]):
-    """Be a ``StreamCall`` whose requests and responses are dataclasses."""
+    """A ``StreamCall`` whose requests and responses are dataclasses."""
 
     def write(self, request: Q) -> None:
         """Send a request."""

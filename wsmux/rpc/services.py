@@ -90,7 +90,7 @@ class ErrorSchema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Procedure:
-    """Be one procedure of a service."""
+    """One procedure of a service."""
 
     service: str
     name: str
@@ -110,12 +110,12 @@ class Procedure:
     _error: Schema
 
     def declares(self, error: RiverError) -> bool:
-        """Tell whether a handler may answer with this error."""
+        """Return whether a handler may answer with this error."""
         return error.code in self.codes and self._error.check(error.payload()) is None
 
 
 class Service:
-    """Be a named set of procedures that share a state.
+    """A named set of procedures that share a state.
 
     Procedures are added by decorators, from any number of modules that import the service.
 

@@ -40,7 +40,7 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
     def expired(self) -> bool:
-        """Tell whether the time is up."""
+        """Return whether the time is up."""
         return self._at is not None and time.monotonic() >= self._at
 
     def park_seconds(self) -> float:

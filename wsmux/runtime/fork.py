@@ -1,4 +1,4 @@
-"""Tell objects that they are a forked child's useless copies."""
+"""Notify objects that they are copies in a forked child, which are of no use there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Forkable", "register"]
 
 
 class Forkable(Protocol):
-    """Be what wants to know of forks."""
+    """What wants to know of forks."""
 
     def forked(self) -> None:
         """Become useless in a forked child, without writing or waiting."""

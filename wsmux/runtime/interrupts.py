@@ -1,4 +1,4 @@
-"""Tell an interrupt from the errors that a call raises itself.
+"""Distinguish an interrupt from the errors that a call raises itself.
 
 A handler of SIGALRM may raise anything between two lines of ours, a ``TimeoutError`` above all, and
 another thread may throw anything in. What a call raises itself leaves nothing half done, and need
@@ -22,7 +22,7 @@ OWN = (WsmuxError, TimeoutError, TypeError, ValueError)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether an error came from outside: by its type, or by the way that it took.
+    """Return whether an error came from outside: by its type, or by the way that it took.
 
     A handler of a signal may itself use a stream, and what it raises then was raised here: but
     there is a frame of the handler's between the interrupted call and that place.

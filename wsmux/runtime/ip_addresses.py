@@ -1,4 +1,4 @@
-"""Tell by whose address a connection counts, behind proxies and not.
+"""Find the address by which a connection counts, behind proxies and not.
 
 What counts as one address is an IPv4 address, or the /64 network of an IPv6 one, since that is what
 one subscriber has; neighbours on a link (``fe80::``) all share one, so they count by themselves. An
@@ -62,7 +62,7 @@ class Proxies:
         self._networks = [_network(text) for text in networks if text != UNIX]
 
     def trusts(self, address: Address | None) -> bool:
-        """Tell whether a proxy connects from there; ``None`` is a Unix socket."""
+        """Return whether a proxy connects from there; ``None`` is a Unix socket."""
         if address is None:
             return self._unix
         return any(address in network for network in self._networks)
@@ -131,7 +131,7 @@ def _entries(text: str, separator: str, *, quoting: bool = True) -> Iterator[str
 
 
 def _escaped(text: str, place: int) -> bool:
-    """Tell whether an odd number of backslashes stands before a place."""
+    """Return whether an odd number of backslashes stands before a place."""
     before = place
     while before and text[before - 1] == "\\":
         before -= 1

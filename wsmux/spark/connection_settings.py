@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """Be what a process holds of a recipe.
+    """What a process holds of a recipe.
 
     Attributes:
         recipe: what it was made of.
@@ -149,7 +149,7 @@ class Link:
         return self.error(NO_CONNECTION, str(error), what)
 
     def refused(self) -> bool:
-        """Tell whether the last attempt of the client was refused for its credentials."""
+        """Return whether the last attempt of the client was refused for its credentials."""
         return self._refused
 
     # River
@@ -289,7 +289,7 @@ Token = str | Callable[[], str]
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, kw_only=True)
 class Recipe:
-    """Be what ``connection`` returns; see there for the arguments, which are the attributes.
+    """What ``connection`` returns; see there for the arguments, which are the attributes.
 
     Equal arguments make equal recipes. A function among them is another one after each journey to
     a worker, so recipes with functions are equal to their own copies alone.

@@ -43,7 +43,7 @@ _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|([<>(),:]))")
 
 
 class Ddl(NamedTuple):
-    """Be one type: its name, and what it is made of."""
+    """One type: its name, and what it is made of."""
 
     name: str
     inner: tuple[Ddl, ...] = ()

@@ -115,7 +115,7 @@ def refusal(code: Code, message: str) -> RiverError:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a dataset or topic can be called so."""
+    """Return whether a dataset or topic can be called so."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 

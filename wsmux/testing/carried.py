@@ -27,7 +27,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time
 
 
 class Flow:
-    """Be one direction of a connection.
+    """One direction of a connection.
 
     Attributes:
         blocked: the receiver's socket takes nothing until ``poll`` says so.
@@ -97,7 +97,7 @@ class Flow:
 
 
 class Carried:
-    """Be one connection, driven by the proxy's thread; both sockets are its own.
+    """One connection, driven by the proxy's thread; both sockets are its own.
 
     Attributes:
         over: both sockets are closed.
@@ -229,7 +229,7 @@ class Carried:
             self.close()
 
     def _watch(self) -> None:
-        """Tell ``poll`` what to wait for."""
+        """Set what ``poll`` waits for."""
         wanted = {fd: 0 for fd in self.descriptors() if fd >= 0}
         if self.over or self._flushing:
             pass

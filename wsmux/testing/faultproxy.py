@@ -253,7 +253,7 @@ def hang_up(sock: socket.socket) -> None:
 
 
 class _Order:
-    """Be something that the thread is to do."""
+    """Something that the thread is to do."""
 
     __slots__ = ("action", "done")
 

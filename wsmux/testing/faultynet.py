@@ -15,7 +15,7 @@ WAYS = ("up", "down")
 
 
 class FaultyNet(ABC):
-    """Be the base of ``FaultProxy`` and ``Network``; see there for threads and waiting.
+    """The base of ``FaultProxy`` and ``Network``; see there for threads and waiting.
 
     ``up`` is the way from clients to servers, ``down`` the way back.
 

@@ -240,7 +240,7 @@ class Link:
         return min(times) if times else None
 
     def over(self) -> bool:
-        """Tell whether the sender has ended and all was handed on."""
+        """Return whether the sender has ended and all was handed on."""
         return self.ended and not self.waiting()
 
     def drop(self) -> None:
@@ -269,7 +269,7 @@ class Link:
             self._free_at = max(self._free_at, now)
 
     def _may_leave(self) -> bool:
-        """Tell whether there is room behind the pacer; a receiver who does not read fills it."""
+        """Return whether there is room behind the pacer; a receiver who does not read fills it."""
         faults = self.way.faults
         if self._in_flight < faults.buffer:
             return True

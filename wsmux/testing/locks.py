@@ -241,7 +241,7 @@ class LockOrder:
 
 
 class WatchedLock:
-    """Be a ``threading.Lock`` that reports what is done with it."""
+    """A ``threading.Lock`` that reports what is done with it."""
 
     _make: Callable[[], Any] = staticmethod(threading.Lock)
 
@@ -278,7 +278,7 @@ class WatchedLock:
 
 
 class WatchedRLock(WatchedLock):
-    """Be a ``threading.RLock`` that reports the outermost acquisition of each thread."""
+    """A ``threading.RLock`` that reports the outermost acquisition of each thread."""
 
     _make = staticmethod(threading.RLock)
 
@@ -375,7 +375,7 @@ class _Polls(_Standing):
 
 
 class _Poll:
-    """Be a ``select.poll`` object that reports."""
+    """A ``select.poll`` object that reports."""
 
     def __init__(self, poll: select.poll, order: LockOrder) -> None:
         self._poll = poll

@@ -1,4 +1,4 @@
-"""Be one end of a connection of streams without threads and sockets, for ``Network``."""
+"""One end of a connection of streams without threads and sockets, for ``Network``."""
 
 from __future__ import annotations
 

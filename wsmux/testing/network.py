@@ -23,7 +23,7 @@ MAX_ROUNDS = 1_000_000
 
 
 class End(ABC):
-    """Be one end of a connection in memory; ``MuxEnd`` is the one of the streams.
+    """One end of a connection in memory; ``MuxEnd`` is the one of the streams.
 
     Anything that takes bytes and gives bytes can be one. ``now`` is the network's time in seconds.
     """
@@ -46,7 +46,7 @@ class End(ABC):
 
     @abstractmethod
     def output_ended(self) -> bool:
-        """Tell whether nothing further is sent, so that the peer gets the end of file."""
+        """Return whether nothing further is sent, so that the peer gets the end of file."""
 
     def next_timer(self) -> float | None:
         """Return when ``handle_timer`` wants to be called, if at all."""
@@ -158,7 +158,7 @@ class Network(FaultyNet):
 
 
 class _Flow:
-    """Be one direction of a connection in memory."""
+    """One direction of a connection in memory."""
 
     def __init__(self, source: End, sink: End, way: Way, seed: str) -> None:
         self.source = source
@@ -218,7 +218,7 @@ class _Flow:
 
 
 class _Joined:
-    """Be one connection in memory."""
+    """One connection in memory."""
 
     def __init__(self, client: End, server: End, ways: dict[str, Way], seed: str) -> None:
         self.flows = {

@@ -19,7 +19,7 @@ __all__ = ["FaultyPair", "faulty_pair"]
 
 
 class FaultyPair(NamedTuple):
-    """Be two connections, and the proxy between them."""
+    """Two connections, and the proxy between them."""
 
     client: Connection
     server: Connection

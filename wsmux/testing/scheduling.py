@@ -48,7 +48,7 @@ def restless(interval: float = 1e-6, *, odds: float = 0.0, seed: int = 0) -> Ite
 
 
 class _Yields(threading.local):
-    """Be the profiler that gives turns away; each thread has chances of its own."""
+    """The profiler that gives turns away; each thread has chances of its own."""
 
     def __init__(self, odds: float, seed: int) -> None:
         self._odds = odds

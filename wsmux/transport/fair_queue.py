@@ -67,7 +67,7 @@ class FairQueue:
         self._ahead = 0  # bytes that went before the line, less what has moved in it since
 
     def may_overtake(self, flow: FlowState, size: int, waiting: int) -> bool:
-        """Tell whether a frame may go before the line, and streams that wait to come into it."""
+        """Return whether a frame may go before the line, and streams that wait to come into it."""
         moved = self._moved
         if size > QUICK or flow.behind > moved:
             return False

@@ -54,7 +54,7 @@ class KeepAlive:
         return None if self._timeout is None else self._asked + self._timeout
 
     def due(self, now: float) -> bool:
-        """Tell whether it is time to ping, or to give up."""
+        """Return whether it is time to ping, or to give up."""
         timer = self.next_timer()
         return timer is not None and now >= timer
 

@@ -491,7 +491,7 @@ class MessageTransport:
             self.discard()
 
     def _done(self) -> bool:
-        """Tell whether there is nothing left to wait for, once the channel has ended."""
+        """Return whether there is nothing left to wait for, once the channel has ended."""
         if self.cut:
             return True
         now = time.monotonic()
@@ -581,7 +581,7 @@ class MessageTransport:
         return self._limits.full_for(now) or 0.0 if self.queue.blocked else None
 
     def silence_locked(self) -> bool:
-        """Tell whether the owner must ping now, since the carrier cannot."""
+        """Return whether the owner must ping now, since the carrier cannot."""
         alive = self.keep_alive
         due = not self.pings and alive.due(self.now)
         return due and alive.lost(self.now) is None

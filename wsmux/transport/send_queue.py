@@ -160,7 +160,7 @@ class SendQueue:
         self._fair_queue.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
-        """Tell whether a data frame may be queued now; who has not waited goes behind who has."""
+        """Return whether a data frame may be queued now; who has not waited goes behind who has."""
         return self._fair_queue.size < self._max_size and (waited or not self._room)
 
     def quantum_locked(self, flow: FlowState, size: int, waited: bool) -> int:
@@ -209,7 +209,7 @@ class SendQueue:
             self._interrupt.set()
 
     def turns_waiting(self) -> bool:
-        """Tell whether writers wait for room; a glance, without the mutex."""
+        """Return whether writers wait for room; a glance, without the mutex."""
         return bool(self._room)
 
     def waiters_locked(self) -> frozenset[Waiter]:
@@ -217,7 +217,7 @@ class SendQueue:
         return frozenset(self._room)
 
     def holder_waits_locked(self) -> bool:
-        """Tell whether a writer waits for the socket."""
+        """Return whether a writer waits for the socket."""
         return self._holder_waits
 
     def waiting_locked(self) -> int:
@@ -231,7 +231,7 @@ class SendQueue:
     # Without the mutex
 
     def has_output(self) -> bool:
-        """Tell whether anything waits for the socket."""
+        """Return whether anything waits for the socket."""
         return bool(self._old_flows or self._new_flows or self._control or self._out or self._pongs)
 
     def taken_by_peer(self) -> int:

@@ -76,7 +76,7 @@ class PlainSocket:
             return None
 
     def pending(self) -> bool:
-        """Tell whether bytes are waiting that ``poll`` does not see."""
+        """Return whether bytes are waiting that ``poll`` does not see."""
         return False
 
     def send(self, pieces: Sequence[Buffer]) -> int | None:

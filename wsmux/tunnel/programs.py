@@ -109,7 +109,7 @@ class _Stopped(Exception):
 
 
 class _Running:
-    """Be one command, its pipes and its streams.
+    """One command, its pipes and its streams.
 
     Five threads: those of the three streams, of which the control stream's waits for the process;
     one that copies stdin, and one that obeys the client's signals.
@@ -130,11 +130,11 @@ class _Running:
         self._wake = Wakeup()
 
     def belongs(self, stream: Stream) -> bool:
-        """Tell whether a stream comes from the client that asked for the command."""
+        """Return whether a stream comes from the client that asked for the command."""
         return stream.connection is self._control.connection
 
     def run(self, token: str) -> None:
-        """Be the thread of the control stream."""
+        """Run the thread of the control stream."""
         threads: list[threading.Thread] = []
         try:
             answer(self._control, 200, token)
@@ -266,7 +266,7 @@ class _Running:
     # Copying
 
     def attach(self, stream: Stream, kind: str) -> None:
-        """Be the thread of another stream: copy what the process writes there."""
+        """Run the thread of another stream: copy what the process writes there."""
         with self._changed:
             if kind in self._taken or self._over:
                 raise TunnelError(400, f"the command has its {kind} already")

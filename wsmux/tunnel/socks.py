@@ -1,4 +1,4 @@
-"""Be the server side of SOCKS5 (RFC 1928): bytes in, a place out, bytes to send.
+"""The server side of SOCKS5 (RFC 1928): bytes in, a place out, bytes to send.
 
 Without authentication, and ``CONNECT`` only: whoever reaches the port may use it.
 """
@@ -62,7 +62,7 @@ class SocksServer:
         return data
 
     def answer(self, status: int) -> None:
-        """Tell the client what has become of its request, by the status of a tunnel's answer."""
+        """Answer the client what has become of its request, by the status of a tunnel's answer."""
         self._reply(REPLIES.get(status, FAILED))
 
     def early(self) -> bytes:

@@ -35,7 +35,7 @@ _log = logger("wsmux.tunnel")
 
 
 class Supervisor:
-    """Be connected whenever that is possible.
+    """Keep connected, as far as that is possible.
 
     Args:
         connect: makes a connection, or raises what ``wsmux.connect`` does. It is called anew each

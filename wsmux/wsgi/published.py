@@ -46,7 +46,7 @@ _log = logger("wsmux.wsgi")
 
 
 class Routes(Protocol):
-    """Be what gives a handler a path; ``wsmux.flask.Mux`` does."""
+    """What gives a handler a path; ``wsmux.flask.Mux`` does."""
 
     def route(self, path: str, **options: Any) -> Callable[[Any], object]:
         """Serve connections at a path by the handler that is decorated."""
@@ -284,7 +284,7 @@ def _body(environ: Environ) -> Iterator[bytes]:
 
 
 class _Answer:
-    """Be the body of an answer; closed before its end, it resets the stream."""
+    """The body of an answer; closed before its end, it resets the stream."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

@@ -104,7 +104,7 @@ class Run:
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo = None
     ) -> Write:
-        """Be ``start_response``."""
+        """The application's ``start_response``."""
         if exc_info is not None and exc_info[1] is not None:
             if self.head_sent:
                 try:
@@ -151,7 +151,7 @@ class Run:
 
 
 class _Input(io.RawIOBase):
-    """Be the body of the request; its end is end of file."""
+    """The body of the request; its end is end of file."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _Input(io.RawIOBase):
 
 
 class _ErrorLog(io.TextIOBase):
-    """Be ``wsgi.errors``: what an application writes there goes to the log, a record a write."""
+    """``wsgi.errors``: what an application writes there goes to the log, a record a write."""
 
     def writable(self) -> bool:
         return True

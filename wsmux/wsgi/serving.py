@@ -32,7 +32,7 @@ _log = logger("wsmux.wsgi")
 
 
 class StreamServer:
-    """Be a stream handler that speaks HTTP/1.1 for a WSGI application.
+    """A stream handler that speaks HTTP/1.1 for a WSGI application.
 
     ``wsmux.connect(url, stream_handler=StreamServer(app))`` and ``wsmux.serve`` take it.
 
@@ -112,7 +112,7 @@ def _refuse(exchange: Exchange, status: int, text: str) -> None:
 
 
 class Publication:
-    """Be an application that is published over a connection; made by ``serve``."""
+    """An application that is published over a connection; made by ``serve``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -33,7 +33,7 @@ SCHEMES = {"http": 80, "https": 443}
 
 
 class Answer(NamedTuple):
-    """Tell what a relay answered; the text is for people."""
+    """What a relay answered; the text is for people."""
 
     status: int
     text: str

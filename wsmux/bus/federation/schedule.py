@@ -32,7 +32,7 @@ LOOK_UP = ""
 
 
 class Job:
-    """Be one message on its way to another relay.
+    """One message on its way to another relay.
 
     Args:
         ticket: what its queue knows it by.

@@ -1,4 +1,4 @@
-"""Be the gateway of a twin: programs on its machine speak JSON to it over lists in Redis.
+"""The gateway of a twin: programs on its machine speak JSON to it over lists in Redis.
 
 Threads and locks:
 

@@ -103,7 +103,7 @@ class Incoming(Half):
             self._transport.offer(answer)
 
     def _tell(self, envelope: Envelope, error: BusError) -> None:
-        """Tell the sender of a request why it goes no further."""
+        """Answer the sender of a request with the reason why it goes no further."""
         if kind_of(envelope) is not Kind.REQUEST or not envelope.source.twin:
             return
         now = clock()

@@ -48,14 +48,14 @@ _U32, _U64 = 2**32 - 1, 2**64 - 1
 
 
 class JsonError(NamedTuple):
-    """Tell why there is no answer."""
+    """Why there is no answer."""
 
     code: int
     message: str
 
 
 class OutgoingRequest(NamedTuple):
-    """Be what a program wants to be asked elsewhere; times are seconds.
+    """What a program wants to be asked elsewhere; times are seconds.
 
     ``timestamp`` is when it was made, ``expiration`` how long it lives from then on.
     """
@@ -72,7 +72,7 @@ class OutgoingRequest(NamedTuple):
 
 
 class OutgoingResponse(NamedTuple):
-    """Be what a program answers; ``reference`` is the ``ref`` of the request it took."""
+    """What a program answers; ``reference`` is the ``ref`` of the request it took."""
 
     reference: str | None
     data: bytes

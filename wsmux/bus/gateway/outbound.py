@@ -39,7 +39,7 @@ __all__ = ["Half", "Outgoing", "life_left", "undeliverable"]
 
 
 class Half:
-    """Be one direction: ``Outgoing`` or ``Incoming``.
+    """One direction: ``Outgoing`` or ``Incoming``.
 
     Args:
         endpoint: speaks for the twin.

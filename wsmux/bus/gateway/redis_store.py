@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 
 class Tracked(NamedTuple):
-    """Be an envelope that waits for an answer: for whom, and as it travels."""
+    """An envelope that waits for an answer: for whom, and as it travels."""
 
     waiting: Waiting
     signed: bytes

@@ -42,7 +42,7 @@ _log = logger("wsmux.bus")
 
 
 class Finished(NamedTuple):
-    """Be a file that is whole: where it lies, and the command that its sender wants called."""
+    """A file that is whole: where it lies, and the command that its sender wants called."""
 
     path: Path
     size: int
@@ -50,7 +50,7 @@ class Finished(NamedTuple):
 
 
 class _Upload:
-    """Be a file that is being written; one thread at a time."""
+    """A file that is being written; one thread at a time."""
 
     def __init__(self, directory: Path, size: int, command: str | None) -> None:
         self.path = directory / secrets.token_hex(16)

@@ -80,7 +80,7 @@ class SendJob:
             self._condition.notify_all()
 
     def unanswered(self) -> bool:
-        """Tell whether the other side let the time pass without a word."""
+        """Return whether the other side let the time pass without a word."""
         return not self.started and self._deadline.expired()
 
     def stop(self) -> None:

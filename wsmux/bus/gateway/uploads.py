@@ -49,7 +49,7 @@ _log = logger("wsmux.bus")
 
 
 class Uploads:
-    """Be the plugin; ``directory`` is where files of others go, ``None`` if it is off."""
+    """The plugin; ``directory`` is where files of others go, ``None`` if it is off."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Uploads:
         self._threads: list[threading.Thread] = []
 
     def is_ours(self, command: str) -> bool:
-        """Tell whether a command is the plugin's."""
+        """Return whether a command is the plugin's."""
         return command.partition(".")[0] == MODULE
 
     def begin(
@@ -96,7 +96,7 @@ class Uploads:
             self._start(lambda: self._run(waiting, job))
 
     def lost(self, waiting: Waiting) -> None:
-        """Tell a program that its upload ended with the gateway before this one."""
+        """Answer a program whose upload ended with the gateway before this one."""
         self._finish(waiting, JsonError(FAILED, "the gateway was started anew: upload again"))
 
     def take(self, envelope: Envelope, received: Received) -> bytes:

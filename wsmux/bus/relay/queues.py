@@ -54,7 +54,7 @@ class Mailbox(ABC):
 
     @abstractmethod
     def waiting(self) -> bool:
-        """Tell whether there may be entries that ``take`` has not returned.
+        """Return whether there may be entries that ``take`` has not returned.
 
         What this process put is known to be there from the moment ``put`` returned.
         """

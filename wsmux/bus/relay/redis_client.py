@@ -70,5 +70,5 @@ def cause(error: Exception) -> str:
 
 
 def is_wrong_type(error: object) -> bool:
-    """Tell whether a key holds something else than the command is for."""
+    """Return whether a key holds something else than the command is for."""
     return isinstance(error, ResponseError) and cause(error).startswith("WRONGTYPE")

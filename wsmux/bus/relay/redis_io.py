@@ -74,7 +74,7 @@ class Pause(AnyPause):
 
 
 class Fillable(Protocol):
-    """Be a mailbox, as readers know it."""
+    """A mailbox, as readers know it."""
 
     key: bytes
     wake: Callable[[], None]
@@ -221,7 +221,7 @@ class Reader:
         self._ring_locked()
 
     def is_behind_locked(self, mailbox: Fillable) -> bool:
-        """Tell whether there may be entries that were there when it was added, or left behind."""
+        """Return whether there may be entries that were there when it was added, or left behind."""
         return self._behind.get(mailbox.key) is mailbox
 
     def remove_locked(self, mailbox: Fillable) -> None:

@@ -78,7 +78,7 @@ _log = logger("wsmux.bus")
 
 
 class Federating(Protocol):
-    """Be what takes envelopes for the relays of other domains."""
+    """What takes envelopes for the relays of other domains."""
 
     def submit(self, envelope: Envelope, data: bytes, domains: Sequence[str]) -> None:
         """Send an envelope to one of these; see ``Federation``."""
@@ -297,7 +297,7 @@ class Relay:
         return None
 
     def _answer(self, address: Address, decision: Reply | Drop) -> None:
-        """Tell a sender, if anything, why its envelope went no further, or that it is alive."""
+        """Answer a sender, if at all, why its envelope went no further, or that it is alive."""
         if isinstance(decision, Drop):
             self._count_refused(decision.reason)
             _log.info("a message of %s is dropped: %s", address.shown(), decision.reason)
@@ -314,7 +314,7 @@ class Relay:
         self.metrics.refused(reason if reason in REASONS else "unavailable")
 
     def _expired(self, envelope: Envelope) -> None:
-        """Tell the requester of an envelope that ran out in a queue."""
+        """Answer the requester of an envelope that expired in a queue."""
         source = address_of(envelope.source)
         if source is not None:
             self._answer(source, failure(envelope, source, EXPIRED, int(time.time())))

@@ -48,7 +48,7 @@ class _Handed(NamedTuple):
 
 
 class Session:
-    """Be one connection of a twin.
+    """One connection of a twin.
 
     Args:
         address: whose it is.
@@ -108,7 +108,7 @@ class Session:
                 self._putting -= 1
 
     def stuck(self) -> bool:
-        """Tell whether the connection has no room."""
+        """Return whether the connection has no room."""
         return self._stuck_since is not None
 
     # The connection's thread

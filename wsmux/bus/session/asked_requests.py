@@ -34,7 +34,7 @@ class Asked:
                 self._encrypted.popitem(last=False)
 
     def was_encrypted(self, uid: str, source: str) -> bool:
-        """Tell whether the answer must be encrypted."""
+        """Return whether the answer must be encrypted."""
         with self._lock:
             return (uid, source) in self._encrypted
 

@@ -1,4 +1,4 @@
-"""Be one session of a twin: its tokens, and how it signs and encrypts; for client and gateway.
+"""One session of a twin: its tokens, and how it signs and encrypts; for client and gateway.
 
 When a payload is encrypted: the other twin has published a key, and so has this one, as a receiver
 must know the key of both. A twin that never had a key is written to in the clear, as the founding

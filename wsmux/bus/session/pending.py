@@ -32,7 +32,7 @@ _log = logger("wsmux.bus")
 
 
 class Call(NamedTuple):
-    """Be a request that was sent.
+    """A request that was sent.
 
     Attributes:
         uid: that of the envelope, which the answer repeats.
@@ -55,7 +55,7 @@ class Call(NamedTuple):
     read: Callable[[bytes, str], Any]
 
     def is_asked(self, source: Address | None) -> bool:
-        """Tell whether an answer comes from whom was asked."""
+        """Return whether an answer comes from whom was asked."""
         session = self.destination.session
         if source is None or source.twin != self.twin.id:
             return False

@@ -51,7 +51,7 @@ class LinkState(StrEnum):
 
 
 class RelayStatus(NamedTuple):
-    """Tell how a client stands with one relay.
+    """The state of a client's connection to one relay.
 
     Attributes:
         url: that of the relay.
@@ -67,7 +67,7 @@ class RelayStatus(NamedTuple):
 
 
 class RelayLink:
-    """Be connected to a relay whenever that is possible.
+    """Keep connected to a relay, as far as that is possible.
 
     Args:
         url: ``ws://`` or ``wss://``, without a query: the token is the query.

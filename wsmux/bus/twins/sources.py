@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class _Version(NamedTuple):
-    """Tell one content of a file from the next."""
+    """What tells one content of a file from the next."""
 
     inode: int
     size: int

@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 
 def is_text(text: str) -> bool:
-    """Tell whether envelopes and Redis can hold a text: JSON also knows halves of characters."""
+    """Return whether envelopes and Redis can hold a text: JSON also knows halves of characters."""
     try:
         text.encode()
     except UnicodeEncodeError:

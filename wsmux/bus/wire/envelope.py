@@ -77,7 +77,7 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
 
 
 def kind_of(envelope: Envelope) -> Kind:
-    """Tell what an envelope holds; ``Kind.NONE`` for nothing, or for what this side lacks."""
+    """Return what an envelope holds; ``Kind.NONE`` for nothing, or for what this side lacks."""
     return Kind(envelope.WhichOneof("message") or Kind.NONE)
 
 
@@ -125,7 +125,7 @@ def time_left(envelope: Envelope, now: int) -> int:
 
 
 def is_fail_fast(tags: str | None) -> bool:
-    """Tell whether tags ask relays not to queue for a twin that is away; case matters."""
+    """Return whether tags ask relays not to queue for a twin that is away; case matters."""
     return FAIL_FAST in _TAG_MARKS.split(tags or "")
 
 

@@ -209,7 +209,7 @@ class Identity:
 
 
 def verify(account: bytes, message: bytes, signature: bytes) -> bool:
-    """Tell whether the holder of an account signed a message, by the scheme the signature names.
+    """Return whether the holder of an account signed a message, by the scheme the signature names.
 
     Accounts for which anybody can sign, such as one of zeros, have no valid signature; known peers
     accept them.

@@ -11,7 +11,7 @@ REMEMBERED = 65_536
 
 
 class Replays:
-    """Tell what was accepted before; not for several threads at once.
+    """The signatures that were accepted before; not for several threads at once.
 
     Beyond the bound those that expire first are forgotten.
     """
@@ -25,7 +25,7 @@ class Replays:
         return len(self._ends)
 
     def knows(self, signature: bytes, now: int) -> bool:
-        """Tell whether a signature was added and has not ended at ``now``, in Unix seconds."""
+        """Return whether a signature was added and has not ended at ``now``, in Unix seconds."""
         while self._ends and self._ends[0][0] <= now:
             self._seen.discard(heapq.heappop(self._ends)[1])
         return signature in self._seen

@@ -1,4 +1,4 @@
-"""Be the client of a library whose calls block: one thread for each line.
+"""The client of a library whose calls block: one thread for each line.
 
 The clock of an upload stops when the server's count of the bytes has come, that of a download
 when the last byte has.

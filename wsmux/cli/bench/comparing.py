@@ -1,4 +1,4 @@
-"""Tell what has become slower since another result of the same machine.
+"""Report what has become slower since another result of the same machine.
 
 Ratios are compared where there are any, since what else the machine does changes the figures
 themselves. A change counts when each median is outside of what the other result ranges over.
@@ -22,7 +22,7 @@ __all__ = ["Change", "changes", "check_machine", "lines"]
 
 @dataclass(frozen=True)
 class Change:
-    """Tell of one figure that is another than before, beyond the spread of both."""
+    """One figure that is another than before, beyond the spread of both."""
 
     measure: str
     variant: str

@@ -158,7 +158,7 @@ class Client(ABC):
 
 
 class Peer(ABC):
-    """Be one variant of the measurement: a library, or a pair of them, with its settings.
+    """One variant of the measurement: a library, or a pair of them, with its settings.
 
     A module in ``peers/`` lists its own in ``PEERS``. The methods are called in worker processes.
 

@@ -118,7 +118,7 @@ TARGETS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """Tell how one target fared in one pass; there are no figures where a measurement failed."""
+    """How one target fared in one pass; there are no figures where a measurement failed."""
 
     target: Target
     pinned: bool

@@ -1,4 +1,4 @@
-"""Be the client or the server process of one variant.
+"""The client or the server process of one variant.
 
 ``processes.py`` starts it and talks to it in lines of JSON: the server tells its address and then
 only waits for the end of stdin; the client measures what it is told and answers with the figure.

@@ -231,18 +231,18 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _is_plain(wire: str, hides: Container[str], private: str) -> bool:
-    """Tell whether a name on the wire may be an attribute; Python mangles some private ones."""
+    """Return whether a name on the wire may be an attribute; Python mangles some private ones."""
     return _is_name(wire) and not wire.startswith(private) and wire not in hides
 
 
 def _is_name(text: str) -> bool:
-    """Tell whether Python takes a text for a name, and leaves it as it is."""
+    """Return whether Python takes a text for a name, and leaves it as it is."""
     same = unicodedata.normalize("NFKC", text) == text
     return same and text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _could_be_plain(wire: str) -> bool:
-    """Tell whether ruff takes a name for one that a class may have."""
+    """Return whether ruff takes a name for one that a class may have."""
     return wire.isidentifier() and not keyword.iskeyword(wire) and not wire.startswith("__")
 
 

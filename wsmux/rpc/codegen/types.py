@@ -44,7 +44,7 @@ SIMPLE = {
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """Be a type: a name, or ``list``, ``dict``, ``Literal`` or ``|`` of parts.
+    """A type: a name, or ``list``, ``dict``, ``Literal`` or ``|`` of parts.
 
     The parts of a ``Literal`` are names too, whose text is the source of the values.
     """
@@ -112,7 +112,7 @@ def union(parts: Iterable[Expr]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Be one property of a record, by its name on the wire."""
+    """One property of a record, by its name on the wire."""
 
     wire: str
     type: Expr
@@ -122,7 +122,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Be an object with named properties."""
+    """An object with named properties."""
 
     name: str
     fields: tuple[Field, ...]
@@ -131,7 +131,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Be another name for a type."""
+    """Another name for a type."""
 
     name: str
     type: Expr
@@ -189,7 +189,7 @@ def literal_source(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Tell where a schema stands: in which document, what ``#`` means there, and a name for it."""
+    """Where a schema stands: in which document, what ``#`` means there, and a name for it."""
 
     document: int
     root: Any
@@ -203,7 +203,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Be the properties of an object, gathered from the parts of an intersection."""
+    """The properties of an object, gathered from the parts of an intersection."""
 
     properties: Mapping[str, list[tuple[Any, _Place]]] = field(default_factory=dict)
     required: frozenset[str] = frozenset()

@@ -76,7 +76,7 @@ class Live:
 
 
 class Router(Replies):
-    """Be the part of a server above its sessions.
+    """The part of a server above its sessions.
 
     Attributes:
         mutex: guards everything; see ``server_engine``.
@@ -258,7 +258,7 @@ class Router(Replies):
     # Handlers
 
     def _work(self, live: Live, call: ServerCall, init: Any) -> None:
-        """Be a worker's part in a call: nothing, if it was over before one was free."""
+        """Do a worker's part in a call: nothing, if it was over before a worker was free."""
         try:
             if not call.over:
                 self._handle(call, init)

@@ -33,19 +33,19 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[Value]):
-    """Be a success, for a client that asked for results instead of exceptions."""
+    """A success, for a client that asked for results instead of exceptions."""
 
     value: Value
 
     @property
     def ok(self) -> bool:
-        """Tell it from an error."""
+        """``True``: this is no error."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Err:
-    """Be an error, for a client that asked for results instead of exceptions.
+    """An error, for a client that asked for results instead of exceptions.
 
     A handler may write or yield one, with a declared error, and go on; raising ends it.
     """
@@ -54,7 +54,7 @@ class Err:
 
     @property
     def ok(self) -> bool:
-        """Tell it from a success."""
+        """``False``: this is no success."""
         return False
 
 
@@ -62,7 +62,7 @@ Result = Ok[Value] | Err
 
 
 class Line(ABC):
-    """Be one call, seen from one end: both its halves, and what ends them.
+    """One call, seen from one end: both its halves, and what ends them.
 
     It holds its halves, and they do not hold it: else a call, its session and its client would stay
     until the garbage collector comes by. Whoever may still change a call holds it until it is over.
@@ -81,7 +81,7 @@ class Line(ABC):
         self.over = False
 
     def in_child(self) -> bool:
-        """Tell whether this is a forked child's useless copy."""
+        """Return whether this is a forked child's useless copy."""
         return self._pid != os.getpid()
 
     def check_process(self) -> None:
@@ -110,7 +110,7 @@ class Line(ABC):
 
     @abstractmethod
     def close_writing(self) -> None:
-        """Tell the peer that nothing more comes, once."""
+        """Signal the end to the peer, once."""
 
 
 def _check_process(pid: int) -> None:
@@ -170,7 +170,7 @@ class Readable(Generic[Value]):
             self._readers.notify(wakes)
 
     def fell_behind(self, options: Options) -> bool:
-        """Tell whether more is unread than may be."""
+        """Return whether more is unread than may be."""
         return (
             self.unread_messages > options.unread_messages
             or self.unread_bytes > options.unread_bytes
@@ -295,7 +295,7 @@ class Writable(Generic[Value]):
         line.send(value, Deadline(timeout))
 
     def close(self) -> None:
-        """Tell the peer that nothing more comes; closing twice is fine. Never blocks."""
+        """Signal the end to the peer; closing twice is fine. Never blocks."""
         line = self._line()
         if line is None:
             self._closed = True

@@ -39,7 +39,7 @@ Response = TypeVar("Response")
 
 
 class Calls(ABC):
-    """Be what calls need of their client."""
+    """What calls need of their client."""
 
     @abstractmethod
     def check_process(self) -> None:
@@ -65,7 +65,7 @@ class Calls(ABC):
 
 
 class Opened(ABC):
-    """Be what a client knows of a call that it has opened.
+    """What a client knows of a call that it has opened.
 
     Attributes:
         name: that of the procedure, for sentences.
@@ -87,7 +87,7 @@ class Opened(ABC):
 
     @abstractmethod
     def fell_behind(self, options: Options) -> bool:
-        """Tell whether more is unread than may be."""
+        """Return whether more is unread than may be."""
 
     @abstractmethod
     def no_more_locked(self, wakes: list[Parker]) -> bool:
@@ -99,7 +99,7 @@ class Opened(ABC):
 
 
 class Call(Line, Opened):
-    """Be one call of a client; a subscription's writer is closed from the start."""
+    """One call of a client; a subscription's writer is closed from the start."""
 
     def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:
         super().__init__(mutex, raises)
@@ -151,7 +151,7 @@ class Call(Line, Opened):
 
 
 class _Handle:
-    """Be the base of what the user holds."""
+    """The base of what the user holds."""
 
     def __init__(self, call: Call, deadline: Deadline) -> None:
         self._call = call
@@ -214,7 +214,7 @@ class StreamCall(_Reading[Response], Generic[Request, Response]):
         self._call.writer.write(request, self._left(timeout))
 
     def close_write(self) -> None:
-        """Tell the server that no more requests come; responses go on."""
+        """Signal to the server that no more requests come; responses go on."""
         self._call.writer.close()
 
 
@@ -243,7 +243,7 @@ class Upload(_Handle, Generic[Request, Response]):
         return value
 
     def close_write(self) -> None:
-        """Tell the server that no more requests come."""
+        """Signal to the server that no more requests come."""
         self._call.writer.close()
 
 
@@ -251,7 +251,7 @@ _PENDING: Any = object()  # no outcome yet
 
 
 class PendingCall(Opened):
-    """Be one rpc that was started; made by ``Client.submit``.
+    """One rpc that was started; made by ``Client.submit``.
 
     Any number of threads may ask for the result, and as often as they like. Who drops it without
     cancelling it leaves the server to its work.
@@ -333,7 +333,7 @@ class PendingCall(Opened):
     # The user's side
 
     def done(self) -> bool:
-        """Tell whether ``result`` would return, or raise the call's own error, at once."""
+        """Return whether ``result`` would return, or raise the call's own error, at once."""
         return self._outcome is not _PENDING
 
     def result(self, timeout: float | None = None) -> Any:

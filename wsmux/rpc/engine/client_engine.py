@@ -82,7 +82,7 @@ class ClientLoop:
         self._connector = engine.connector
 
     def run(self) -> None:
-        """Be the thread."""
+        """Run the I/O thread."""
         engine = self._engine
         try:
             while self._work():
@@ -263,7 +263,7 @@ OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
 class ClientEngine(Calls):
-    """Be what a client and its calls are made of. See ``rpc.connect`` for the arguments.
+    """What a client and its calls are made of. See ``rpc.connect`` for the arguments.
 
     Attributes:
         mutex: see the module.

@@ -1,4 +1,4 @@
-"""Tell the application what happens below its calls, in a thread that may block."""
+"""Notify the application of what happens below its calls, in a thread that may block."""
 
 from __future__ import annotations
 

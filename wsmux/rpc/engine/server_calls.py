@@ -1,4 +1,4 @@
-"""Be a server's side of calls: what a handler is given, and when a call is over.
+"""A server's side of calls: what a handler is given, and when a call is over.
 
 A call has two halves. The client ends the requests; the handler ends the responses, at the latest
 by returning, which in shipped servers ends nothing. The call is over when both have ended, or when
@@ -27,7 +27,7 @@ _log = logger("wsmux.rpc")
 
 
 class Replies(ABC):
-    """Be what calls need of their server."""
+    """What calls need of their server."""
 
     @abstractmethod
     def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
@@ -47,7 +47,7 @@ class Replies(ABC):
 
 
 class ServerCall(Line):
-    """Be one call. What is not constant is guarded by the mutex."""
+    """One call. What is not constant is guarded by the mutex."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ServerCall(Line):
             self._do(action)
 
     def defers(self) -> bool:
-        """Tell whether there is anything for ``clean_up``, now that the call is over."""
+        """Return whether there is anything for ``clean_up``, now that the call is over."""
         with self.mutex:
             self._cleaned = not self._deferred
             return not self._cleaned
@@ -145,7 +145,7 @@ class ServerCall(Line):
 
 
 class Context:
-    """Be what a handler is told beside its init.
+    """What a handler is told beside its init.
 
     Attributes:
         state: that of its service.

@@ -56,7 +56,7 @@ _log = logger("wsmux.rpc")
 
 
 class ServerEngine(Router):
-    """Be what a River server is made of. See ``rpc.serve`` for the arguments."""
+    """What a River server is made of. See ``rpc.serve`` for the arguments."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ JsonSchema = Mapping[str, Any] | bool
 
 
 class Schema:
-    """Be one schema; immutable, and safe to use from any number of threads.
+    """One schema; immutable, and safe to use from any number of threads.
 
     Args:
         json_schema: a JSON Schema as Python data, ``None`` for one that accepts anything. Draft

@@ -151,7 +151,7 @@ _METASCHEMA = _metaschema()
 
 
 class Target:
-    """Be the value of a ``$ref`` that was followed."""
+    """The value of a ``$ref`` that was followed."""
 
     __slots__ = ("schema",)
 

@@ -102,7 +102,7 @@ def _described(description: str | None) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ServedProcedure:
-    """Be one procedure as a schema tells of it; its schemas are plain JSON data."""
+    """One procedure as a schema tells of it; its schemas are plain JSON data."""
 
     service: str
     name: str
@@ -118,7 +118,7 @@ class ServedProcedure:
 
 @dataclass(frozen=True, slots=True)
 class ServedService:
-    """Be one service as a schema tells of it."""
+    """One service as a schema tells of it."""
 
     name: str
     procedures: dict[str, ServedProcedure] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class ServedService:
 
 @dataclass(frozen=True, slots=True)
 class ServedSchema:
-    """Be all that a schema tells of a server."""
+    """All that a schema tells of a server."""
 
     services: dict[str, ServedService] = field(default_factory=dict)
     handshake: JsonSchema | None = None

@@ -60,7 +60,7 @@ class _TooLongError(Exception):
 
 @dataclass(slots=True)
 class _Run:
-    """Be the state of one check.
+    """The state of one check.
 
     ``known`` tells whether an array or object fits a schema referred to, both by ``id()``.
     """
@@ -79,7 +79,7 @@ _run: ContextVar[_Run] = ContextVar("_run")
 
 
 class Checker:
-    """Be a schema as the library has it; safe to use from any number of threads.
+    """A schema as the library has it; safe to use from any number of threads.
 
     Args:
         json_schema: what ``Schema`` takes, as plain JSON data.
@@ -119,7 +119,7 @@ class Checker:
 
 
 class _Shy:
-    """Be a value that does not show itself; an instance of no subclass is of no type."""
+    """A value that does not show itself; an instance of no subclass is of no type."""
 
     __slots__ = ()
 
@@ -183,7 +183,7 @@ def _is_bigint(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether JSON has the number; ``True`` and ``NaN`` are none."""
+    """Return whether JSON has the number; ``True`` and ``NaN`` are none."""
     return math.isfinite(value) if isinstance(value, float) else _is_bigint(value)
 
 

@@ -214,7 +214,7 @@ TELL_AFTER = 5
 
 
 class Connector:
-    """Be the client's end of everything below the calls.
+    """The client's end of everything below the calls.
 
     The owner holds one lock around all calls, performs the ``events()`` in order, sends what
     ``data_to_send`` returns over the present connection, and calls ``handle_timer`` in time.
@@ -277,7 +277,7 @@ class Connector:
         return f"{text}: {self._trouble}" if self._trouble else text
 
     def has_output(self) -> bool:
-        """Tell whether the present connection has anything to send."""
+        """Return whether the present connection has anything to send."""
         if self._output:
             return True
         session = self.session

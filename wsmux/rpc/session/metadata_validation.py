@@ -18,7 +18,7 @@ _log = logger("wsmux.rpc")
 
 
 class Rejection(Exception):
-    """Be raised by a function that validates metadata, to refuse the client.
+    """Raised by a function that validates metadata, to refuse the client.
 
     Args:
         reason: a sentence, which the client is told.
@@ -31,7 +31,7 @@ class Rejection(Exception):
 
 
 class Parsed(NamedTuple):
-    """Be metadata as handlers find them, good until ``expires`` of the monotonic clock."""
+    """Metadata as handlers find them, good until ``expires`` of the monotonic clock."""
 
     metadata: Any
     expires: float | None

@@ -1,4 +1,4 @@
-"""Be one end of a session: what is sent, what is received, and when the other end counts as lost.
+"""One end of a session: what is sent, what is received, and when the other end counts as lost.
 
 A session outlives its connections. While it has one it is attached; every message goes out at
 once, and stays in the buffer until it is acknowledged. While it has none, messages are buffered,
@@ -194,7 +194,7 @@ TABLE: dict[tuple[SessionState, SessionInput], SessionState] = {
 
 
 class Session:
-    """Be one end of a session; it begins detached, with the grace running.
+    """One end of a session; it begins detached, with the grace running.
 
     Args:
         role: a server sends heartbeats, a client returns them.
@@ -385,7 +385,7 @@ class Session:
             raise SessionFailure(str(error), FailureKind.SENDING) from error
 
     def has_output(self) -> bool:
-        """Tell whether the connection has anything to send."""
+        """Return whether the connection has anything to send."""
         return bool(self._queue)
 
     def data_to_send(self) -> list[bytes]:

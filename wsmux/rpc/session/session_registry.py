@@ -57,7 +57,7 @@ UNANSWERABLE = "the response cannot be encoded"
 
 
 class Hello(NamedTuple):
-    """Be a handshake of the right form; ``request.metadata`` is not yet checked."""
+    """A handshake of the right form; ``request.metadata`` is not yet checked."""
 
     client_id: str
     request: HandshakeRequest

@@ -27,7 +27,7 @@ class EncodeError(LocalProtocolError):
 
 
 class Codec(ABC):
-    """Be the base of the codecs; instances hold no state and may be shared by threads.
+    """The base of the codecs; instances hold no state and may be shared by threads.
 
     Args:
         max_depth: arrays and objects inside each other in a payload, when decoding and when

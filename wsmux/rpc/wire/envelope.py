@@ -51,7 +51,7 @@ class EnvelopeError(RemoteProtocolError):
 
 
 class Envelope(NamedTuple):
-    """Be one message; ``seq`` and ``ack`` are those of its sender's session."""
+    """One message; ``seq`` and ``ack`` are those of its sender's session."""
 
     id: str
     sender: str
@@ -151,7 +151,7 @@ class NotAResult(ValueError):
 
 
 def is_close(payload: Any) -> bool:
-    """Tell whether a payload only closes a half."""
+    """Return whether a payload only closes a half."""
     return isinstance(payload, Mapping) and payload.get("type") == "CLOSE" and "ok" not in payload
 
 

@@ -86,7 +86,7 @@ class ExpectedState(NamedTuple):
 
 
 class HandshakeRequest(NamedTuple):
-    """Be what a client asks for; ``metadata`` is whatever it sent, not yet checked."""
+    """What a client asks for; ``metadata`` is whatever it sent, not yet checked."""
 
     session_id: str
     expected: ExpectedState
@@ -94,7 +94,7 @@ class HandshakeRequest(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Be the answer of a server that refuses; ``code`` may be one that is not known here."""
+    """The answer of a server that refuses; ``code`` may be one that is not known here."""
 
     code: str
     reason: str

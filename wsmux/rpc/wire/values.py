@@ -34,7 +34,7 @@ _DECIMAL = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}")
 
 
 class BigInt(int):
-    """Be an integer that travels as a bigint however small it is.
+    """An integer that travels as a bigint however small it is.
 
     Bigints that arrive are of this class, so that what was read can be sent again unchanged and a
     schema can tell 5n from 5. It equals the ``int`` of its value; arithmetic gives an ``int``. An

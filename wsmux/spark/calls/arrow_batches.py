@@ -1,4 +1,4 @@
-"""Be the function that ``mapInArrow`` runs: a message for each Arrow batch."""
+"""The function that ``mapInArrow`` runs: a message for each Arrow batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ArrowCalls:
-    """Be what ``Procedure.arrow`` returns; see there."""
+    """What ``Procedure.arrow`` returns; see there."""
 
     target: Target
     plan: Plan

@@ -65,7 +65,7 @@ def keyed_row(row: Any, key: Any) -> dict[str, Any]:
 
 
 class Answers(NamedTuple):
-    """Be what came of the rows of a message, in their order."""
+    """What came of the rows of a message, in their order."""
 
     values: list[Any]
     errors: dict[int, RiverError]

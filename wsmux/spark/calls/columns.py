@@ -1,4 +1,4 @@
-"""Be the function that ``mapInArrow`` runs: a column of results more."""
+"""The function that ``mapInArrow`` runs: a column of results more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = Ddl("string")
 
 
 class _Held:
-    """Be a batch whose rows are being asked about; ``first`` is its first row's number."""
+    """A batch whose rows are being asked about; ``first`` is its first row's number."""
 
     def __init__(self, batch: Any, first: int) -> None:
         self.batch = batch
@@ -35,7 +35,7 @@ class _Held:
 
 
 class _Part(NamedTuple):
-    """Be the rows of one message."""
+    """The rows of one message."""
 
     held: _Held
     start: int
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCalls:
-    """Be what ``Procedure.columns`` returns; see there."""
+    """What ``Procedure.columns`` returns; see there."""
 
     target: Target
     plan: Plan

@@ -39,7 +39,7 @@ CALM = 16
 
 
 class Started(Protocol):
-    """Be a call that was started, such as ``rpc.PendingCall``; see there."""
+    """A call that was started, such as ``rpc.PendingCall``; see there."""
 
     sent: int
     size: int
@@ -52,7 +52,7 @@ class Started(Protocol):
 
 
 class Ended(Protocol):
-    """Tell which calls have ended, such as ``rpc.Completions``; see there."""
+    """What says which calls have ended, such as ``rpc.Completions``; see there."""
 
     def take(self, timeout: float | None = None) -> Sequence[Started]: ...
 
@@ -70,7 +70,7 @@ class Starter(ABC):
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Tell whether a fault may pass."""
+        """Return whether a fault may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Plan:
 
 
 class Outcome(NamedTuple):
-    """Be what came of one piece of work: a value, or the error of its last attempt."""
+    """What came of one piece of work: a value, or the error of its last attempt."""
 
     tag: Any
     value: Any

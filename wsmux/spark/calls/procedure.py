@@ -59,7 +59,7 @@ def rpc(conn: Recipe, procedure: str, name: str | None = None) -> Procedure:
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """Be a procedure of a server; made by ``rpc``."""
+    """A procedure of a server; made by ``rpc``."""
 
     target: Target
 

@@ -1,4 +1,4 @@
-"""Be the function that ``mapPartitions`` runs: rows in, results out."""
+"""The function that ``mapPartitions`` runs: rows in, results out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def key_of(key: Key) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class RowCalls:
-    """Be what ``Procedure.rows`` returns; see there."""
+    """What ``Procedure.rows`` returns; see there."""
 
     target: Target
     plan: Plan

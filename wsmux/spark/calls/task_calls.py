@@ -75,7 +75,7 @@ class Asking:
         return failure(self.link, self._target, error, self._pipeline.in_flight, **more)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Tell whether it was the connection that failed, and not a row."""
+        """Return whether it was the connection that failed, and not a row."""
         if isinstance(error, RiverError):
             return error.code == UNEXPECTED_DISCONNECT
         return not isinstance(error, TimeoutError | EncodeError)
@@ -104,7 +104,7 @@ class _River(Starter):
 
 
 def passes(link: Link, error: Exception) -> bool:
-    """Tell whether a call may go well when it is made again."""
+    """Return whether a call may go well when it is made again."""
     if isinstance(error, RiverError):
         return error.code == UNEXPECTED_DISCONNECT and not link.refused()
     return isinstance(error, OSError)  # a TimeoutError is one

@@ -1,4 +1,4 @@
-"""Be the function that ``foreachPartition`` runs: rows as the requests of an upload."""
+"""The function that ``foreachPartition`` runs: rows as the requests of an upload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["UploadCalls"]
 
 
 class _Failed(Exception):
-    """Tell the failure of an upload from one of the rows."""
+    """The failure of an upload, as opposed to one of the rows."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -28,7 +28,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UploadCalls:
-    """Be what ``Procedure.upload`` returns; see there."""
+    """What ``Procedure.upload`` returns; see there."""
 
     target: Target
     init: Any

@@ -41,14 +41,14 @@ class Limits:
 
 
 class Source(Protocol):
-    """Be read from, as a stream."""
+    """What Arrow reads from, as from a stream."""
 
     def fill(self, target: Any, /) -> int:
         """Read until the buffer is full, or the end; return how many bytes."""
 
 
 class Sink(Protocol):
-    """Be written to, as a stream."""
+    """What Arrow writes to, as to a stream."""
 
     def write(self, data: Any, /) -> int:
         """Take all of it."""
@@ -62,7 +62,7 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 
 
 class ArrowSource:
-    """Be the file that pyarrow reads: whole messages of one IPC stream, each checked first.
+    """The file that pyarrow reads: whole messages of one IPC stream, each checked first.
 
     Attributes:
         bytes, crc: how many were read, and their CRC-32.
@@ -281,7 +281,7 @@ def _bad(text: str) -> Exception:
 
 
 class _Frames:
-    """Be the file that pyarrow writes: gather what is small, send all in frames.
+    """The file that pyarrow writes: gather what is small, send all in frames.
 
     Attributes:
         dead: nothing more is sent, so that what failed never gets its end marker.

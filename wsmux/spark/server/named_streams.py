@@ -44,7 +44,7 @@ class NamedStream(ABC):
 
 
 class NamedStreams:
-    """Be the handler of all streams of a server.
+    """The handler of all streams of a server.
 
     Args:
         handlers: by name.

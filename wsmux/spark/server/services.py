@@ -99,7 +99,7 @@ class DatasetService(Service):
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell the newest version, as ranges."""
+        """Return the newest version, as ranges."""
         request = Request(init)
         partitions = request.whole("partitions", least=1) if "partitions" in request else None
         if partitions is not None and partitions > MAX_RANGES:
@@ -119,7 +119,7 @@ class DatasetService(Service):
         }
 
     def list(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell all datasets."""
+        """Return all datasets."""
         infos = [info._asdict() for info in self.store.list()]
         for info in infos:
             if info["error"] is None:
@@ -172,7 +172,7 @@ class TopicService(Service):
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell what a topic is and holds."""
+        """Return what a topic is and holds."""
         told = self.store.describe(Request(init).text("topic"))
         return {
             "schema": schema_bytes(told.schema),
@@ -214,7 +214,7 @@ class TopicService(Service):
         return {}
 
     def heads(self, ctx: Context, init: Mapping[str, Any], responses: Writable[Any]) -> None:
-        """Tell what a topic holds, at each change; what comes too fast is told as one."""
+        """Yield what a topic holds, at each change; fast changes are yielded as one."""
         topic, seen = Request(init).text("topic"), None
         while not ctx.ended.is_set():
             heads = self.store.wait_heads(topic, seen, SLICE)

@@ -44,7 +44,7 @@ def reader_of(options: Options, schema: StructType) -> BatchReader:
 
 
 class RangePartition(api.InputPartition):
-    """Be one range: the header of the stream that reads it."""
+    """One range: the header of the stream that reads it."""
 
     def __init__(self, header: dict[str, Any]) -> None:
         super().__init__(header)

@@ -27,7 +27,7 @@ __all__ = ["BatchWriter", "Written"]
 
 
 class Written(WriterCommitMessage):
-    """Be what a task tells the commit: the receipt, or ``None`` if it had no rows."""
+    """What a task tells the commit: the receipt, or ``None`` if it had no rows."""
 
     def __init__(self, receipt: Receipt | None) -> None:
         self.receipt = receipt

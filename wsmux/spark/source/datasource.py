@@ -1,4 +1,4 @@
-"""Be the data source ``wsmux`` of Spark: datasets and topics, in batches and in streams.
+"""The data source ``wsmux`` of Spark: datasets and topics, in batches and in streams.
 
 What a session finds by itself is ``pyspark_wsmux``, which names the class here; ``register`` is for
 one that does not find it. Spark makes an object for each thing that is done, in processes that

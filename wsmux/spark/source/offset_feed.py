@@ -80,7 +80,7 @@ class HeadsFeed:
 
 
 class _Feed:
-    """Be what the thread of a feed works on, which must not keep the feed alive.
+    """What the thread of a feed works on, which must not keep the feed alive.
 
     Attributes:
         heads: what was told last.

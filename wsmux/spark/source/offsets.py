@@ -42,7 +42,7 @@ WRONG_CHECKPOINT = "WRONG_CHECKPOINT"
 
 
 class Position(NamedTuple):
-    """Be what is in a checkpoint."""
+    """What is in a checkpoint."""
 
     topic: str
     reader: str

@@ -87,7 +87,7 @@ _HEADER = "header."
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options:
-    """Be the options of one read or write, checked; made by ``parse_options``."""
+    """The options of one read or write, checked; made by ``parse_options``."""
 
     action: Action
     url: str

@@ -12,14 +12,14 @@ RANGE_BYTES = 64 * 1024 * 1024
 
 
 class Group(NamedTuple):
-    """Be rows that are read together cheaply: a row group of a file."""
+    """Rows that are read together cheaply: a row group of a file."""
 
     rows: int
     bytes: float
 
 
 class Cut(NamedTuple):
-    """Be rows from ``start`` up to ``end``, counted over the whole snapshot."""
+    """Rows from ``start`` up to ``end``, counted over the whole snapshot."""
 
     start: int
     end: int

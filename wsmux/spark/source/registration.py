@@ -8,7 +8,7 @@ __all__ = ["register"]
 
 
 def register(spark: Any) -> None:
-    """Tell a session of ``format("wsmux")``, where it does not find it by itself.
+    """Register ``format("wsmux")`` with a session that does not find it by itself.
 
     It finds it where the package is installed for Spark's Python. A cluster that gets it by
     ``ship`` needs this.

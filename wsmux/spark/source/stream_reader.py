@@ -50,7 +50,7 @@ _log = logger("wsmux.spark")
 
 
 class SpanPartition(InputPartition):
-    """Be one span: the header of the stream that reads it."""
+    """One span: the header of the stream that reads it."""
 
     def __init__(self, topic: str, span: Span) -> None:
         super().__init__({"topic": topic, **span._asdict()})
@@ -171,7 +171,7 @@ class Follower(DataSourceStreamReader):
         return [SpanPartition(self._topic, span) for span in found]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Tell the server what is not needed any more; if that fails, it is told the next time."""
+        """Report to the server what is not needed any more; if that fails, the next call does."""
         position = self._position(end)
         self._release(position.reader or self._reader, position.offsets)
 

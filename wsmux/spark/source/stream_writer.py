@@ -32,7 +32,7 @@ QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class StagedPart(WriterCommitMessage):
-    """Be what a task tells the commit.
+    """What a task tells the commit.
 
     Attributes:
         txn: the transaction of the batch.

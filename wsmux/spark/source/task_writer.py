@@ -103,7 +103,7 @@ class _Held:
         self.whole = True
 
     def is_empty(self) -> bool:
-        """Tell whether there is none; this waits for the first."""
+        """Return whether there is none; this waits for the first."""
         first = next(self._rest, None)
         if first is None:
             return True
@@ -126,7 +126,7 @@ class _Held:
 
 
 class _Cut(Exception):
-    """Tell a failure of the connection from one of the batches."""
+    """A failure of the connection, as opposed to one of the batches."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -134,7 +134,7 @@ class _Cut(Exception):
 
 
 class _Sink:
-    """Be a stream, whose failures are told from those of who gives the batches."""
+    """A stream, whose failures are told from those of who gives the batches."""
 
     def __init__(self, stream: Stream, frame_bytes: int) -> None:
         self._stream = stream

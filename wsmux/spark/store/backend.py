@@ -20,7 +20,7 @@ __all__ = ["Home", "Homes", "Staged", "State", "checked_parts"]
 
 
 class State(Protocol):
-    """Be what the entries of a log add up to."""
+    """What the entries of a log add up to."""
 
     id: str
 
@@ -42,14 +42,14 @@ S = TypeVar("S", bound=State)
 
 
 class Staged(NamedTuple):
-    """Tell of a finished part: its receipt, and the rows that can be read apart in it."""
+    """A finished part: its receipt, and the rows that can be read apart in it."""
 
     receipt: Receipt
     groups: list[int]
 
 
 class Home(ABC, Generic[S]):
-    """Be the home of one dataset or topic.
+    """The home of one dataset or topic.
 
     Attributes:
         name: what it is called.

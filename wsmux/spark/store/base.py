@@ -48,14 +48,14 @@ class Table(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """Tell a transaction; ``done`` means that what it would write was committed before."""
+    """A transaction; ``done`` means that what it would write was committed before."""
 
     txn: str
     done: bool
 
 
 class Committed(NamedTuple):
-    """Tell what a commit made: the version, and the rows and bytes that came with it."""
+    """What a commit made: the version, and the rows and bytes that came with it."""
 
     version: int
     rows: int
@@ -71,7 +71,7 @@ class Range(NamedTuple):
 
 
 class Description(NamedTuple):
-    """Tell the newest version of a dataset, as ranges to be read apart from each other."""
+    """The newest version of a dataset, as ranges to be read apart from each other."""
 
     schema: Any
     version: int
@@ -81,7 +81,7 @@ class Description(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-    """Tell of a dataset in a list; ``error`` says why there is nothing to tell."""
+    """A dataset in a list; ``error`` says why nothing else is known."""
 
     name: str
     version: int
@@ -91,7 +91,7 @@ class DatasetInfo(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Tell the offsets that a topic holds, by partition: rows from ``earliest`` up to ``latest``.
+    """The offsets that a topic holds, by partition: rows from ``earliest`` up to ``latest``.
 
     ``bytes`` are those of the rows that are held.
     """
@@ -102,7 +102,7 @@ class Heads(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """Tell what a topic is."""
+    """What a topic is."""
 
     schema: Any
     partitions: int
@@ -163,14 +163,14 @@ class DatasetStore(ABC):
         columns: Sequence[str] | None = None,
         filters: Sequence[Filter] = (),
     ) -> Description:
-        """Tell the newest version, in as many ranges as asked for if it has so many rows.
+        """Return the newest version, in as many ranges as asked for if it has so many rows.
 
         Columns and filters are checked, and change the schema only: ranges count all rows.
         """
 
     @abstractmethod
     def list(self) -> list[DatasetInfo]:
-        """Tell all datasets, by their names."""
+        """Return all datasets, by their names."""
 
     @abstractmethod
     def begin(
@@ -232,15 +232,15 @@ class TopicStore(ABC):
 
     @abstractmethod
     def describe(self, topic: str) -> TopicDescription:
-        """Tell what a topic is and holds."""
+        """Return what a topic is and holds."""
 
     @abstractmethod
     def heads(self, topic: str) -> Heads:
-        """Tell what a topic holds."""
+        """Return what a topic holds."""
 
     @abstractmethod
     def wait_heads(self, topic: str, seen: Heads | None, timeout: float) -> Heads:
-        """Tell what a topic holds as soon as that is not what was ``seen``, or time is up."""
+        """Return what a topic holds as soon as that is not what was ``seen``, or time is up."""
 
     @abstractmethod
     def begin(self, topic: str, query: str, batch: int, schema: Any) -> Begun:

@@ -83,7 +83,7 @@ def read_object(path: Path, shown: str) -> dict[str, Any] | None:
 
 
 class Start(NamedTuple):
-    """Tell the newest kept state, and the highest number of all; -1 stands for none."""
+    """The newest kept state, and the highest number of all; -1 stands for none."""
 
     number: int
     state: dict[str, Any] | None
@@ -112,7 +112,7 @@ class CommitLog:
         return self._load(f"{number:020d}.json")
 
     def holds(self, number: int) -> bool:
-        """Tell whether an entry is there."""
+        """Return whether an entry is there."""
         return os.path.lexists(self.path / f"{number:020d}.json")
 
     def start(self) -> Start:

@@ -25,7 +25,7 @@ MANY_TXNS = 256
 
 @dataclass(slots=True)
 class StoredFile:
-    """Be one file of a dataset: those of a version were added by then, and not yet removed."""
+    """One file of a dataset: those of a version were added by then, and not yet removed."""
 
     file: str
     """The transaction's key, a slash and the name."""

@@ -145,7 +145,7 @@ def _check_file(file: str) -> None:
 
 
 def real_directory(path: Path, shown: str) -> bool:
-    """Tell whether a directory is there.
+    """Return whether a directory is there.
 
     Raises:
         RiverError: CORRUPT, if something else is.
@@ -161,7 +161,7 @@ def real_directory(path: Path, shown: str) -> bool:
 
 
 class DirectoryHome(Home[S]):
-    """Be one home in a directory.
+    """One home in a directory.
 
     Args:
         path: the directory. shown: what to call it in errors.

@@ -48,7 +48,7 @@ class FileWriter(ABC):
 
 
 class FileFormat(ABC):
-    """Be one format. Errors are those of pyarrow and of the system."""
+    """One format. Errors are those of pyarrow and of the system."""
 
     name: str
 

@@ -37,7 +37,7 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Filter(NamedTuple):
-    """Be one filter, checked as far as that goes without a schema."""
+    """One filter, checked as far as that goes without a schema."""
 
     column: str
     op: str

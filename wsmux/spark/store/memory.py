@@ -31,7 +31,7 @@ class _Txn:
 
 
 class MemoryHome(Home[S]):
-    """Be one home; nothing is written down."""
+    """One home; nothing is written down."""
 
     def __init__(self, name: str, state: type[S], entry: Mapping[str, Any]) -> None:
         self.name = name

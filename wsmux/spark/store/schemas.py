@@ -113,7 +113,7 @@ def _is_bytes(kind: Any) -> bool:
 
 
 def _is_view(kind: Any) -> bool:
-    """Tell whether a type is a view, which Arrow itself cannot filter."""
+    """Return whether a type is a view, which Arrow itself cannot filter."""
     types = pa.types
     return kind in (pa.string_view(), pa.binary_view()) or bool(
         types.is_list_view(kind) or types.is_large_list_view(kind)
@@ -250,7 +250,7 @@ def conform(batch: Any, schema: Any) -> Any:
 
 
 def _breaks(field: Any, column: Any) -> bool:
-    """Tell whether a column has nulls that its field forbids; those within a null do not count."""
+    """Whether a column has nulls that its field forbids; those within a null do not count."""
     if not field.nullable and column.null_count:
         return True
     if not _forbids(field.type):
@@ -260,7 +260,7 @@ def _breaks(field: Any, column: Any) -> bool:
 
 
 def _forbids(kind: Any) -> bool:
-    """Tell whether something within a type is never null, so that there is something to check."""
+    """Return whether something within a type is never null, so that there is something to check."""
     return any(not field.nullable or _forbids(field.type) for field in _inside(kind))
 
 

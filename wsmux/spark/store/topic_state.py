@@ -21,7 +21,7 @@ __all__ = ["Segment", "TopicState", "init_entry", "query_key", "split_key", "txn
 
 @dataclass(slots=True)
 class Segment:
-    """Be one file of a topic: rows of one partition from offset ``start`` on."""
+    """One file of a topic: rows of one partition from offset ``start`` on."""
 
     file: str
     partition: int

@@ -65,7 +65,7 @@ class FitPart(Part):
 
 
 class Span(NamedTuple):
-    """Be rows of one file."""
+    """Rows of one file."""
 
     file: str
     groups: list[int]

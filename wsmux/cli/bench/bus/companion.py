@@ -1,4 +1,4 @@
-"""Be a process beside the measuring one: a twin that answers calls, returns messages, or floods.
+"""A process beside the measuring one: a twin that answers calls, returns messages, or floods.
 
 ``Companion`` starts it, and ends it by ending its stdin. It says a line when it is ready. One that
 floods begins when it is given a line, and stops with the next one; it says when it has.

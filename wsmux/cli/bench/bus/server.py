@@ -1,4 +1,4 @@
-"""Be what is measured: an echo over bare links, or a relay, with Redis or without."""
+"""What is measured: an echo over bare links, or a relay, with Redis or without."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _in_trio(main: Callable[..., Awaitable[None]], *args: object) -> Iterator[tu
 
 
 class _Carrier:
-    """Be what the muxer reads and writes: the bytes of the binary messages of a WebSocket."""
+    """What the muxer reads and writes: the bytes of the binary messages of a WebSocket."""
 
     def __init__(self, stream: Any, is_initiator: bool) -> None:
         from wsproto import ConnectionType, WSConnection

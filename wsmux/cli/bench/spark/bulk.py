@@ -1,4 +1,4 @@
-"""Be what bulk is read from and written to: our data server, and Arrow Flight, with the same rows.
+"""What bulk is read from and written to: our data server, and Arrow Flight, with the same rows.
 
 Both hold everything in memory, so that no disk is measured.
 """

@@ -1,4 +1,4 @@
-"""Be Arrow Flight, the peer of bulk: a server, and a source and sink of Spark's over it.
+"""Arrow Flight, the peer of bulk: a server, and a source and sink of Spark's over it.
 
 Both are made as ours are: a partition is a stream of record batches, a write ends with a receipt,
 and a process has one connection. The server keeps what was written last, as ours does.

@@ -18,7 +18,7 @@ Figures = Mapping[str, Mapping[int, Sequence[float | None]]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Tell how a ratio fared at one distance: the median of those of the repetitions."""
+    """How a ratio fared at one distance: the median of those of the repetitions."""
 
     ratio: Ratio
     delay: int

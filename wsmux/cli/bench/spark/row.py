@@ -19,7 +19,7 @@ ROW = "E" + "x" * 99
 
 
 class Place(NamedTuple):
-    """Be where a figure is taken."""
+    """Where a figure is taken."""
 
     addresses: Mapping[str, str]
     """Those of the servers at this distance, by their names: ``river`` and ``raw``, and for bulk
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Row(ABC):
-    """Be one row of the table; a module in ``rows/`` lists its own in ``ROWS``.
+    """One row of the table; a module in ``rows/`` lists its own in ``ROWS``.
 
     Attributes:
         name: one word, for the command line and the results.

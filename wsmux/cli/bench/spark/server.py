@@ -1,4 +1,4 @@
-"""Be what is called: procedures of River, a raw echo, and what bulk is read from."""
+"""What is called: procedures of River, a raw echo, and what bulk is read from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Be one of the processes: a server, a delay line, a client, or a client within Spark.
+"""One of the processes: a server, a delay line, a client, or a client within Spark.
 
 ``workers.py`` starts it and talks to it in lines of JSON. A server and a delay line tell their
 addresses, and only wait for the end of stdin; the others measure what they are told.

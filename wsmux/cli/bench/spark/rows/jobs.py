@@ -85,7 +85,7 @@ class _Frame(_Job):
 
 
 def _same(batches: Iterator[Any]) -> Iterator[Any]:
-    """Be a function of Python's, which is what ``mapInArrow`` wants."""
+    """Return what came; a plain function, which is what ``mapInArrow`` wants."""
     return batches
 
 

@@ -57,7 +57,7 @@ class _Write(_Bulk):
 
 
 class _Ours:
-    """Be ``format("wsmux")``."""
+    """``format("wsmux")``."""
 
     def format(self, place: Place) -> tuple[str, Mapping[str, str]]:
         return "wsmux", {"url": place.addresses["data"], "dataset": self.dataset}
@@ -66,7 +66,7 @@ class _Ours:
 
 
 class _Flight:
-    """Be Arrow Flight."""
+    """Arrow Flight."""
 
     def format(self, place: Place) -> tuple[str, Mapping[str, str]]:
         from ..flight import FlightSource
