@@ -1,4 +1,4 @@
-"""Have the standard library's HTTP client speak over streams of a connection.
+"""Let the standard library's HTTP client speak over streams of a connection.
 
 ``http.client`` needs little of a socket: to send, to make a file for reading, and to close when
 both are done with it. That is what stands here in front of a stream.

@@ -1,4 +1,4 @@
-"""Have ``requests`` speak over streams of a connection: ``session.mount("mux://", MuxAdapter(c))``.
+"""Let ``requests`` speak over streams of a connection: ``session.mount("mux://", MuxAdapter(c))``.
 
 Each request has a stream of its own. The response's body is read from it piece by piece, so that a
 caller who does not read holds the other end back, and who closes the response early resets it.

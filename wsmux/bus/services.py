@@ -139,7 +139,7 @@ class Services:
             self._pools.append(pool)
 
     def take(self, envelope: Envelope, size: int) -> None:
-        """Have a request of ``size`` bytes answered; for the threads of the links."""
+        """Answer a request of ``size`` bytes; for the threads of the links."""
         command = envelope.request.command
         served = self._commands.get(command)
         if served is None:

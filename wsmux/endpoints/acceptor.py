@@ -327,7 +327,7 @@ class Acceptor(ABC):
 
     @contextmanager
     def _cut_by_shutdown(self, sock: socket.socket) -> Iterator[None]:
-        """Have a shutdown end a wait for a client that is not served yet."""
+        """Let a shutdown end a wait for a client that is not served yet."""
         with self._lock:
             if self._stopping.is_set():
                 raise ConnectionAbortedError("the server shuts down")
@@ -340,7 +340,7 @@ class Acceptor(ABC):
 
     @contextmanager
     def _awaiting(self, sock: socket.socket) -> Iterator[None]:
-        """Have a shutdown, and a client that gets this one's place, end a wait in a handshake."""
+        """Let a shutdown, and a client that gets this one's place, end a wait in a handshake."""
         guest = self._guest()
         guest.sock = sock
         try:

@@ -39,7 +39,7 @@ __all__ = ["StreamRelay", "bridge", "carried_code"]
 
 
 class Signal(Waiter):
-    """Stand where a waiting thread would, and note a half as ready instead of waking one."""
+    """A waiter that notes a half as ready instead of waking a thread."""
 
     parks = False
 

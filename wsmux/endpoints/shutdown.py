@@ -81,7 +81,7 @@ class ConnectionRegistry:
 
     @contextmanager
     def serving(self, connection: Connection) -> Iterator[None]:
-        """Have the connection ended with the others as long as the block lasts."""
+        """End the connection with the others as long as the block lasts."""
         with self._lock:
             self._connections.add(connection)
             late = self._stopping

@@ -114,7 +114,7 @@ class Mux:
         self._served.shutdown(timeout)
 
     def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
-        """Have SIGTERM, which stops and reloads a server's processes, call ``shutdown`` first.
+        """Call ``shutdown`` first on SIGTERM, which stops and reloads a server's processes.
 
         What the signal did before happens at once beside it, as gunicorn's own way to stop, which
         waits for the requests that run; where that was to die, it happens after it. Let ``timeout``

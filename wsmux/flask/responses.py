@@ -38,7 +38,7 @@ def refusal(error: HandshakeError) -> Response:
 
 
 def _end_reading(sock: socket.socket) -> None:
-    """Have gunicorn find the end of a connection that was refused.
+    """Let gunicorn find the end of a connection that was refused.
 
     It passes over ``Connection: close`` of an application, and would take what came behind the
     request for the next one.

@@ -70,7 +70,7 @@ _SCHEMES = {"http": "ws", "https": "wss"}
 
 
 class _Watched:
-    """Stand for a socket whose handshake must end in time and in size."""
+    """A socket whose handshake must end within bounds of time and size."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline, limit: int) -> None:
         self.socket = sock

@@ -326,7 +326,7 @@ class Multiplexer:
         self.channel.close_locked(code, reason)
 
     def abandon(self, entry: StreamRecord) -> None:
-        """Have the I/O thread reset a stream that was dropped; waits for no lock."""
+        """Let the I/O thread reset a stream that was dropped; waits for no lock."""
         self._abandoned.append(entry)
         self.channel.wake()
 
@@ -441,7 +441,7 @@ class Multiplexer:
             self._free_writers_locked()
 
     def _free_writers_locked(self) -> None:
-        """Have the writer that waits for the socket look whether its stream has failed."""
+        """Make the writer that waits for the socket check whether its stream has failed."""
         self.table.write_failed = False
         self.queue.interrupt_locked()
 

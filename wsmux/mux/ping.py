@@ -19,7 +19,7 @@ __all__ = ["WirePings", "PingRateLimiter", "WirePing"]
 
 
 class WirePing:
-    """Stand for one ping under way: it comes back, or it is known that it never will."""
+    """One ping under way: it comes back, or it is known that it never will."""
 
     __slots__ = ("answered", "number", "over", "sent", "stream_id")
 

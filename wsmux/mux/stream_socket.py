@@ -127,7 +127,7 @@ def loopback_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Have the close of a socket reset its connection, which a Unix socket has no word for."""
+    """Make the close of a socket reset its connection; a Unix socket has no such thing."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 

@@ -36,7 +36,7 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
 
 
 class Lazy:
-    """Stand for a module, which is imported when something of it is asked for.
+    """A module that is imported when something of it is asked for.
 
     Args:
         module: its name. extra: the extra of this package that installs it.

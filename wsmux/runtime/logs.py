@@ -61,7 +61,7 @@ def printable(text: str, most: int = MAX_VALUE) -> str:
 
 
 class _Shown:
-    """Stand for an argument of a record until somebody formats it."""
+    """An argument of a record, made printable when somebody formats it."""
 
     __slots__ = ("_value",)
 

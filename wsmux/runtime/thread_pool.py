@@ -61,13 +61,13 @@ class ThreadPool:
         self._here = threading.local()  # tells workers from other threads
 
     def submit(self, action: Callable[[], None]) -> None:
-        """Have an action run; never blocks."""
+        """Run an action in a worker; never blocks."""
         wakes: list[Parker] = []
         self.add(action, wakes)
         wake(wakes)
 
     def add(self, action: Callable[[], None], wakes: list[Parker]) -> None:
-        """Have an action run when ``wakes`` are woken, which may be after adding many."""
+        """Run an action in a worker once ``wakes`` are woken, which may be after adding many."""
         workers = watchers = 0
         with self._lock:
             self._left.append((time.monotonic(), action))
@@ -218,7 +218,7 @@ class SerialExecutor:
         self._left: dict[Hashable, deque[Action]] = {}
 
     def submit(self, key: Hashable, action: Action) -> None:
-        """Have an action run behind those of its key; never blocks."""
+        """Run an action after those of its key; never blocks."""
         with self._lock:
             left = self._left.get(key)
             if left is not None:

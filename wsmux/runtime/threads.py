@@ -81,7 +81,7 @@ _registers = _in_subinterpreter()
 
 
 def register(each: Leaving) -> None:
-    """Have something end before the interpreter, where its threads would not do so by themselves.
+    """End something before the interpreter, where its threads would not end by themselves.
 
     The main interpreter ends daemon threads where they stand, so nothing is done there.
     """

@@ -1,4 +1,4 @@
-"""Stand between the two ends of TCP connections, and be the bad network that a test asks for."""
+"""Stay between the two ends of TCP connections, and act as the bad network a test asks for."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class FaultProxy(FaultyNet):
             raise RuntimeError("the proxy's thread failed") from self._failure
 
     def _do(self, action: Callable[[], object]) -> None:
-        """Have the thread do something between two rounds, and wait until it has."""
+        """Let the thread do something between two rounds, and wait until it has."""
         if self._closing:
             raise RuntimeError("the proxy is closed")
         order = _Order(action)

@@ -103,7 +103,7 @@ def wait_until_gone(before: Held, settle: float = SETTLE, max_growth: int = MAX_
 
 
 def _trim() -> None:
-    """Have the C library give back the free pages that it keeps, where it can: glibc."""
+    """Make the C library give back the free pages that it keeps, where it can: glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -343,7 +343,7 @@ class _Held(threading.local):
 
 
 class _Standing:
-    """Stand in a module for another module."""
+    """A replacement for a module within another one."""
 
     def __init__(self, module: ModuleType, order: LockOrder) -> None:
         self._module = module
@@ -354,7 +354,7 @@ class _Standing:
 
 
 class _Makers(_Standing):
-    """Stand for ``threading``."""
+    """A replacement for ``threading``."""
 
     def Lock(self) -> WatchedLock:
         return WatchedLock(self._order)
@@ -368,7 +368,7 @@ class _Makers(_Standing):
 
 
 class _Polls(_Standing):
-    """Stand for ``select``."""
+    """A replacement for ``select``."""
 
     def poll(self) -> _Poll:
         return _Poll(select.poll(), self._order)

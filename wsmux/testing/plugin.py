@@ -96,6 +96,6 @@ def fault_proxy() -> Iterator[Callable[..., FaultProxy]]:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Have the interpreter switch threads after every microsecond."""
+    """Make the interpreter switch threads after every microsecond."""
     with made_restless():
         yield

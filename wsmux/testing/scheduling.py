@@ -1,4 +1,4 @@
-"""Have the interpreter switch threads as often as it can, and where nobody expects it."""
+"""Make the interpreter switch threads as often as it can, and where nobody expects it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ MEASURE_INTERVAL = 1.0
 
 
 class Ping:
-    """Stand for one ping under way; ``rtt`` is set, in seconds, when it is answered."""
+    """One ping under way; ``rtt`` is set, in seconds, when it is answered."""
 
     __slots__ = ("rtt", "sent", "waiter")
 

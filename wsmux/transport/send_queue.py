@@ -185,7 +185,7 @@ class SendQueue:
                 self._room.remove(waiter)
 
     def ask_room_locked(self, waiter: Waiter) -> None:
-        """Have a waiter collected when its turn comes, without a thread that waits."""
+        """Notify a waiter when its turn comes, without a thread that waits."""
         if waiter not in self._room:
             self._room.append(waiter)
 
@@ -204,7 +204,7 @@ class SendQueue:
             self._room.popleft().notify_forced(wakes)
 
     def interrupt_locked(self) -> None:
-        """Have a writer that waits for the socket look whether it still has to."""
+        """Make a writer that waits for the socket check whether it still has to."""
         if self._holder_waits and self._interrupt is not None:
             self._interrupt.set()
 

@@ -106,7 +106,7 @@ class PlainSocket:
         return count[0]
 
     def end_writing(self) -> None:
-        """Have the peer read the end of file behind everything sent; further times do nothing."""
+        """Let the peer read the end of file after everything sent; further calls do nothing."""
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
         except OSError:

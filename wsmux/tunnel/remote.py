@@ -78,7 +78,7 @@ class RemoteProcess:
         return stream
 
     def send_signal(self, name: str) -> None:
-        """Have a signal sent to the command and its process group.
+        """Send a signal to the command and its process group.
 
         Args:
             name: one of ``HUP``, ``INT``, ``QUIT``, ``TERM`` and ``KILL``.

@@ -1,4 +1,4 @@
-"""Have the server listen, with each connection anew, and go on asking for what it refuses.
+"""Ask the server to listen, with each connection anew, and again for what it refuses.
 
 A server may refuse after a reconnect what it granted before: it has not noticed yet that the last
 connection is lost and listens at the port for that, or what it allows has changed. That must not

@@ -222,7 +222,7 @@ class Federation:
         self._call_locked()
 
     def _call_locked(self) -> None:
-        """Have a worker look at the schedule."""
+        """Make a worker look at the schedule."""
         if self._idle:
             self._changed.notify()
         elif len(self._workers) < self._limit and not self._closed:

@@ -54,7 +54,7 @@ class _Timed(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Stand for the socket that ``http.client`` reads its answer from."""
+        """Return what ``http.client`` reads its answer from."""
         return io.BufferedReader(self)
 
 

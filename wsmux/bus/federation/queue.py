@@ -53,7 +53,7 @@ class FederationQueue(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Have ``take`` return, and keep no more; a second time changes nothing."""
+        """Make ``take`` return, and keep no more; a second time changes nothing."""
 
     def release(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go of connections; nobody uses the queue any more."""

@@ -129,7 +129,7 @@ class Schedule:
         return None
 
     def release(self, lane: str, now: float) -> None:
-        """Have the next job of a lane go on in place of one that was taken."""
+        """Let the next job of a lane go on in place of one that was taken."""
         self._busy[lane] -= 1
         if not self._busy[lane]:
             del self._busy[lane]

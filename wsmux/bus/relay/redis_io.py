@@ -114,7 +114,7 @@ class Writer:
         return self._deleting.get(key, ())
 
     def ring_locked(self, bell: str) -> None:
-        """Have a reader look up from its wait."""
+        """Wake a reader."""
         self._bells.add(bell)
         self._some.notify()
 

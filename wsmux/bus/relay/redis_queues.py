@@ -220,7 +220,7 @@ class _RedisMailbox(Mailbox):
     # For the queues and the reader, with the lock held
 
     def begin_locked(self, reader: Reader) -> None:
-        """Have a reader fill the buffer."""
+        """Ask a reader to fill the buffer."""
         self._reader = reader
         reader.add_locked(self)
 

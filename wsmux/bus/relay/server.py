@@ -151,7 +151,7 @@ class RelayServer(Acceptor):
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Have the system notice a twin that vanished without a word."""
+    """Make the system notice a twin that vanished without a word."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -64,7 +64,7 @@ TokenMaker = Callable[[], str]
 
 
 class _Room(Waiter):
-    """Stand where a thread that waits for room would; wakes the I/O thread instead."""
+    """A waiter that wakes the I/O thread instead of parking."""
 
     __slots__ = ("_wake",)
 
@@ -195,7 +195,7 @@ class Link:
             raise ValueError(text)
 
     def ask_room(self) -> None:
-        """Have the I/O thread yield a batch when the queue has room again."""
+        """Make the I/O thread yield a batch when the queue has room again."""
         with self._channel.mutex:
             if not self._channel.queue.has_room_locked(waited=True):
                 self._channel.queue.ask_room_locked(self._room)
@@ -203,7 +203,7 @@ class Link:
         self.wake()
 
     def wake(self) -> None:
-        """Have the I/O thread yield a batch, even an empty one; waits for nothing."""
+        """Make the I/O thread yield a batch, even an empty one; waits for nothing."""
         self._channel.wake()
 
     def hang_up(self, code: int = NORMAL, reason: str = "") -> None:
@@ -239,7 +239,7 @@ class Link:
     # The I/O thread
 
     def set_timer(self, due: float | None) -> None:
-        """Have a batch, even an empty one, at a time of the monotonic clock."""
+        """Ask for a batch, even an empty one, at a time of the monotonic clock."""
         self._channel.set_owner_timer(due)
 
     def batches(self) -> Generator[list[bytes]]:

@@ -430,7 +430,7 @@ class Router(Replies):
             self._queue_locked(live)
 
     def _finish(self, calls: list[ServerCall]) -> None:
-        """Have run what calls that are over deferred; handlers may wait for it."""
+        """Run what calls that are over deferred; handlers may wait for it."""
         for call in calls:
             if call.defers():
                 self._cleaners.submit(call.clean_up)

@@ -214,7 +214,7 @@ class ClientLoop:
     def _make_metadata(
         self, use: Callable[[Any], None], fail: Callable[[str], None] | None
     ) -> None:
-        """Have the application make metadata, in a thread that may block, and use it."""
+        """Let the application make metadata, in a thread that may block, and use it."""
         make = self._engine.metadata
         if make is None:
             self._with_connector(lambda: use(None))
@@ -573,7 +573,7 @@ class ClientEngine(Calls):
         self._room.notify(wakes)
 
     def _rouse_io_locked(self, wakes: list[Parker]) -> None:
-        """Have the I/O thread look at its orders and times; start it with the first of them."""
+        """Make the I/O thread check its orders and times; start it with the first of them."""
         self.idle.notify_forced(wakes)
         if self.channel is not None:
             self.channel.wake()

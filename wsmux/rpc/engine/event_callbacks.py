@@ -29,7 +29,7 @@ class Notices:
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, *what: Any) -> None:
-        """Have a notice told; never blocks."""
+        """Queue a notice for the application; never blocks."""
         shown = what[:1] if kind == "session_status" else what  # who has a session's id, has it
         _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:

@@ -112,7 +112,7 @@ class ServerCall(Line):
         return completed
 
     def defer(self, action: Callable[[], object]) -> None:
-        """Have an action run when the call is over; at once if all the others have run."""
+        """Run an action when the call is over; at once if all the others have run."""
         self.check_process()
         with self.mutex:
             late = self._cleaned
@@ -182,7 +182,7 @@ class Context:
         self._call.cancel(RiverError(CANCEL, message))
 
     def defer(self, action: Callable[[], object]) -> None:
-        """Have an action run when the call is over, the last one first; at once if it is over.
+        """Run an action when the call is over, the last one first; at once if it is over.
 
         Errors of an action are logged and do not stop the others.
         """

@@ -53,7 +53,7 @@ Result = TypeVar("Result")
 
 
 def guarded(handler: Callable[..., Result]) -> Callable[..., Result]:
-    """Have a handler answer what the system refuses with a declared error."""
+    """Make a handler answer what the system refuses with a declared error."""
 
     @functools.wraps(handler)
     def guard(*arguments: Any) -> Result:

@@ -123,7 +123,7 @@ class BatchReader(api.DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """Have the server leave out rows that Spark's filters do."""
+    """Let the server leave out rows that Spark's filters do."""
 
     def pushFilters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
         """Take the filters that mean the same on the server; yield the others."""
