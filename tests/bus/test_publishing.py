@@ -49,7 +49,8 @@ def test_a_directory_that_is_down_is_asked_again() -> None:
         return True
 
     assert publish(ALICE.identity, 1, (DOMAIN,), twins, pause)
-    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    longest = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
 
 
 def test_who_closes_is_not_held_up_by_a_directory() -> None:
