@@ -645,9 +645,8 @@ class NativeProtocol(AckBacklogProtocol):
 
     def _window(self, size: int) -> int:
         """Return a window that may be announced, which it must be at once."""
-        if (
-            self.dialect.js_ws_quirks
-        ):  # js-ws sends one DATA as large as its credit: we must take it
+        # js-ws sends one DATA as large as its credit, which must be taken here.
+        if self.dialect.js_ws_quirks:
             size = min(size, self.config.max_message_size - MAX_HEAD)
         return self._early.announce(size)
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...runtime.backoff import Backoff as AnyPause
+from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
@@ -66,7 +66,7 @@ def parse_id(data: bytes) -> Id:
     return int(time), int(sequence or b"0")
 
 
-class Pause(AnyPause):
+class Pause(Backoff):
     """Wait after Redis has failed."""
 
     def __init__(self) -> None:
