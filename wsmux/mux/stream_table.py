@@ -4,7 +4,7 @@ No threads, sockets or clocks: the connection calls it under its mutex, and wake
 in ``wakes`` afterwards.
 
 ``HalfOpenReaper`` ends what the peer leaves unfinished: half-open streams, and frames that never
-get whole. What moves only notes that it did, in ``StreamRecord.quiet``; the sweep counts up what
+get whole. What moves only notes that it did, in ``StreamRecord.quiet``; the reaper counts up what
 did not.
 """
 
