@@ -188,6 +188,8 @@ def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it(protocol
         while not queue.wants_io:  # its frame, a turn on any path, did not go out in time
             with suppress(wsmux.WriteTimeout):  # its credit may come later than that
                 hasty.write(bytes(16_000))
+            # One more would be queued where the I/O thread has not taken over yet.
+            wait_for(lambda: queue.wants_io or not queue.has_output())
         writing = in_thread(patient.write, bytes(10**6))
         wait_for(lambda: queue._holder_waits and not queue.wants_io)
         connection.abort()
