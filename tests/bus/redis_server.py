@@ -6,7 +6,6 @@ The fixture ``server`` is one for a module; whoever kills it makes a ``RedisServ
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import redis as library
 
 from wsmux.bus.relay.redis_client import FAILURES, redis_client
 
+from ..ports import free_port
 from ..programs import needs
 from ..threads.scripted import WAIT
 
@@ -34,8 +34,7 @@ class RedisServer:
     """
 
     def __init__(self, folder: Path, *, durable: bool = False) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._folder = folder
         self._options = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
         self._process: subprocess.Popen[bytes] | None = None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from ..cli.commands import command
+from ..ports import free_port
 from ..threads.scripted import WAIT
 from ..threads.waiting import wait_for
 from .relays import fetch
@@ -30,8 +30,7 @@ class RelayProcess:
     """
 
     def __init__(self, domain: str, twins: Path, log: Path, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.domain = domain
         self.url = f"ws://127.0.0.1:{self.port}"
         self.routes: Mapping[str, str] = {}

@@ -15,6 +15,7 @@ import pytest
 
 from ..browser.chromium import browser, opened
 from ..patience import WAIT
+from ..ports import free_port
 from ..threads.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +26,6 @@ BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.M
 def blocks(page: str, language: str) -> dict[str, str]:
     """Return the blocks of a language by their titles."""
     return {title: text for lang, title, text in BLOCK.findall(page) if lang == language}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def answers(port: int) -> bool:

@@ -18,6 +18,7 @@ from flask import Flask
 import wsmux
 
 from ..certificates import Certificates
+from ..ports import free_port
 from ..werkzeug_server import serving
 from .proxies import Script, http_proxy, playing, socks5_proxy
 from .rawpeer import BINARY, CLOSE_FRAME, WAIT, RawPeer, read_head, response
@@ -519,12 +520,6 @@ def test_silence_within_the_tls_handshake_ends_at_the_deadline(certificates: Cer
 
 
 # No connection at all
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_refused_connection_is_an_oserror() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from wsmux.bus.wire.address import Address
 
 from ..bus.captured import PEOPLE, TWINS, identity
 from ..bus.people import Table
+from ..ports import free_port
 from ..threads.waiting import wait_for
 from .link import HOST, WAIT
 from .peerprocess import PeerProcess
@@ -51,13 +51,6 @@ by_pair = pytest.mark.parametrize(
 )
 
 SEALED = ("encrypted", "plain")
-
-
-def free_port() -> int:
-    """Return a port where nobody listens."""
-    with socket.create_server((HOST, 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 class NpmTwin:

@@ -20,7 +20,7 @@ from ..mux.explain import findings, look, thread_names
 from ..mux.stats import ConnectionStats, Finding, StreamStats
 from ..runtime.logs import printable
 
-__all__ = ["Connections", "STALLED_AFTER", "Serving", "VERSION", "Watched", "document"]
+__all__ = ["STALLED_AFTER", "VERSION", "Connections", "Serving", "Watched", "document"]
 
 # Of the document; a reader refuses another one.
 VERSION = 1

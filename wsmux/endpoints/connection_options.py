@@ -20,7 +20,7 @@ from ..runtime.logs import logger
 from ..transport.message_transport import MessageTransport
 from .stream_handlers import StreamHandler, StreamWorkers
 
-__all__ = ["DEFAULT_WORKERS", "ConnectionOptions", "ConnectionHandler"]
+__all__ = ["DEFAULT_WORKERS", "ConnectionHandler", "ConnectionOptions"]
 
 ConnectionHandler = Callable[[Connection], object]
 

@@ -32,8 +32,8 @@ __all__ = [
     "parse_head",
     "read_body",
     "read_request",
-    "refuse",
     "refusal_headers",
+    "refuse",
     "respond",
 ]
 

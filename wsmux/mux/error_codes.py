@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..exceptions import Side, StreamReset
 from ..runtime.logs import logger
 
-__all__ = ["CodeToReason", "ReasonToCode", "ErrorCodeMap"]
+__all__ = ["CodeToReason", "ErrorCodeMap", "ReasonToCode"]
 
 CodeToReason = Callable[[int], BaseException]
 ReasonToCode = Callable[[BaseException], int]

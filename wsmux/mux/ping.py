@@ -15,7 +15,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, WaitQueue
 from ..transport.message_transport import MessageTransport
 
-__all__ = ["WirePings", "PingRateLimiter", "WirePing"]
+__all__ = ["PingRateLimiter", "WirePing", "WirePings"]
 
 
 class WirePing:

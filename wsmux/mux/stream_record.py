@@ -8,7 +8,7 @@ from ..runtime.parking import Parker, Waiter
 from ..transport.fair_queue import FlowState
 from .receive_buffer import ByteQueue
 
-__all__ = ["MAX_ID", "StreamRecord", "Failure", "read_closed", "write_closed"]
+__all__ = ["MAX_ID", "Failure", "StreamRecord", "read_closed", "write_closed"]
 
 # Bymux reuses ids: bits above these 64 tell apart streams that shared one. Users see the low bits.
 MAX_ID = 2**64 - 1

@@ -28,7 +28,7 @@ from .error_codes import ErrorCodeMap
 from .ping import WirePings
 from .stream_record import Failure, StreamRecord, read_closed, write_closed
 
-__all__ = ["PRESSURE", "StreamTable", "HalfOpenReaper"]
+__all__ = ["PRESSURE", "HalfOpenReaper", "StreamTable"]
 
 
 class HalfOpenReaper:

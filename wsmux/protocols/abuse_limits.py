@@ -13,7 +13,7 @@ from __future__ import annotations
 from ..config import Config
 from ..exceptions import FrameError
 
-__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "TokenBucket", "AbuseLimits", "StallTimer"]
+__all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "AbuseLimits", "StallTimer", "TokenBucket"]
 
 # RFC 6455 section 7.4.1: the code for a peer that floods.
 POLICY = 1008

@@ -78,7 +78,7 @@ from .bymux_state import BymuxState, HalfState, Scope
 from .events import DataReceived, Event, StreamFinished, StreamOpened
 from .flow_control import WindowAutotuner
 
-__all__ = ["BymuxProtocol", "MAX_BODY", "PausedEvents", "take_writes", "writes"]
+__all__ = ["MAX_BODY", "BymuxProtocol", "PausedEvents", "take_writes", "writes"]
 
 # Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
 MAX_BODY = 16 * KIB

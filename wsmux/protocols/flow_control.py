@@ -21,12 +21,12 @@ from ..config import MAX_WINDOW, MIB
 from ..exceptions import FlowControlError
 
 __all__ = [
-    "GrowingWindow",
-    "WindowAutotuner",
     "MAX_STREAM_WINDOW",
+    "GrowingWindow",
     "ReceiveWindow",
     "SendCredit",
     "Tunable",
+    "WindowAutotuner",
 ]
 
 

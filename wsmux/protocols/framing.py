@@ -30,9 +30,9 @@ from .varint import decode_varint, encode_varint
 __all__ = [
     "ByteFraming",
     "Framing",
-    "Opcode",
     "LengthFraming",
     "NoFraming",
+    "Opcode",
     "Received",
     "check_control",
     "decode_close",

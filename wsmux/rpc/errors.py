@@ -1,5 +1,4 @@
-"""Name what can go wrong in a call, the codes that belong to the protocol, and failures of
-sessions."""
+"""Name the errors of calls and of sessions, and the codes that belong to the protocol."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from ..exceptions import RemoteProtocolError, WsmuxError
 
 __all__ = [
     "CANCEL",
-    "FailureKind",
-    "GapError",
     "INVALID_REQUEST",
     "READABLE_BROKEN",
     "RESERVED_CODES",
-    "RiverError",
-    "SessionFailure",
     "UNCAUGHT_ERROR",
     "UNEXPECTED_DISCONNECT",
+    "FailureKind",
+    "GapError",
+    "RiverError",
+    "SessionFailure",
 ]
 
 # The first three travel with the cancel flag; the others are made by the side that reads them.

@@ -1,5 +1,4 @@
-"""Serve River on a port or a Unix socket of its own, on mux streams, or on a route of a web
-application.
+"""Serve River on a port or Unix socket, on mux streams, or on a route of a web application.
 
 One ``RpcHandler`` holds the sessions, whichever way their connections come: a session that began on
 one carrier may go on over another.

@@ -36,8 +36,8 @@ from select import POLLIN, poll
 from .deadline import Deadline
 
 __all__ = [
-    "Parker",
     "OneShotEvent",
+    "Parker",
     "WaitQueue",
     "Waiter",
     "borrow",

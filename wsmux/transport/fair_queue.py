@@ -21,7 +21,7 @@ from ..config import KIB
 from ..protocols.base import Message
 from ..protocols.framing import Opcode
 
-__all__ = ["SendRateEstimator", "Frame", "FairQueue", "FlowState"]
+__all__ = ["FairQueue", "FlowState", "Frame", "SendRateEstimator"]
 
 # Bytes of one stream that may go before the line in one round of it: requests and keystrokes, and
 # a quarter of what the round brings to each stream that is in line.

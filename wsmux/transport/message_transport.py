@@ -58,7 +58,7 @@ from .keepalive import KeepAlive, Ping
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
 
-__all__ = ["MessageTransport", "FrameReader", "Part", "PeerLimits", "hang_up", "message_channel"]
+__all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_channel"]
 
 # Messages, and the pings and pongs that came behind them.
 Part = tuple[list[Received], list[tuple[Opcode, bytes]]]

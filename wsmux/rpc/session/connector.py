@@ -71,20 +71,20 @@ from .reconnect_limiter import ReconnectLimiter
 from .session import Lapse, Session
 
 __all__ = [
+    "TABLE",
     "Connector",
     "ConnectorEvent",
     "ConnectorInput",
     "ConnectorState",
     "Dial",
+    "EnvelopeReceived",
     "Failure",
     "Hangup",
     "HelloWanted",
     "MetadataWanted",
-    "EnvelopeReceived",
     "SessionClosed",
     "SessionCreated",
     "StatusChanged",
-    "TABLE",
     "advance",
 ]
 

@@ -60,7 +60,7 @@ from ..wire.codec import Codec, EncodeError
 from ..wire.envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError
 from ..wire.handshake import ExpectedState
 
-__all__ = ["Lapse", "SendBuffer", "Session", "SessionInput", "SessionState", "TABLE", "Verdict"]
+__all__ = ["TABLE", "Lapse", "SendBuffer", "Session", "SessionInput", "SessionState", "Verdict"]
 
 
 class Verdict(Enum):
