@@ -54,5 +54,5 @@ with tempfile.TemporaryDirectory() as directory:
 # < - CARRIER_CLOSE code 4000 I am cross
 # > - CARRIER_CLOSE code 4000
 # frames fed: 5; streams: 1; differences: 0
-# stream 0: byte 0 is not the recorded one
+# stream 0: byte 0 differs from the recorded one
 # frames fed: 5; streams: 1; differences: 1

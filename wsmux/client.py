@@ -146,7 +146,7 @@ def _offers(order: _Order) -> list[str]:
     names, given = order.names, order.subprotocol
     own = subprotocols(names)  # raises for an unknown name
     if not names or (len(names) > 1 and len(own) < len(names)):
-        raise ValueError("several protocols can be offered, but not none, nor js-ws among others")
+        raise ValueError("protocols must name at least one wire, and js-ws only alone")
     if given is ...:
         return own
     if len(names) > 1:
@@ -158,7 +158,9 @@ def _offers(order: _Order) -> list[str]:
 
 def _over_tcp(connection_options: ConnectionOptions, order: _Order) -> Connection:
     if len(order.names) != 1:
-        raise ValueError(f"{order.url} has no handshake to choose a protocol in: name one")
+        raise ValueError(
+            f"{order.url} has no handshake in which to choose a protocol: name exactly one"
+        )
     subprotocols(order.names)  # raises for an unknown name
     unused = ["subprotocol"] * (order.subprotocol is not ...) + ["headers"] * bool(order.headers)
     if unused or order.options:

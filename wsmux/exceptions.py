@@ -248,7 +248,7 @@ class StreamWriteClosed(StreamError, BrokenPipeError):
     side: Side | None = "remote"
 
     def __init__(self, stream_id: int) -> None:
-        super().__init__(f"the peer reads no further from stream {stream_id}", stream_id)
+        super().__init__(f"the peer has stopped reading stream {stream_id}", stream_id)
 
 
 class StreamRefused(StreamError):

@@ -75,7 +75,7 @@ class ConnectionCollector(Collector):
             TypeError: it is none.
         """
         if not isinstance(connection, Connection):
-            raise TypeError(f"a connection is wanted, not {connection!r}")
+            raise TypeError(f"expected a connection, not {connection!r}")
         with self._lock:
             self._known[connection.name] = connection
 

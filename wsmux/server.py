@@ -235,9 +235,14 @@ def serve(
     if transport not in ("websocket", "tcp"):
         raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
     if transport == "tcp" and len(names) != 1:
-        raise ValueError("a plain socket has no handshake to choose a protocol in: name one")
+        raise ValueError(
+            "a plain socket has no handshake in which to choose a protocol: name exactly one"
+        )
     if transport == "tcp" and token is not None:
-        raise ValueError("a plain socket has no request that could carry a token: serve WebSockets")
+        raise ValueError(
+            "tokens are sent in the HTTP request, which a plain socket does not have: serve "
+            "WebSockets"
+        )
     access = Access(token)  # raises for what cannot be one
     connection_options = ConnectionOptions(
         config=config or Config(),

@@ -356,7 +356,7 @@ def test_a_queue_that_fails_is_taken_from_again(
     posts = Posts()
     submit(make(posts, queue), ask(), "a.test")
     wait_for(lambda: len(posts.posts) == 1)
-    assert "the queue of the federation failed" in caplog.text
+    assert "the federation queue failed" in caplog.text
 
 
 def test_workers_end_when_nothing_is_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,10 @@ def test_what_is_no_envelope_ends_the_connection_with_a_sentence(data: bytes) ->
 def test_a_text_message_ends_the_connection_with_a_sentence() -> None:
     with served() as server, raw(server, 1) as peer:
         peer.send_frame(TEXT, b"{}")
-        assert peer.recv_close() == (NOT_BINARY, "a text message; envelopes are binary messages")
+        assert peer.recv_close() == (
+            NOT_BINARY,
+            "received a text message; envelopes are binary messages",
+        )
 
 
 def test_an_empty_message_is_an_envelope_without_a_source() -> None:

@@ -170,7 +170,7 @@ def test_whatever_the_client_raises_is_a_failure(
     chain: Chain, twins: ChainTwins, failure: Exception
 ) -> None:
     chain.failure = failure
-    with pytest.raises(TwinsUnavailable, match=f"{URL} cannot be asked: ") as failed:
+    with pytest.raises(TwinsUnavailable, match=f"{URL} cannot be queried: ") as failed:
         twins.get(1, soon())
     assert failed.value.__cause__ is failure
 

@@ -113,7 +113,7 @@ BAD_FILES: dict[str, tuple[Any, str]] = {
     "null": (None, "is no list of twins"),
     "a twin alone": (RECORDS[0], "is no list of twins"),
     "a list of numbers": ([1], "entry 0: a twin is an object"),
-    "a twin twice": ([RECORDS[0], RECORDS[0]], "entry 1: twin 1 stands twice"),
+    "a twin twice": ([RECORDS[0], RECORDS[0]], "entry 1: twin 1 is listed twice"),
     "a bad account": ([RECORDS[0], {"id": 2, "account": "x"}], "entry 1: 'x' is no SS58 address"),
     "a twin without a number": ([{"account": "x"}], "entry 0: the id of a twin is a number"),
     "too long": (b" " * (MAX_FILE + 1), f"has more than {MAX_FILE} bytes"),

@@ -171,7 +171,7 @@ def test_what_was_asked_for_is_not_left_out(wanted: tuple[str, str]) -> None:
 def test_a_plot_of_what_is_left_out_is_refused() -> None:
     done = run("demo", "--only", "files", "--plot", "delays.png")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"wsmux demo: --plot draws what --only files leaves out\n"
+    assert done.stderr == b"wsmux demo: --plot draws the part that --only files leaves out\n"
 
 
 def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

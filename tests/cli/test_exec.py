@@ -89,7 +89,7 @@ def test_where_commands_are_not_enabled_it_fails_in_one_line() -> None:
     with tunnels(connect=["127.0.0.1:80"]) as server:
         done = run("exec", server.url, "--", "cat")
     assert done.returncode == 1
-    assert done.stderr == b"wsmux exec: no commands may be run here (403 not allowed)\n"
+    assert done.stderr == b"wsmux exec: commands are not allowed here (403 not allowed)\n"
 
 
 def test_a_lost_connection_is_no_success() -> None:

@@ -107,7 +107,7 @@ def test_a_place_that_is_not_allowed_is_told_on_stderr() -> None:
             sock.recv(1)
         process.terminate()
         _, errors = process.communicate(timeout=PATIENCE)
-    assert "192.0.2.1:80 is not on the list of what is allowed" in errors
+    assert "192.0.2.1:80 is not on the list of allowed destinations" in errors
     assert "Traceback" not in errors
     assert process.returncode == 143
 

@@ -198,7 +198,7 @@ def test_the_bytes_of_a_websocket_are_shown_with_and_without_its_handshake(
         ("yamux", "bytes", YAMUX[:5], "truncated"),
         ("bymux", "bytes", b"\xff", "undefined type 7"),
         ("wsmux", "bytes", NATIVE[:-1], "truncated"),
-        ("wsmux", "bytes", b"\x00\x33\x01x", "frames that cannot be read: 1"),
+        ("wsmux", "bytes", b"\x00\x33\x01x", "malformed frames: 1"),
         ("wsmux", "bytes", b"\x00\x00\x9f\xff\xff\xff", "above the limit"),
         ("wsmux", "websocket", b"\xff" * 20, "reserved"),
         ("wsmux", "websocket", b"GET / HTTP/1.1\r\n", "behind 0 bytes of wsmux"),

@@ -106,7 +106,7 @@ def test_other_bytes_are_told_stream_by_stream(
     status, lines = replay(capsys, path, "lower")
     assert status == 1
     assert len(lines) == 4
-    assert all(line.endswith(": byte 0 is not the recorded one") for line in lines[:3])
+    assert all(line.endswith(": byte 0 differs from the recorded one") for line in lines[:3])
     assert lines[3].endswith("; streams: 3; differences: 3")
 
 

@@ -434,7 +434,7 @@ def test_the_handshake_carries_what_is_told(gate: Gate, run: Run, tmp_path: Path
         done = run(*arguments)
     assert done.status == 1
     refusal, hint = done.err.splitlines()
-    assert refusal == "UNEXPECTED_DISCONNECT: the server calls itself 'elsewhere'"
+    assert refusal == "UNEXPECTED_DISCONNECT: the server identified itself as 'elsewhere'"
     assert "--server-id" in hint
 
 
@@ -493,7 +493,7 @@ def test_requests_refused_behind_the_last_response_fail(url: str, run: Run) -> N
 )
 @pytest.mark.parametrize(
     ("line", "sentence"),
-    [("{", "line 2 of stdin is no JSON: "), ('{"$d": "2026-01-01"}', "without a time zone")],
+    [("{", "line 2 of stdin is not JSON: "), ('{"$d": "2026-01-01"}', "without a time zone")],
 )
 def test_a_line_that_cannot_be_sent_cancels_the_call(
     url: str, run: Run, gate: Gate, kind: str, procedure: str, line: str, sentence: str

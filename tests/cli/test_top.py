@@ -428,4 +428,4 @@ def test_a_process_that_does_not_answer_is_given_up(
         assert "process 123 did not answer in 0.05 s" in err
         status, _, err = told(capsys, "--once", "--timeout", "0.05", "123")  # the first still waits
         assert status == 1
-        assert "process 123 is asked by too many at once" in err
+        assert "process 123 has too many status clients" in err

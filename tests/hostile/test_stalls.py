@@ -47,7 +47,7 @@ def test_a_peer_that_takes_nothing_loses_the_connection(protocol: str) -> None:
         data, before = bytes(10 * MIB), memory()
         with pytest.raises(wsmux.ConnectionClosedError, match="took no byte for Config.stall"):
             stream.write(data)
-        victim.check_end("the peer took no byte for Config.stall_timeout = 0.4 s")
+        victim.check_end("the peer accepted no bytes for Config.stall_timeout = 0.4 s")
         assert victim.connection.stats().queued_bytes <= victim.connection.config.max_send_queue
         # What is queued refers to the bytes that were written, and is bounded.
         assert memory() - before <= 2 * MIB
@@ -142,7 +142,7 @@ def test_a_frame_that_is_dribbled_ends_the_connection(role: str) -> None:
         code, reason = met.peer.recv_close()
         assert (code, reason) == (
             1008,
-            "a message stayed incomplete for Config.message_timeout = 0.4 s",
+            "a message was incomplete for Config.message_timeout = 0.4 s",
         )
         met.check_bystanders()
 

@@ -308,7 +308,7 @@ def test_what_is_no_result_is_dropped_with_a_line_in_the_log(
                 peer.send({"streamId": stream, "payload": NO_RESULT[kind]})
             dropped(made, peer, session)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["test.waits: a message was dropped: the payload is no result"]
+    assert lines == ["test.waits: a message was dropped: the payload is not a result"]
 
 
 @pytest.mark.parametrize("kind", ["null", "error_empty"])

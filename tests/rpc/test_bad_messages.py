@@ -96,7 +96,7 @@ def opens(
 
 
 NOBODY = "no call is open on stream s, and the message opens none"
-BEHIND = "received a message behind the end of requests"
+BEHIND = "received a message after the end of requests"
 NO_REQUESTS = "which takes no requests"
 
 # Names that other languages find in any object, and some that are nearly right.

@@ -179,7 +179,9 @@ def test_a_server_that_speaks_first(carrier: tuple[str, bool]) -> None:
         made.check_lost(lambda: call.result(WAIT))
         greets.set()
         wait_for(lambda: made.failures)
-        assert made.failures == [("handshake_failed", "the server spoke first", MALFORMED)]
+        assert made.failures == [
+            ("handshake_failed", "the server sent a message before its handshake", MALFORMED)
+        ]
         assert made.check_again() != "guessed"
 
 

@@ -361,7 +361,7 @@ def test_a_client_without_a_server_fails_after_the_grace() -> None:
         port = taken.getsockname()[1]
     options = rpc.Options(session_disconnect_grace=0.1)
     with rpc.connect(f"ws://127.0.0.1:{port}", options=options) as client:
-        with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+        with pytest.raises(rpc.RiverError, match="no connection within the grace period"):
             client.rpc("test", "same", 1, WAIT)
         with pytest.raises(TimeoutError):
             client.wait_connected(0.01)

@@ -289,7 +289,7 @@ class TestGrace:
         client.dial_failed(1, 4.9)
         client.events()
         client.handle_timer(5.0)
-        assert client.events() == [SessionClosed(session, "no connection within the grace")]
+        assert client.events() == [SessionClosed(session, "no connection within the grace period")]
         assert client.status() == "BACKING_OFF"
         assert session.state is SessionState.DESTROYED
 
@@ -548,7 +548,7 @@ class TestAnswers:
         client.connect(0.0)
         client.dialled(1, 0.0)
         client.hear(welcome_payload(session.id))
-        assert client.told(Failure)[0].text == "the server spoke first"
+        assert client.told(Failure)[0].text == "the server sent a message before its handshake"
 
 
 class TestMessages:

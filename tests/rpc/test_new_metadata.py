@@ -237,7 +237,10 @@ def test_new_metadata_come_one_at_a_time() -> None:
         send(client, {"type": "REHANDSHAKE_RESP", "metadata": 8})
         wait_for(lambda: told)
         go.set()
-    assert told[0] == ("handshake_failed", "new metadata came before the last were checked")
+    assert told[0] == (
+        "handshake_failed",
+        "new metadata arrived before the previous metadata were validated",
+    )
 
 
 def test_metadata_outlive_the_session_in_its_handlers() -> None:

@@ -113,7 +113,7 @@ def test_a_reader_waits_for_the_end() -> None:
 
 def test_a_reader_out_of_time_may_read_on() -> None:
     line = Alone()
-    with pytest.raises(TimeoutError, match="no message came in time"):
+    with pytest.raises(TimeoutError, match="no message arrived in time"):
         line.reader.read(0.01)
     line.push(1)
     assert line.reader.read(WAIT) == 1

@@ -159,7 +159,7 @@ def test_none_is_written_for_a_required_field(module: ModuleType) -> None:
 
 def test_a_missing_field_is_told(module: ModuleType) -> None:
     upload = module.S(Client(Call({}))).add({})
-    with pytest.raises(ValueError, match="SAddResponse came without its field 'count'"):
+    with pytest.raises(ValueError, match="SAddResponse lacks the field 'count'"):
         upload.finish()
 
 

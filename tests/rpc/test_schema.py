@@ -416,7 +416,7 @@ def test_only_a_schema_that_forbids_something_needs_the_library() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == f"checking values needs jsonschema: {how_to_install('rpc')}\n"
+    assert done.stdout == f"validating values needs jsonschema: {how_to_install('rpc')}\n"
 
 
 # -- values that attack --------------------------------------------------------------------------

@@ -46,7 +46,7 @@ class TestCallsWithoutAConnection:
         options = rpc.Options(session_disconnect_grace=0.05)
         with (
             rpc.connect(NOWHERE, connect_on_call=False, options=options) as client,
-            pytest.raises(rpc.RiverError, match="no connection within the grace"),
+            pytest.raises(rpc.RiverError, match="no connection within the grace period"),
         ):
             client.rpc("test", "same", 1, WAIT)
 
@@ -273,7 +273,7 @@ class TestClientThatLostItsState:
         first = world.connect("name")
         pending = Pending(first, witness, world.pool)
         second = world.connect("name", session_disconnect_grace=0.4)
-        with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+        with pytest.raises(rpc.RiverError, match="no connection within the grace period"):
             second.rpc("test", "same", "never", WAIT)
         second.close()
         assert first.rpc("test", "same", "still here", WAIT) == "still here"
@@ -290,7 +290,7 @@ class TestGrace:
         pending = Pending(client, witness, world.pool)
         server, world.server = world.server, None
         world.relay.cut_all()
-        pending.check_callers("no connection within the grace")
+        pending.check_callers("no connection within the grace period")
         pending.check_handlers()
         world.server = server
         client.wait_connected(WAIT)
@@ -303,7 +303,7 @@ class TestGrace:
         pending = Pending(client, witness, world.pool)
         world.relay.mute = True
         world.relay.cut_all()
-        pending.check_callers("no connection within the grace")
+        pending.check_callers("no connection within the grace period")
         pending.check_handlers()
         world.relay.mute = False
         client.wait_connected(WAIT)
@@ -360,7 +360,7 @@ class TestServerThatIsNotThereYet:
     ) -> None:
         client = world.connect(session_disconnect_grace=0.05)
         for attempt in range(2):
-            with pytest.raises(rpc.RiverError, match="no connection within the grace"):
+            with pytest.raises(rpc.RiverError, match="no connection within the grace period"):
                 client.rpc("test", "same", attempt, WAIT)
         world.serve()
         client.wait_connected(WAIT)

@@ -175,7 +175,7 @@ def test_a_refusal_names_the_scheme(server: DataServer) -> None:
     connection.request("GET", "/", headers={"Connection": "Upgrade", "Upgrade": "websocket", **key})
     answer = connection.getresponse()
     assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-    assert answer.read() == b"a token is needed: Authorization: Bearer TOKEN\n"
+    assert answer.read() == b"a token is required: Authorization: Bearer TOKEN\n"
     connection.close()
 
 

@@ -137,7 +137,7 @@ LOG_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "gap": (lambda d: entry(d, 1).unlink(), "_log/0{19}1.json is missing"),
     "no beginning": (lambda d: entry(d, 0).unlink(), "_log/0{19}0.json is missing"),
     "foreign": (lambda d: put(log(d) / "x.txt", b""), "_log/x.txt does not belong here"),
-    "name": (lambda d: no_commit(d, files=WORTHLESS), r"damaged.*no file is named '\.\./\.\./x'"),
+    "name": (lambda d: no_commit(d, files=WORTHLESS), r"damaged.*there is no file '\.\./\.\./x'"),
     "state": (lambda d: put(log(d) / f"{3:020d}.state.json", b"{}"), "3.state.json is damaged"),
     "no log": (lambda d: shutil.rmtree(log(d)), "datasets/d/_log is missing"),
     "log a file": (lambda d: put(log(d), b""), "datasets/d/_log is a file"),
@@ -153,7 +153,7 @@ PART_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "part empty": (lambda d: put(part(d), b""), "parquet is damaged"),
     "part cut": (lambda d: put(part(d), part(d).read_bytes()[:-9]), "parquet is damaged"),
     "part missing": (lambda d: part(d).unlink(), "parquet is missing"),
-    "part a link": (lambda d: link_outside(part(d)), "parquet is no file of the store"),
+    "part a link": (lambda d: link_outside(part(d)), "parquet is not a file of the store"),
     "parts a link": (lambda d: link_outside(part(d).parent), "is no file of the store"),
 }
 

@@ -70,7 +70,7 @@ def test_what_is_asked_wrongly_is_told_in_one_line(spark: Any) -> None:
             ({"url": "http://h"}, "BAD_OPTION", "expected a ws:// or wss:// URL, got"),
             ({"txnAppId": "a"}, "BAD_OPTION", "the option txnAppId does not belong to a read"),
             ({"dataset": "none"}, "NO_DATASET", "there is no dataset none"),
-            ({"token": "wrong-one"}, "UNAUTHORIZED", "this token is not known here"),
+            ({"token": "wrong-one"}, "UNAUTHORIZED", "unknown token"),
             ({"token": None}, "UNAUTHORIZED", "a token is needed"),
         ):
             given = {"url": url, "token": "sesame", **options}

@@ -188,7 +188,7 @@ def test_columns_that_change_between_planning_and_reading_are_an_error(spark: An
         filled(server.url, "d", [other], mode="overwrite")
         found = failure(frame.collect)
         assert found.code == "WRONG_SCHEMA"
-        assert "what Spark was told of dataset d" in found.message
+        assert "the schema Spark has of dataset d" in found.message
 
 
 def test_sql_reads_by_the_format_s_name(spark: Any) -> None:

@@ -166,7 +166,7 @@ def test_a_topic_is_added_to_once(spark: Any) -> None:
         save(frame_of(spark, 4, 6), server.url, **options)
         assert sorted(held(topics, "t")) == list(range(6))
         found = failure(lambda: save(frame_of(spark, 0, 1), server.url, "overwrite", **options))
-        assert found.message == "a topic is only added to; use the mode append"
+        assert found.message == "topics only support appending; use the mode append"
 
 
 def test_the_usual_mode_is_refused_by_spark_itself(spark: Any) -> None:

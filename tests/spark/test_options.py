@@ -204,7 +204,7 @@ def test_a_long_value_is_cut() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("", "the option url must be a text that is not empty, not ''"),
+        ("", "the option url must be a non-empty string, not ''"),
         ("http://h", "expected a ws:// or wss:// URL, got 'http://h': write ws://"),
         ("ws://", "expected a ws:// or wss:// URL, got 'ws://', which has no host"),
         ("ws://user:word@h", "a user or a password would be shown"),

@@ -247,7 +247,9 @@ def test_such_a_spark_goes_on_behind_its_checkpoint(
 
 def test_the_output_mode_complete_is_refused(server: DataServer) -> None:
     options = options_of(server.url, Action.STREAM_WRITE)
-    with pytest.raises(SparkError, match="a topic is only added to; use the output mode append"):
+    with pytest.raises(
+        SparkError, match="topics only support appending; use the output mode append"
+    ):
         StreamWriter(options, DECLARED, True)
 
 

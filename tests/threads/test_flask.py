@@ -86,7 +86,7 @@ def test_what_has_no_name_is_told_to_give_its_route_one(handler: Greeting) -> No
 
 
 def test_what_is_no_function_serves_no_route() -> None:
-    with pytest.raises(TypeError, match="^a route is served by a function, not by str$"):
+    with pytest.raises(TypeError, match="^a route must be served by a function, not str$"):
         Mux().route("/")("echo")  # type: ignore[type-var]
 
 

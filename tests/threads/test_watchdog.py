@@ -395,5 +395,5 @@ def test_connections_are_known_until_they_end(stuck: Stuck, several: bool) -> No
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(TypeError, match="a connection, or a Server or Mux, is wanted, not 'ws://"):
+    with pytest.raises(TypeError, match="expected a connection, a Server or a Mux, not 'ws://"):
         Watched(["ws://127.0.0.1/"])  # type: ignore[list-item]

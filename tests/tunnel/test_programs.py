@@ -223,7 +223,7 @@ def test_a_program_that_is_not_allowed_is_refused(client: wsmux.Connection) -> N
 
 
 def test_a_command_without_a_program_is_refused(client: wsmux.Connection) -> None:
-    with pytest.raises(ValueError, match="^argv names no program$"):
+    with pytest.raises(ValueError, match="^argv is empty: name a program$"):
         started(client)
 
 

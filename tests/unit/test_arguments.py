@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
         lambda: debug_blueprint([], token=[TOKEN]),  # type: ignore[arg-type]
     ),
     "a token for a function": (
-        "authorize must be a function that tells who may look, not str",
+        "authorize must be a function that returns whether a request may see the page, not str",
         lambda: debug_blueprint([], authorize=TOKEN),  # type: ignore[arg-type]
     ),
     "a wire in a list, of pair": (

@@ -204,7 +204,7 @@ def test_closed_error_carries_code_reason_and_side() -> None:
         (StreamReset(4, 77, "remote"), "stream 4 was reset by the peer with code 77"),
         (StreamReset(4, 2, "local", "flood"), "stream 4 was reset by this side with code 2: flood"),
         (StreamReset(4, 0, None), "stream 4 was reset by the connection with code 0"),
-        (StreamWriteClosed(6), "the peer reads no further from stream 6"),
+        (StreamWriteClosed(6), "the peer has stopped reading stream 6"),
         (StreamRefused(8, 3), "stream 8 was refused by the peer with code 3"),
         (StreamRefused(8, 3, "busy"), "stream 8 was refused by the peer with code 3: busy"),
         (

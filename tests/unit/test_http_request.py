@@ -133,7 +133,7 @@ def test_a_body_that_does_not_come_is_given_up(pair: Pair) -> None:
 def test_only_the_methods_named_are_taken(pair: Pair) -> None:
     pair[1].sendall(f"{POST}\r\n".encode())
     refused = refusal(lambda: read_request(pair[0], Deadline(WAIT), 4096))
-    assert refused == (405, "a WebSocket starts with GET")
+    assert refused == (405, "the method of a WebSocket request must be GET")
     pair[1].sendall(b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert refusal(lambda: read(pair[0])) == (405, "use GET or POST")
 

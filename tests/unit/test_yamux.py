@@ -742,7 +742,7 @@ def test_rst_before_any_sign_of_acceptance_is_a_rejection(role: Role) -> None:
     stream_id = machine.open_stream()
     machine.receive_data(window(stream_id, 4, RST))
     assert machine.events() == [
-        StreamRejected(stream_id, 4, "the peer did not take it"),
+        StreamRejected(stream_id, 4, "the peer refused it"),
         StreamFinished(stream_id),
     ]
 
@@ -757,7 +757,7 @@ def test_rejection_is_reported_while_one_half_is_open(half: str) -> None:
         machine.close_read(1)
     machine.receive_data(window(1, 4, RST))
     assert machine.events() == [
-        StreamRejected(1, 4, "the peer did not take it"),
+        StreamRejected(1, 4, "the peer refused it"),
         StreamFinished(1),
     ]
 

@@ -344,7 +344,7 @@ def flag_end(effect: str, row: Row, stream_id: int, body: bytes) -> Broken | Tak
     data = (DataReceived(stream_id, body),) if body else ()
     aborts = StreamAborted(stream_id, 0, False, "")
     stops, finishes = WriteStopped(stream_id, 0), StreamFinished(stream_id)
-    rejects = StreamRejected(stream_id, 0, "the peer did not take it")
+    rejects = StreamRejected(stream_id, 0, "the peer refused it")
     ends: dict[str, Broken | Taken] = {
         "broken": wrong_opening(stream_id, WRONG_PARITY if row.own else STILL_OPEN),
         "abort": Taken((aborts, stops, finishes)),

@@ -137,7 +137,7 @@ TALKS = {
         open_stream()
         < 00 01 0001 00000001 00000000
         > 00 01 0008 00000001 00000000
-        ! [StreamRejected(1, 0, "the peer did not take it"), StreamFinished(1)]
+        ! [StreamRejected(1, 0, "the peer refused it"), StreamFinished(1)]
         """,
     ),
     "a refused stream of the peer": Talk(

@@ -105,7 +105,7 @@ class Client:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         if gateway and session is not None:
-            raise ValueError("a gateway has no session: give one of the two")
+            raise ValueError("gateway and session exclude each other: give one of the two")
         if session is not None and not is_text(session):
             raise ValueError(f"the name of a session is whole text, unlike {session[:80]!r}")
         urls = urls_of(relays)
@@ -317,7 +317,7 @@ class Client:
 
     def _check_process(self) -> None:
         if self._in_child:
-            raise ForkedError(f"{self.name} belongs to the process that forked this one")
+            raise ForkedError(f"{self.name} belongs to the parent process")
 
     # The threads of the links
 
@@ -325,7 +325,7 @@ class Client:
         try:
             envelope = envelopes.parse(data)
         except BadMessage as error:
-            _log.warning("what a relay sent is dropped: %s", error)
+            _log.warning("a message from a relay is dropped: %s", error)
             return
         match kind_of(envelope):
             case Kind.REQUEST:
@@ -340,7 +340,7 @@ class Client:
         source = address_of(envelope.source)
         shown = source.shown() if source else "0"
         if call is None:
-            _log.info("an answer of twin %s is dropped: nobody waits for it", shown)
+            _log.info("an answer of twin %s is dropped: no call is waiting for it", shown)
             return
         from_relay = source is None and kind is Kind.ERROR
         if not from_relay and not call.is_asked(source):

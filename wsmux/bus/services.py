@@ -95,7 +95,7 @@ def decode(data: bytes, schema: str) -> Any:
     try:
         return json.loads(data.decode()) if data else None
     except (ValueError, RecursionError) as error:
-        raise BusError(FAILED, f"the payload is no JSON: {error}") from error
+        raise BusError(FAILED, f"the payload is not JSON: {error}") from error
 
 
 class Services:
@@ -120,7 +120,7 @@ class Services:
             TypeError: what should answer it cannot be called.
         """
         if workers < 1:
-            raise ValueError(f"{workers} workers cannot serve: give 1 at least")
+            raise ValueError(f"{workers} workers cannot serve: give at least 1")
         pool = ThreadPool(workers, f"{self._name}-{len(self._pools)}")
         made = {}
         for command, function in functions.items():
@@ -132,7 +132,7 @@ class Services:
         with self._lock:
             twice = sorted(made.keys() & self._commands.keys())
             if twice:
-                raise ValueError(f"{twice[0]!r} is served already")
+                raise ValueError(f"{twice[0]!r} is already served")
             if self._closed:
                 raise ValueError("this client of the bus is closed")
             self._commands.update(made)
@@ -147,7 +147,7 @@ class Services:
         elif self._closed:
             self._refuse(envelope, f"twin {self._endpoint.address} is closing")
         elif not self._room.enter(size, Deadline(0)):
-            self._refuse(envelope, "too many requests wait here already: try again later")
+            self._refuse(envelope, "too many requests are waiting: try again later")
         else:
             served.pool.submit(lambda: self._serve(envelope, size, served))
 

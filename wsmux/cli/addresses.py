@@ -65,7 +65,7 @@ def url(text: str, *further: str) -> str:
     whole = address(text, "ws", "wss", "tcp", *further)
     parts = urlsplit(whole)
     if parts.port == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: nothing can be connected to port 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: port 0 cannot be connected to")
     if parts.scheme != "unix":  # whose path is no part of a request
         try:
             check_characters(whole)

@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> int:
 
     parts = urlsplit(args.listen)
     if parts.scheme == "wss" and not args.certfile:
-        raise CommandError("a wss:// address to listen on needs --certfile", status=2)
+        raise CommandError("listening at a wss:// address needs --certfile", status=2)
     if parts.scheme == "ws" and args.certfile:
-        raise CommandError("--certfile makes it a wss:// address", status=2)
+        raise CommandError("--certfile needs a wss:// address", status=2)
     if args.subprotocol and len(args.to_protocol or ()) > 1:
         raise CommandError("--to-subprotocol names one wire: give one --to-protocol", status=2)
     options = {"headers": headers(args, args.to), **subprotocol(args, args.to)}

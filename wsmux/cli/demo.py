@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from . import demo_flights
 
     if args.plot is not None and args.only == FILES:
-        raise CommandError("--plot draws what --only files leaves out", status=2)
+        raise CommandError("--plot draws the part that --only files leaves out", status=2)
     lacking = None if args.only == FILES else demo_flights.lacking(args.plot is not None)
     if lacking is not None and (args.only == FLIGHTS or args.plot is not None):
         raise CommandError(lacking)

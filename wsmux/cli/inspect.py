@@ -166,11 +166,11 @@ def _frames(file: IO[bytes], args: argparse.Namespace) -> Iterator[tuple[int, Fr
                 yield place, head, size
                 place += size
     except RemoteProtocolError as error:
-        raise BadRecording(f"behind {place} bytes of {args.protocol}: {error}") from error
+        raise BadRecording(f"after {place} bytes of {args.protocol}: {error}") from error
     if not framing.between_messages() or (cut is not None and cut.incomplete):
         raise BadRecording("the bytes are truncated: they end within a frame")
     if malformed:
-        raise BadRecording(f"frames that cannot be read: {malformed}")
+        raise BadRecording(f"malformed frames: {malformed}")
 
 
 def _receiver(args: argparse.Namespace) -> Framing:

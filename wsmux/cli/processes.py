@@ -71,7 +71,7 @@ def supervise(
                 children.append(_Child(command, environment))
         lines = [child.url() for child in children]
         if not all(lines):
-            raise CommandError("a process has ended before it served; it says why above")
+            raise CommandError("a process ended before it served; see its output above")
         ready(lines[0])
         while True:
             threading.Event().wait(LOOK)

@@ -169,9 +169,9 @@ class _Way:
             return
         if "handshaking" in self._states:
             wanted = "--codec, --server-id and --metadata must be what the server wants"
-            talk(f"wsmux rpc: {self._address} was reached, but began no session: {wanted}")
+            talk(f"wsmux rpc: {self._address} was reached, but started no session: {wanted}")
         else:
-            talk(f"wsmux rpc: {self._address} was not reached; -v tells of each attempt")
+            talk(f"wsmux rpc: {self._address} was not reached; -v shows each attempt")
 
 
 def _rpc(client: Client, order: _Order) -> bool:
@@ -241,7 +241,7 @@ class _Requests:
 
     def __init__(self, call: StreamCall[Any, Result[Any]]) -> None:
         if sys.stdin is None:
-            raise CommandError("stdin, where requests come from, is closed")
+            raise CommandError("stdin is closed, and requests are read from it")
         self._call = call
         self._in = sys.stdin.fileno()
         self._failure: Exception | None = None  # of this side
@@ -301,7 +301,7 @@ def _request(number: int, line: bytes) -> Any:
     try:
         return parse_json(line)
     except ValueError as error:
-        raise CommandError(f"line {number} of stdin is no JSON: {error}") from error
+        raise CommandError(f"line {number} of stdin is not JSON: {error}") from error
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:

@@ -69,7 +69,7 @@ def _argument(name: str, text: bytes, status: int) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        raise CommandError(f"{name} is no JSON: {error}", status) from error
+        raise CommandError(f"{name} is not JSON: {error}", status) from error
 
 
 def json_text(value: Any) -> str:

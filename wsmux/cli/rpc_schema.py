@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         read_schema(data)
         text = json.dumps(json.loads(data), indent=2, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{args.url} serves no schema of River: {error}") from error
+        raise CommandError(f"{args.url} does not serve a River schema: {error}") from error
     deliver(f"{text}\n", args.output)
     return 0
 
@@ -91,5 +91,5 @@ def load(place: str, args: argparse.Namespace) -> bytes:
         with open(place, "rb") as file:
             data = file.read(MAX_SIZE + 1)
     if len(data) > MAX_SIZE:
-        raise CommandError(f"{place} holds more than {MAX_SIZE} bytes, which no schema has")
+        raise CommandError(f"{place} holds more than {MAX_SIZE} bytes, the limit for a schema")
     return data

@@ -41,7 +41,7 @@ def amount(text: str, units: dict[str, int] | None = None) -> float:
     known = _UNITS if units is None else units
     if found is None or found[2] not in known or not float(found[1]):
         shown = ", ".join(unit for unit in known if unit)
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 with one of {shown}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 with one of {shown}")
     return float(found[1]) * known[found[2]]
 
 
@@ -57,7 +57,9 @@ def retention(text: str) -> dict[str, float]:
         name, _, value = part.partition("=")
         field = name.strip().replace("-", "_")
         if field.removeprefix("hard_") not in ("rows", "bytes", "age"):
-            raise argparse.ArgumentTypeError(f"{name!r} is none of rows, bytes, age, hard-rows...")
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not one of rows, bytes, age, hard-rows..."
+            )
         seconds = field.endswith("age")
         limits[field] = duration(value) if seconds else int(amount(value))
     return limits

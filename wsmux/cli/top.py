@@ -137,7 +137,7 @@ def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]
         text = printable(repr(error), MAX_TEXT)
         raise CommandError(f"{where.host} does not speak HTTP: {text}", status=2) from error
     except UnicodeError as error:
-        raise CommandError(f"{where.host!a} is no name of a host", status=2) from error
+        raise CommandError(f"{where.host!a} is not a host name", status=2) from error
     except TimeoutError as error:
         raise CommandError(f"{where.host} did not answer in {args.timeout:g} s") from error
     except ssl.SSLError as error:
@@ -170,7 +170,7 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
         except TimeoutError as error:
             raise CommandError(f"process {pid} did not answer in {args.timeout:g} s") from error
         except BlockingIOError as error:
-            raise CommandError(f"process {pid} is asked by too many at once") from error
+            raise CommandError(f"process {pid} has too many status clients") from error
         except OSError as error:
             text = (
                 f"process {pid} publishes nothing: it needs a wsmux.LiveSocket, and the same user "
@@ -210,7 +210,7 @@ def _checked(where: str, body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         seen = None
     if not isinstance(seen, dict) or "stalled_after" not in seen:
-        raise CommandError(f"{where} is no debug page of wsmux", status=2)
+        raise CommandError(f"{where} is not a debug page of wsmux", status=2)
     if seen.get("version") != VERSION:
         told = printable(repr(seen.get("version")), MAX_TEXT)
         raise CommandError(f"the page is of version {told}, this is for {VERSION}", status=2)

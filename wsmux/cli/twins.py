@@ -37,5 +37,7 @@ def sources(args: argparse.Namespace) -> list[str]:
     """
     given: list[str] = args.twins + args.substrate
     if not given:
-        raise CommandError("give --twins or --substrate: where twins are looked up", status=2)
+        raise CommandError(
+            "where to look up twins is missing: give --twins or --substrate", status=2
+        )
     return given

@@ -162,12 +162,12 @@ class Script:
         for number, entry in enumerate(entries, 2):
             if entry.raw is None:
                 raise BadRecording(
-                    "the recording has heads only: replaying wants Recording(payload=...)"
+                    "the recording has frame headers only: replaying needs Recording(payload=...)"
                 )
             kind = KINDS.get(entry.head.type, Opcode.BINARY)
             head = read_head(spoken, entry.raw, entry.size, kind)
             if head != entry.head or (kind >= Opcode.CLOSE and entry.size > MAX_CONTROL):
-                raise BadRecording(f"line {number} says something else than the frame in it")
+                raise BadRecording(f"line {number} contradicts the frame in it")
             script.closes = script.closes or entry.head.type == "CARRIER_CLOSE"
             if entry.sent:
                 script._expect(entry.head, entry.raw)
@@ -343,7 +343,7 @@ def replay(
         config = Config(**header.config)
         wire(header.wire)
     except (TypeError, ValueError) as error:
-        raise BadRecording(f"the recording is of a connection that cannot be: {error}") from error
+        raise BadRecording(f"the recording describes an impossible connection: {error}") from error
     script = Script.of(header.wire, entries)
     connection_options = ConnectionOptions(config=config, stream_handler=stream_handler)
     ours, theirs = socket.socketpair()
@@ -385,7 +385,7 @@ def compare(recorded: Said, answered: Said) -> list[str]:
         size = min(len(one), len(other))
         if one[:size] != other[:size]:
             place = next(i for i in range(size) if one[i] != other[i])
-            found.append(f"stream {stream}: byte {place} is not the recorded one")
+            found.append(f"stream {stream}: byte {place} differs from the recorded one")
         if len(one) != len(other):
             found.append(f"stream {stream}: {len(other)} bytes, {len(one)} were recorded")
     for where in [*sorted(recorded.data | answered.data), None]:

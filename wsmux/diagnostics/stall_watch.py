@@ -159,7 +159,7 @@ class StallWatch:
         try:
             self._tell(stall)
         except Exception:
-            _log.exception("what a stall of %s was told to failed", stall.connection.name)
+            _log.exception("the callback for a stall of %s failed", stall.connection.name)
 
 
 class _Warnings:
@@ -203,7 +203,9 @@ class _Warnings:
             if not self._left_out or self._summed:
                 return
             left_out, self._left_out, self._summed = self._left_out, 0, True
-        _log.warning("%d more stalls are not logged one by one", left_out, extra=PACED)
+        _log.warning(
+            "%d more stalls were found and are not logged one by one", left_out, extra=PACED
+        )
 
     def _next_second_locked(self) -> None:
         now = self._clock()
@@ -262,7 +264,7 @@ class _Thread:
             try:
                 lasts = watch.look(time.monotonic())
             except Exception:
-                _log.exception("a watch for stalls failed and ends")
+                _log.exception("the stall watch failed and has ended")
                 lasts = False
             if not lasts:
                 self.remove(watch)

@@ -213,7 +213,7 @@ def _checked(found: Iterable[Source]) -> list[Source]:
     sources = list(found)
     for each in sources:
         if isinstance(each, type) or not isinstance(each, Connection | Serving):
-            raise TypeError(f"a connection, or a Server or Mux, is wanted, not {each!r}")
+            raise TypeError(f"expected a connection, a Server or a Mux, not {each!r}")
     return sources
 
 

@@ -71,7 +71,7 @@ class LiveSocket:
         self._stalled_after = stalled_after
         self._pid = os.getpid()
         if not _taken.acquire(blocking=False):
-            raise RuntimeError("this process publishes its connections already")
+            raise RuntimeError("this process already publishes its connections")
         self.path = socket_path(self._pid, os.getuid())
         try:
             self._listener = _listen(self.path)
@@ -132,13 +132,13 @@ class LiveSocket:
                 except OSError as error:
                     if self._stopped.wait(0.0):
                         return
-                    _log.warning("nobody could look at %s: %s", self.path, error)
+                    _log.warning("serving a client of %s failed: %s", self.path, error)
                     self._stopped.wait(PAUSE)  # a descriptor may come free
                     continue
                 with asking:
                     self._tell(asking)
         except Exception:
-            _log.exception("the connections are not published any more")
+            _log.exception("the connections are no longer published")
 
     def _tell(self, asking: socket.socket) -> None:
         told = json.dumps(document(self._watched.living() or [], self._stalled_after))
@@ -146,14 +146,14 @@ class LiveSocket:
         try:
             asking.sendall(told.encode())
         except OSError as error:
-            _log.debug("who looked at %s has left: %s", self.path, error)
+            _log.debug("a client of %s has left: %s", self.path, error)
 
 
 def _listen(path: Path) -> socket.socket:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     found = path.parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{path.parent} is no directory of this user alone")
+        raise PermissionError(f"{path.parent} must be a directory that only this user can access")
     path.unlink(missing_ok=True)  # of a process that was killed and had the same number
     listener = socket.socket(socket.AF_UNIX)
     try:

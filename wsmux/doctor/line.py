@@ -51,7 +51,7 @@ def round_trip(report: Report, plan: Plan, connection: Connection, tcp: float | 
     if tcp is not None:
         fact += f"; TCP alone {tcp * 1000:.1f} ms"
     if median > FAR:
-        report.warn("rtt", fact, "use a server that is nearer, or send more before waiting")
+        report.warn("rtt", fact, "use a nearer server, or send more before waiting for an answer")
     else:
         report.ok("rtt", fact)
     return median

@@ -53,7 +53,7 @@ def look_up(report: Report, place: Place) -> None:
     except ValueError:
         pass
     else:
-        report.ok("dns", f"{host} is an address already")
+        report.ok("dns", f"{host} is already an address")
         return
     began = time.monotonic()
     try:
@@ -73,13 +73,13 @@ def reach(report: Report, place: Place, timeout: float) -> tuple[socket.socket, 
     """
     proxy = place.proxy
     if proxy is None:
-        report.ok("proxy", "the environment names none for this address")
+        report.ok("proxy", "none is set for this address")
         sock, took = _dial("tcp", place.host, place.port, timeout)
         report.ok("tcp", f"{place.host}:{place.port} answered in {took * 1000:.1f} ms")
         return sock, took
     shown = f"{proxy.scheme}://{proxy.hostname}:{proxy.port or 80}"
     if proxy.scheme != "http":
-        report.skip("proxy", f"{shown} is no HTTP proxy; the upgrade goes through it")
+        report.skip("proxy", f"{shown} is not an HTTP proxy; the upgrade goes through it")
         raise _Opaque
     sock, took = _dial("proxy", proxy.hostname or "", proxy.port or 80, timeout)
     try:
@@ -88,7 +88,7 @@ def reach(report: Report, place: Place, timeout: float) -> tuple[socket.socket, 
         sock.close()
         raise
     report.ok("proxy", f"{shown} opened a tunnel")
-    report.ok("tcp", f"{place.host}:{place.port} was reached by the proxy")
+    report.ok("tcp", f"{place.host}:{place.port} was reached through the proxy")
     return sock, took
 
 
@@ -152,7 +152,7 @@ def _ask(sock: socket.socket, request: bytes, deadline: Deadline) -> int:
             raise ValueError("it is cut short, or endless")
     parts = bytes(head).split(None, 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/"):
-        raise ValueError("it is no HTTP")
+        raise ValueError("it is not HTTP")
     return int(parts[1])
 
 

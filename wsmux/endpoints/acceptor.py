@@ -224,7 +224,7 @@ class Acceptor(ABC):
         try:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         except OSError as error:
-            _log.debug("%s was not listening any more: %s", self.url, error)
+            _log.debug("%s was no longer listening: %s", self.url, error)
         self._acceptor.join()
         if self._unix:
             with suppress(FileNotFoundError):  # somebody tidied up
@@ -292,7 +292,7 @@ class Acceptor(ABC):
         if full and not self._admission.make_room():
             self._admission.leave(guest)
             _log.warning("%s is full: %d connections are open", self.url, self._max_connections)
-            raise HandshakeError(f"{self._max_connections} connections are open already", 503)
+            raise HandshakeError(f"{self._max_connections} connections are already open", 503)
         with self._lock:
             self._threads[thread] = guest
         try:
@@ -446,6 +446,6 @@ class Acceptor(ABC):
             if status is not None and self._http:
                 refuse(sock, status, text, REFUSAL)
         except OSError as error:
-            _log.debug("a refused client did not hear why: %s", error)
+            _log.debug("a refused client could not be sent the reason: %s", error)
         finally:
             sock.close()

@@ -405,11 +405,11 @@ def _accept(incoming: Connection, outgoing: Connection, relay: StreamRelay) -> N
             try:
                 further = outgoing.open_stream(outgoing.config.open_timeout)
             except (StreamRefused, LocalProtocolError, TimeoutError) as error:
-                _log.info("stream %d of %s finds no way on: %s", stream.id, incoming.name, error)
+                _log.info("stream %d of %s cannot be relayed: %s", stream.id, incoming.name, error)
                 End(stream).refuse(stream._engine.protocol.refused_code)
             else:
                 relay.add(stream, further)
     except (ConnectionClosed, ForkedError) as error:
-        _log.debug("the bridge from %s ends: %s", incoming.name, error)
+        _log.debug("the bridge from %s has ended: %s", incoming.name, error)
     finally:
         relay.added_all(incoming)

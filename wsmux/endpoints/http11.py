@@ -86,7 +86,9 @@ class Exchange:
         while True:
             event = self.connection.next_event()
             if event is h11.PAUSED:
-                raise h11.RemoteProtocolError("a second message came before the first was answered")
+                raise h11.RemoteProtocolError(
+                    "a second message arrived before the first was answered"
+                )
             if not isinstance(event, type):
                 return event
             if self.connection.they_are_waiting_for_100_continue:
@@ -136,7 +138,7 @@ class Exchange:
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise h11.RemoteProtocolError("the stream ended before a response came")
+                raise h11.RemoteProtocolError("the stream ended before a response arrived")
 
     def receive_body(self) -> bytes:
         """Return the next piece of the message's body; ``b""`` is its end."""

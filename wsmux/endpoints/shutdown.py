@@ -38,7 +38,7 @@ def end_connections(
         try:
             connection.go_away()
         except WsmuxError as error:
-            _log.debug("%s ended before it was told: %s", connection.name, error)
+            _log.debug("%s ended before it could be told to go away: %s", connection.name, error)
     for connection in connections:
         connection.wait_drained(deadline.remaining())
     for connection in connections:
@@ -121,7 +121,7 @@ class ConnectionRegistry:
         try:
             self.shutdown(timeout)
         except Exception:
-            _log.exception("the connections could not be drained")
+            _log.exception("closing the connections gracefully failed")
         finally:
             if number is not None:
                 os.kill(os.getpid(), number)

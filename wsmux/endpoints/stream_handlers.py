@@ -59,7 +59,9 @@ class StreamWorkers:
         try:
             start_thread(daemon_thread(target=self._work, name=name))
         except NoThreadError as error:
-            _log.warning("streams wait for the threads that run: %s", error)
+            _log.warning(
+                "no thread can be started, so new streams wait for the running ones: %s", error
+            )
             with self._lock:
                 self._count -= 1
                 self._waiting -= 1

@@ -197,7 +197,7 @@ def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:
     """Return what Flask is to call the route of a handler."""
     if not callable(handler):
         kind = type(handler).__name__
-        raise TypeError(f"a route is served by a function, not by {kind}")
+        raise TypeError(f"a route must be served by a function, not {kind}")
     name = endpoint or getattr(handler, "__name__", None)
     if name is None:
         kind = type(handler).__name__

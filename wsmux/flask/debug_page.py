@@ -69,10 +69,14 @@ def debug_blueprint(
         raise TypeError(f"token must be a single string, not {type(token).__name__}")
     if authorize is not None and not callable(authorize):
         kind = type(authorize).__name__
-        raise TypeError(f"authorize must be a function that tells who may look, not {kind}")
+        raise TypeError(
+            "authorize must be a function that returns whether a request may see the page, "
+            f"not {kind}"
+        )
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ValueError(
-            f"a token has at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() makes one"
+            f"a token must have at least {SHORTEST_TOKEN} characters; secrets.token_urlsafe() "
+            "makes one"
         )
     if not stalled_after > 0:
         raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")

@@ -45,7 +45,7 @@ class Access:
             tokens = strings("token", [token] if isinstance(token, str) else token, "TOKEN")
             for each in tokens:
                 if not each or not each.isascii() or not each.isprintable() or " " in each:
-                    raise ValueError("a token is one or more visible ASCII characters")
+                    raise ValueError("a token must consist of visible ASCII characters")
             self._tokens = [each.encode() for each in tokens]
 
     def check(self, environ: Mapping[str, Any]) -> Any:
@@ -59,13 +59,13 @@ class Access:
         scheme, _, token = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
-            raise HandshakeError("a token is needed: Authorization: Bearer TOKEN", 401)
+            raise HandshakeError("a token is required: Authorization: Bearer TOKEN", 401)
         try:
             who = self._who(token)
         except PermissionError as error:
             raise HandshakeError(str(error) or "this token is refused", 401) from error
         if not who:
-            raise HandshakeError("this token is not known here", 401)
+            raise HandshakeError("unknown token", 401)
         return who
 
     def _who(self, token: str) -> Any:

@@ -118,7 +118,7 @@ class Admission:
             worst = self._too_much_locked()
         for each in worst:
             _log.warning(
-                "%s holds too much of unfinished requests (max_handshake_buffer); lets %s go",
+                "unfinished requests of %s exceed max_handshake_buffer; dropping %s",
                 self.name,
                 each.address,
             )
@@ -140,7 +140,7 @@ class Admission:
                 return False
             self._refuse_locked(oldest)
         _log.warning(
-            "%s is full: lets %s go, whose handshake is not done after %g s",
+            "%s is full: dropping %s, whose handshake was not complete after %g s",
             self.name,
             oldest.address,
             PATIENCE,

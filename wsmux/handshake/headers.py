@@ -73,11 +73,11 @@ def _check_value(what: str, value: object) -> None:
         raise TypeError(f"{what} must be a string, not {type(value).__name__}")
     if _CONTROL.search(value):
         raise ValueError(
-            f"{what} has a line break or another control character, which no header can have"
+            f"{what} has a line break or another control character, which headers cannot have"
         )
     try:
         value.encode("latin-1")
     except UnicodeEncodeError:
         raise ValueError(
-            f"{what} has a character beyond Latin-1, which no header can have: quote it"
+            f"{what} has a character outside Latin-1, which headers cannot have: quote it"
         ) from None

@@ -110,7 +110,7 @@ def parse_head(head: bytes) -> Head:
     except h11.RemoteProtocolError as error:
         raise HandshakeError(_what_is_wrong(first, lines), 400) from error
     if not isinstance(event, h11.Request):
-        raise HandshakeError("the request's head does not end", 400)
+        raise HandshakeError("the end of the request head is missing", 400)
     pairs = []
     for line in lines:
         # Not h11's own headers, in which equal Content-Lengths are one.
@@ -196,7 +196,11 @@ def read_request(
         raise HandshakeError(f"this is {version}; use HTTP/1.1", 400)
     path, mark, query = _within(target, headers).partition("?")
     if method not in methods:
-        text = "a WebSocket starts with GET" if "POST" not in methods else "use GET or POST"
+        text = (
+            "the method of a WebSocket request must be GET"
+            if "POST" not in methods
+            else "use GET or POST"
+        )
         raise HandshakeError(text, 405)
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
@@ -227,7 +231,7 @@ def _within(target: str, headers: tuple[tuple[str, str], ...]) -> str:
             raise HandshakeError("the target and the Host header name different hosts", 400)
         target = whole[2] if whole[2].startswith("/") else f"/{whole[2]}"
     if not target.startswith("/") or "#" in target:
-        raise HandshakeError("the target of the request is no path", 400)
+        raise HandshakeError("the request target is not a path", 400)
     return target
 
 
@@ -265,7 +269,7 @@ def _size_within_head(sock: socket.socket, deadline: Deadline, head: bytearray) 
 def _receive(sock: socket.socket, deadline: Deadline, size: int, flags: int = 0) -> bytes:
     remaining = deadline.remaining()
     if remaining == 0:
-        raise TimeoutError("the request did not come in time")
+        raise TimeoutError("the request did not arrive in time")
     sock.settimeout(remaining)
     data = sock.recv(size, flags)
     if not data:
@@ -296,9 +300,11 @@ def read_body(
     """
     length = environ.get("CONTENT_LENGTH", "")
     if "HTTP_TRANSFER_ENCODING" in environ or not length:
-        raise HandshakeError("a body comes with its Content-Length, and in one piece", 411)
+        raise HandshakeError(
+            "a body needs a Content-Length, and chunked bodies are not accepted", 411
+        )
     if not _LENGTH.fullmatch(length):
-        raise HandshakeError("the Content-Length is no number of bytes", 400)
+        raise HandshakeError("the Content-Length is not a number of bytes", 400)
     size = int(length)
     if size > max_size:
         raise HandshakeError(f"a body of {size} bytes is above the limit of {max_size}", 413)
@@ -310,7 +316,7 @@ def read_body(
         if held is not None:
             held(len(body))
     if _more_came(sock):
-        raise HandshakeError("more came than the Content-Length says", 400)
+        raise HandshakeError("the body is longer than its Content-Length", 400)
     return bytes(body)
 
 

@@ -47,7 +47,7 @@ def _check(origin: str) -> None:
     )
     found = _normal(origin)
     if found is None:
-        raise ValueError(f"{origin[:200]!r} is no origin that a page can have: {form}")
+        raise ValueError(f"{origin[:200]!r} cannot be the origin of a page: {form}")
     host = found[1]
     if "*" in host:
         text = f"{origin[:200]!r}: origins are compared whole, so list each host by its name"

@@ -24,7 +24,7 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
     """Return a socket connected to ``tcp://host:port``.
 
     Raises:
-        ValueError: the address names no host or port. HandshakeError: the host name cannot be
+        ValueError: the address lacks a host or a port. HandshakeError: the host name cannot be
         resolved, or TLS failed. TimeoutError: it took too long. OSError: nobody answered.
     """
     parts = urlsplit(url)

@@ -91,7 +91,7 @@ class _Watched:
         if size == 1:  # the head is read so, a body in larger pieces
             self.head += data
         if self._left < 0:
-            raise HandshakeError("the answer to the handshake is too long", self.status())
+            raise HandshakeError("the response to the handshake is too long", self.status())
         return data
 
     def status(self) -> int | None:
@@ -173,7 +173,7 @@ def shake_hands(
             for own in ("cookie", "host"):
                 kept.pop(own, None)
         url = target
-    raise HandshakeError(f"redirected too often, at last to {url}")
+    raise HandshakeError(f"too many redirects, the last one to {url}")
 
 
 def _name(line: str) -> str:
@@ -297,7 +297,7 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
     except websocket.WebSocketException as error:
         invalid = str(error) == "Invalid WebSocket Header"
         why = _what_is_wrong(client, offered) if invalid else str(error)
-        raise HandshakeError(f"{url} did not accept the WebSocket: {why}") from error
+        raise HandshakeError(f"{url} refused the WebSocket: {why}") from error
     except ssl.SSLError as error:
         raise HandshakeError(tls_failed(url, error)) from error
     except TimeoutError as error:
@@ -310,5 +310,5 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
                 raise not_connected(url, error) from error
             raise
         if "Timeout" in type(error).__name__:
-            raise TimeoutError(f"no answer from the proxy to {url} in time") from error
+            raise TimeoutError(f"the proxy did not answer in time for {url}") from error
         raise HandshakeError(f"the proxy did not connect to {url}: {error}") from error

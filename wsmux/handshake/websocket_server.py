@@ -137,12 +137,12 @@ def _check_handshake(environ: Mapping[str, Any]) -> list[str]:
 
 def _check_request_line(environ: Mapping[str, Any]) -> None:
     if environ.get("REQUEST_METHOD", "GET") != "GET":
-        raise HandshakeError("a WebSocket starts with GET", 405)
+        raise HandshakeError("the method of a WebSocket request must be GET", 405)
     version = environ.get("SERVER_PROTOCOL", "HTTP/1.1")
     if not _VERSION.fullmatch(version):
         raise HandshakeError(f"{WANTED_VERSION}, not {version}", 400)
     if not all(environ.get(key, "").isascii() for key in _TARGETS):
-        raise HandshakeError("the target of the request is not ASCII", 400)
+        raise HandshakeError("the request target is not ASCII", 400)
 
 
 def _key(name: str) -> str:
@@ -156,7 +156,7 @@ def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKE
     words = [word for word in words if word]  # RFC 9110 section 5.6.1 wants empty ones ignored
     if not all(map(member.fullmatch, words)):
         name = key.removeprefix("HTTP_").replace("_", "-").title().replace("socket", "Socket")
-        raise HandshakeError(f"the {name} header has a character that it cannot have", 400)
+        raise HandshakeError(f"the {name} header has a character that is not allowed there", 400)
     return words
 
 
@@ -225,7 +225,7 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     subprotocol = None if protocol is None else WIRES[protocol].subprotocol
     offers = _check_handshake(environ)
     if _came_early(environ):
-        raise HandshakeError("bytes came behind the request, before it was answered", 400)
+        raise HandshakeError("bytes followed the request before it was answered", 400)
     ours = {key: environ[key] for key in _SOCKETS if key in environ}
     ours |= {
         "HTTP_HOST": "localhost",
@@ -246,14 +246,15 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     except RuntimeError as error:
         software = environ.get("SERVER_SOFTWARE", "this WSGI server")
         raise HandshakeError(
-            f"{software} offers no socket to WebSockets; use Werkzeug (threaded), gunicorn "
+            f"{software} gives applications no access to the socket, which WebSockets need; "
+            "use Werkzeug (threaded), gunicorn "
             f"(gthread or gevent workers) or gevent's pywsgi, or wsmux.serve on a port of its own",
             500,
         ) from error
     except (LocalProtocolError, RemoteProtocolError, simple_websocket.ConnectionError) as error:
         raise HandshakeError(f"malformed WebSocket handshake: {error}", 400) from error
     except OSError as error:
-        raise HandshakeError(f"the client left before the answer: {error}", 400) from error
+        raise HandshakeError(f"the client disconnected before the answer: {error}", 400) from error
     sock = server.sock
     if not isinstance(sock, ssl.SSLSocket):
         # simple-websocket has duplicated gevent's already.

@@ -164,7 +164,10 @@ class Connection:
                     if engine.protocol.may_open():
                         break
                     if deadline.expired():
-                        raise TimeoutError(f"{self.name} got no room for a new stream in time")
+                        raise TimeoutError(
+                            f"{self.name} could not open a stream in time: too many opens are "
+                            "unacknowledged"
+                        )
                     table.openers.wait(engine.mutex, deadline)
                 changing = True
                 entry = table.open(time.monotonic())
@@ -197,7 +200,7 @@ class Connection:
                 while not table.offered:
                     engine.check_locked()
                     if deadline.expired():
-                        raise TimeoutError(f"no stream was opened on {self.name} in time")
+                        raise TimeoutError(f"the peer opened no stream on {self.name} in time")
                     table.acceptors.wait(engine.mutex, deadline)
                 changing = True
                 entry = table.take_offered()

@@ -86,9 +86,11 @@ class WirePings:
                     raise StreamError(text, ping.stream_id)
                 channel.check_locked()
                 if ping.over:
-                    raise LocalProtocolError("no ping is answered any more: both are going away")
+                    raise LocalProtocolError(
+                        "pings are no longer answered: both sides are going away"
+                    )
                 if deadline.expired():
-                    raise TimeoutError(f"no pong on {channel.name} in time")
+                    raise TimeoutError(f"{channel.name} received no pong in time")
                 self.askers.wait(channel.mutex, deadline)
         finally:
             self._forget(ping)
@@ -145,7 +147,7 @@ class PingRateLimiter:
                 if self._budget.charge(time.monotonic(), earned):
                     return
             if deadline.expired():
-                raise TimeoutError(f"no turn for a ping on {channel.name} in time")
+                raise TimeoutError(f"too many pings are waiting on {channel.name} in time")
             left = deadline.remaining()
             if channel.wait_finished(self._pause if left is None else min(left, self._pause)):
                 return

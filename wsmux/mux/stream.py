@@ -58,7 +58,7 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
         ValueError: there is no such mode, or no buffer.
     """
     if set(mode) - set("rwbt") or not set(mode) & set("rw") or set(mode) >= set("bt"):
-        raise ValueError(f"mode must be made of r and w, and of b or t, not {mode!r}")
+        raise ValueError(f"mode must combine r and w with b or t, not {mode!r}")
     if buffering == 0:
         raise ValueError(
             "the files of makefile() have a buffer: for bytes without one use the stream itself, "

@@ -247,7 +247,7 @@ class MuxProtocol(ABC):
         Raises:
             LocalProtocolError: the wire has no ping, or none can be sent any more.
         """
-        raise LocalProtocolError(f"{self.name} has no ping of its own")
+        raise LocalProtocolError(f"{self.name} has no protocol-level ping")
 
     def ping_stream(self, stream_id: int, value: int) -> None:
         """Ask for a sign of life of one stream; ``PongReceived`` brings ``value`` back.
@@ -255,9 +255,7 @@ class MuxProtocol(ABC):
         Raises:
             LocalProtocolError: the wire has no such ping, or the stream has ended here.
         """
-        raise LocalProtocolError(
-            f"{self.name} has no ping of single streams; use connection.ping()"
-        )
+        raise LocalProtocolError(f"{self.name} cannot ping single streams; use connection.ping()")
 
     def incomplete(self) -> int | None:
         """Return what tells the frame that is incomplete from others, ``None`` if none is.

@@ -439,7 +439,7 @@ class BymuxProtocol(MuxProtocol):
 
     def open_stream(self, window: int | None = None) -> int:
         if self._all.outgoing.closed:
-            raise LocalProtocolError("no further streams are opened: one of both is going away")
+            raise LocalProtocolError("no further streams can be opened: one side is going away")
         if not self._all.outgoing.credit:
             raise LocalProtocolError("the peer has given no credit for a further stream")
         while self._next in self._given:

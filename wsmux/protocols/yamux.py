@@ -272,7 +272,7 @@ def reset_events(stream: YamuxStream, code: int) -> list[Event]:
     """Return what is reported when the peer resets a stream."""
     reading, writing = stream.read is READING, stream.write is WRITING
     if not stream.answered:
-        rejected = StreamRejected(stream.id, code, "the peer did not take it")
+        rejected = StreamRejected(stream.id, code, "the peer refused it")
         return [rejected] if reading or writing else []
     events: list[Event] = []
     if reading:

@@ -43,5 +43,5 @@ def recording_of(channel: MessageTransport) -> str:
     """
     recorder = channel.frame_reader.recorder
     if recorder is None:
-        raise LocalProtocolError("nothing is recorded here: Config(recording=...) asks for it")
+        raise LocalProtocolError("this connection is not recorded: set Config(recording=...)")
     return recorder.text(channel.error)

@@ -115,7 +115,7 @@ def _entries(file: IO[bytes], count: int) -> Iterator[Entry]:
 def _line(file: IO[bytes], number: int) -> dict[str, Any]:
     text = file.readline(MAX_LINE)
     if not text:
-        raise BadRecording("this is empty, and no recording of wsmux")
+        raise BadRecording("the file is empty and not a recording of wsmux")
     return _parsed(text, number)
 
 
@@ -123,9 +123,9 @@ def _parsed(text: bytes, number: int) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecording(f"line {number} is no JSON, as recordings of wsmux have") from error
+        raise BadRecording(f"line {number} is not JSON, as in recordings of wsmux") from error
     if not isinstance(found, dict):
-        raise BadRecording(f"line {number} is no JSON object, as recordings of wsmux have")
+        raise BadRecording(f"line {number} is not a JSON object, as in recordings of wsmux")
     return found
 
 
@@ -137,7 +137,7 @@ def _header(found: dict[str, Any]) -> Header:
     try:
         header = Header(**{name: value for name, value in found.items() if name in names})
     except TypeError:
-        raise BadRecording("line 1 lacks some of what it must say of the connection") from None
+        raise BadRecording("line 1 lacks a fact about the connection") from None
     for name in names:
         kind = dict if name == "config" else hints[name]
         _check(getattr(header, name), kind, name, 1)
@@ -146,9 +146,9 @@ def _header(found: dict[str, Any]) -> Header:
 
 def _check(value: object, kind: Any, name: str, number: int) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise BadRecording(f"line {number} has a {name} that cannot be one")
+        raise BadRecording(f"line {number} has a {name} that is not valid")
     if isinstance(value, int | float) and not 0 <= value < 2**64:
-        raise BadRecording(f"line {number} has a {name} that cannot be one")
+        raise BadRecording(f"line {number} has a {name} that is not valid")
 
 
 def _entry(found: dict[str, Any], number: int) -> Entry:
@@ -162,7 +162,7 @@ def _entry(found: dict[str, Any], number: int) -> Entry:
         try:
             raw = base64.b64decode(raw, validate=True)
         except (TypeError, ValueError) as error:
-            raise BadRecording(f"line {number} has a frame that is no base64") from error
+            raise BadRecording(f"line {number} has a frame that is not base64") from error
         if len(raw) != found["size"]:
             raise BadRecording(f"line {number} has a frame of another size than it says")
     return Entry(found["t"], DIRECTIONS[where], head, found["size"], raw)
@@ -175,7 +175,7 @@ def _head(found: dict[str, Any], number: int) -> FrameHead:
         _check(found.get(name), wanted, name, number)
     flags = found.get("flags", [])
     if not isinstance(flags, list) or not _are_texts(flags):
-        raise BadRecording(f"line {number} has flags that cannot be any")
+        raise BadRecording(f"line {number} has flags that do not exist")
     values = {name: found[name] for name in FrameHead._fields if found.get(name) is not None}
     return FrameHead(**values | {"flags": tuple(flags)})
 

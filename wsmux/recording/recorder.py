@@ -252,7 +252,7 @@ class Recorder:
             else:
                 _write(Path(to), self.text(error), self._plan.files)
         except Exception:
-            _log.exception("the recording of %s could not be handed over", self._name)
+            _log.exception("the recording of %s could not be delivered", self._name)
 
 
 def _most(plan: Recording) -> int:

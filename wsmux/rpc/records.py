@@ -86,7 +86,7 @@ class Wire:
             if each.wire in value:
                 given[each.name] = self.read(each.type, value[each.wire])
             elif each.required:
-                raise ValueError(f"{cls.__name__} came without its field {each.wire!r}")
+                raise ValueError(f"{cls.__name__} lacks the field {each.wire!r}")
         return cls(**given)
 
     def _fits(self, hint: Any, value: Any) -> bool:

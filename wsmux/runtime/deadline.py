@@ -85,7 +85,7 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
         ValueError: the timeout is no number of seconds.
     """
     if timeout is not None and not timeout >= 0:
-        raise ValueError(f"a deadline must be in 0 seconds or more, not {timeout!r}")
+        raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")
     block = Deadline(timeout)
     token = _block_ends.set(block._at)
     try:

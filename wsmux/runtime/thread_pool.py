@@ -121,7 +121,10 @@ class ThreadPool:
                 daemon_thread(target=self._watch, name=name).start()
                 watchers -= 1
         except RuntimeError:
-            _log.exception("no thread for %s; calls wait for the running ones", self._name)
+            _log.exception(
+                "no thread can be started for %s; new work waits for the running threads",
+                self._name,
+            )
             with self._lock:
                 self._count -= workers
                 self._coming -= workers
@@ -136,7 +139,7 @@ class ThreadPool:
             try:
                 action()
             except Exception:
-                _log.exception("an action of %s failed", self._name)
+                _log.exception("a task of %s failed", self._name)
             except BaseException:  # such as SystemExit, which ends this thread
                 wakes: list[Parker] = []
                 with self._lock:

@@ -156,8 +156,8 @@ class Link:
 
     def _new_client(self) -> Client:
         recipe = self.recipe
-        # A call fails when its session has no connection within the grace, and that is to be the
-        # time which the user has named; a part of it is for each attempt.
+        # A call fails when its session has no connection within the grace period. That is the time
+        # which the user has named; a part of it is for each attempt.
         part = max(recipe.connect_timeout / 2, 0.05)
         options = Options(
             session_disconnect_grace=recipe.connect_timeout,
@@ -278,9 +278,9 @@ def _reply(stream: Stream) -> dict[str, Any]:
     try:
         reply = json.loads(line)
     except ValueError as error:
-        raise ConnectionError("the server's first line is no JSON") from error
+        raise ConnectionError("the server's first line is not JSON") from error
     if not isinstance(reply, dict):
-        raise ConnectionError("the server's first line is no object")
+        raise ConnectionError("the server's first line is not an object")
     return reply
 
 

@@ -189,7 +189,7 @@ class _Reader:
             raise self._wrong()
 
     def _wrong(self) -> ValueError:
-        return ValueError(f"{self._text!r} is no type of Spark's that is known here")
+        return ValueError(f"{self._text!r} is not a supported Spark type")
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _tokens(text: str) -> Iterator[str]:
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None:
-            raise ValueError(f"{text!r} is no type of Spark's that is known here")
+            raise ValueError(f"{text!r} is not a supported Spark type")
         place = found.end()
         yield found[1] or found[2] or found[3]
 

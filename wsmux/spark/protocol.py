@@ -152,7 +152,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
     try:
         values = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise refusal(Code.BAD_HEADER, f"the first line is no JSON: {error}") from error
+        raise refusal(Code.BAD_HEADER, f"the first line is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise refusal(Code.BAD_HEADER, "the first line is JSON, but no object")
     return values
@@ -264,7 +264,7 @@ class TxnId(NamedTuple):
         """
         found = _TXN.fullmatch(text)
         if found is None or found[1] != kind or not is_name(found[2]):
-            raise refusal(Code.NO_TXN, f"no transaction is called {text[:200]!r}")
+            raise refusal(Code.NO_TXN, f"there is no transaction {text[:200]!r}")
         return cls(*found.groups())
 
 
@@ -293,7 +293,7 @@ class RangeToken(NamedTuple):
             version, start, end = (int(number) for number in found[3][1:].split(":"))
             if start <= end:
                 return cls(found[1], found[2], version, start, end)
-        raise refusal(Code.BAD_TOKEN, f"no describe() gave out the token {text[:300]!r}")
+        raise refusal(Code.BAD_TOKEN, f"no describe() returned the token {text[:300]!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Receipt:
         except RiverError as error:
             raise refusal(Code.WRONG_RECEIPT, f"in a receipt, {error.message}") from error
         if not _FILE.fullmatch(file):
-            raise refusal(Code.WRONG_RECEIPT, f"no part was staged as {file[:80]!r}")
+            raise refusal(Code.WRONG_RECEIPT, f"there is no staged part {file[:80]!r}")
         return cls(**numbers, file=file)
 
     def check(self, staged: Self | None) -> None:

@@ -186,10 +186,10 @@ class PeerLimits:
             self._queue.blocked = False
         if late:
             limit = f"Config.message_timeout = {self._config.message_timeout} s"
-            return closed_error(POLICY, f"a message stayed incomplete for {limit}", "local")
+            return closed_error(POLICY, f"a message was incomplete for {limit}", "local")
         if stalled:
             limit = f"Config.stall_timeout = {self._config.stall_timeout} s"
-            return closed_error(POLICY, f"the peer took no byte for {limit}", "local")
+            return closed_error(POLICY, f"the peer accepted no bytes for {limit}", "local")
         return None
 
     def full_for(self, now: float) -> float | None:
@@ -324,7 +324,7 @@ class MessageTransport:
                 while ping.rtt is None:
                     self.check_locked()
                     if deadline.expired():
-                        raise TimeoutError(f"no pong on {self.name} in time")
+                        raise TimeoutError(f"{self.name} received no pong in time")
                     ping.waiter.wait(self.mutex, deadline)
             return ping.rtt
         finally:
@@ -672,7 +672,7 @@ class MessageTransport:
         self._finished.set()
         if not isinstance(self.error, ConnectionClosed):
             self.error = ForkedError(
-                f"{self.name} belongs to the process that forked this one; connect anew here"
+                f"{self.name} belongs to the parent process; open a new connection in this one"
             )
         self.cut = self.in_child = True
         self._socket.abandon()

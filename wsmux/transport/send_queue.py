@@ -398,7 +398,7 @@ class SendInterrupted(OSError):
     """Report that an interrupt left it unknown what the socket took."""
 
     def __init__(self) -> None:
-        super().__init__("a send was interrupted, so the connection cannot go on")
+        super().__init__("a send was interrupted in the middle, so the connection cannot continue")
 
 
 def _advance(pieces: list[Buffer], count: int) -> None:

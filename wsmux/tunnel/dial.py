@@ -56,7 +56,7 @@ def dial(
 
 
 def _forbidden(place: Place) -> TunnelError:
-    return TunnelError(403, f"{place} is not on the list of what is allowed")
+    return TunnelError(403, f"{place} is not on the list of allowed destinations")
 
 
 def _resolved(place: Tcp, named: bool) -> list[tuple[int, Any]]:

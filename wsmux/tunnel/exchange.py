@@ -42,7 +42,7 @@ def ask(stream: Stream, request: Request, deadline: Deadline) -> str:
     except TimeoutError as error:
         raise TunnelError(504, f"no answer to {request.method} {request.target}") from error
     except StreamRefused as error:
-        raise TunnelError(503, f"the peer takes no stream: {error}") from error
+        raise TunnelError(503, f"the peer refused the stream: {error}") from error
     if got.status != 200:
         raise TunnelError(got.status, got.words)
     stream.timeout = None
@@ -58,7 +58,7 @@ def receive_request(stream: Stream, deadline: Deadline) -> Request:
     try:
         return parse_request(_read_head(stream, deadline))
     except TimeoutError as error:
-        raise TunnelError(504, "no request came in time") from error
+        raise TunnelError(504, "no request arrived in time") from error
 
 
 def answer(stream: Stream, status: int, words: str) -> None:

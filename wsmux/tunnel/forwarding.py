@@ -144,9 +144,9 @@ class Forwarder:
         try:
             request = receive_request(stream, Deadline(HEAD_TIMEOUT))
             if request.method != "CONNECT" or request.arguments not in self._targets:
-                raise TunnelError(403, "that was not asked for")
+                raise TunnelError(403, "that was not requested")
             place = self._targets[request.arguments]
             through(stream, place, dial(place, None))
         except TunnelError as error:
-            _log.warning("no tunnel for what the server brought: %s", error)
+            _log.warning("a connection from the server could not be tunnelled: %s", error)
             answer(stream, error.status, error.words)

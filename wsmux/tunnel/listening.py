@@ -97,7 +97,7 @@ class Entrance(Acceptor):
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 stream = self._enter(self.place, sock)
         except (WsmuxError, OSError) as error:
-            _log.warning("no tunnel for a connection to %s: %s", self.place, error)
+            _log.warning("a connection to %s could not be tunnelled: %s", self.place, error)
             if not isinstance(error, SocksError):  # that client was told
                 reset_on_close(sock)
             sock.close()
@@ -129,13 +129,15 @@ def open_by_socks(open_stream: Open, entrance: Place, sock: socket.socket) -> St
         sock.settimeout(max(deadline.remaining() or 0.0, 0.001))
         data = sock.recv(1024)
         if not data:
-            raise ConnectionAbortedError("a SOCKS client left before it said where it goes")
+            raise ConnectionAbortedError(
+                "a SOCKS client disconnected before naming its destination"
+            )
         try:
             client.receive(data)
         finally:
             _send(client, sock)
         if deadline.expired():
-            raise TimeoutError("a SOCKS client took too long to say where it goes")
+            raise TimeoutError("a SOCKS client took too long to name its destination")
     try:
         stream = open_stream(client.place)
     except WsmuxError as error:

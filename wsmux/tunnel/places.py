@@ -132,12 +132,12 @@ def _host(host: str, text: str) -> str:
             raise ValueError(f"{text!r} names a network interface, which only one machine has")
         return str(address)
     if not _HOST.fullmatch(host) or len(host) > MAX_HOST:
-        raise ValueError(f"{text!r} names no host")
+        raise ValueError(f"{text!r} has no host name")
     return host.lower().removesuffix(".")
 
 
 def _port(port: str, text: str, listening: bool) -> int:
     if not _PORT.fullmatch(port) or int(port) > MAX_PORT or (port == "0" and not listening):
         least = 0 if listening else 1
-        raise ValueError(f"{text!r} names no port from {least} to {MAX_PORT}")
+        raise ValueError(f"{text!r} needs a port from {least} to {MAX_PORT}")
     return int(port)

@@ -80,14 +80,14 @@ class Programs:
     def run(self, control: Stream, request: Request) -> None:
         """Serve the control stream of a command, until it has ended."""
         if not self._paths:
-            raise TunnelError(403, "no commands may be run here")
+            raise TunnelError(403, "commands are not allowed here")
         path = self._paths.get(request.target)
         if path is None:
-            raise TunnelError(403, f"{request.target} is not on the list of what may be run")
+            raise TunnelError(403, f"{request.target} is not on the list of allowed commands")
         token = secrets.token_hex(16)
         with self._lock:
             if len(self._running) >= self._max_processes:
-                raise TunnelError(503, f"{self._max_processes} commands are running already")
+                raise TunnelError(503, f"{self._max_processes} commands are already running")
             running = self._running[token] = _Running(control, path, request)
         try:
             running.run(token)
@@ -100,7 +100,7 @@ class Programs:
         with self._lock:
             running = self._running.get(request.target)
         if running is None or not running.belongs(stream):
-            raise TunnelError(403, "there is no command with this token")
+            raise TunnelError(403, "no command has this token")
         running.attach(stream, request.method)
 
 
@@ -260,7 +260,7 @@ class _Running:
         except KeyError as error:
             _log.warning("%s is killed: its client names the signal %s", self._path, error)
         except (WsmuxError, ValueError) as error:  # the latter when all is over
-            _log.debug("no more signals for %s: %s", self._path, error)
+            _log.debug("%s can no longer be signalled: %s", self._path, error)
         self._kill()
 
     # Copying
@@ -269,7 +269,7 @@ class _Running:
         """Run the thread of another stream: copy what the process writes there."""
         with self._changed:
             if kind in self._taken or self._over:
-                raise TunnelError(400, f"the command has its {kind} already")
+                raise TunnelError(400, f"the command already has its {kind}")
             self._taken.add(kind)
         answer(stream, 200, "OK")
         with self._changed:

@@ -53,7 +53,7 @@ class RemoteProcess:
     ) -> None:
         command = strings("argv", argv, "sort")
         if not command:
-            raise ValueError("argv names no program")
+            raise ValueError("argv is empty: name a program")
         deadline = Deadline(timeout)
         self._code: int | None = None
         self._opened: list[Stream] = []
@@ -136,5 +136,5 @@ def _code(line: str) -> int:
     if how == "failed":
         raise TunnelError(502, f"the command cannot run: {number}")
     if how not in ("exit", "signal") or not number.isascii() or not number.isdigit():
-        raise TunnelError(502, "the server does not say how the command ended")
+        raise TunnelError(502, "the server did not report how the command ended")
     return int(number) if how == "exit" else -int(number)

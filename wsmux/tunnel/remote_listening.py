@@ -114,7 +114,7 @@ class RemoteListening:
                     if refused[number] != before:
                         self._tell_refused(number, refused[number])
                 except WsmuxError as error:
-                    _log.info("listening is asked for on the next connection: %s", error)
+                    _log.info("listening will be requested again on the next connection: %s", error)
                     return
                 else:
                     del refused[number]
@@ -136,4 +136,4 @@ def _listened(words: str) -> Place:
     try:
         return parse_place(words)
     except ValueError as error:
-        raise TunnelError(502, f"the server does not say where it listens: {error}") from error
+        raise TunnelError(502, f"the server did not report where it listens: {error}") from error

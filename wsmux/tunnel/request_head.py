@@ -110,7 +110,7 @@ def parse_answer(head: bytes) -> Answer:
     first, *fields = _lines(head)
     match = _ANSWER.fullmatch(first)
     if match is None:
-        raise TunnelError(502, "what answers does not speak of tunnels")
+        raise TunnelError(502, "the answer is not one of a tunnel server")
     _fields(fields)
     return Answer(int(match[1]), match[2])
 
@@ -119,7 +119,7 @@ def _lines(head: bytes) -> list[str]:
     try:
         return head.decode("ascii").split("\r\n")
     except UnicodeDecodeError:
-        raise TunnelError(400, "a head has bytes that are no ASCII") from None
+        raise TunnelError(400, "a head has bytes that are not ASCII") from None
 
 
 def _fields(lines: Iterable[str]) -> list[tuple[str, str]]:
@@ -138,5 +138,5 @@ def _quoted(argument: str) -> str:
 
 def _unquoted(text: str) -> str:
     if not _ARGUMENT.fullmatch(text) or "%00" in text:
-        raise TunnelError(400, "an argument is not quoted as it must be")
+        raise TunnelError(400, "an argument is not quoted correctly")
     return unquote(text, errors="surrogateescape")

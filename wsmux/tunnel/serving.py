@@ -87,7 +87,7 @@ class TunnelServer:
             if kind is None:
                 raise TunnelError(400, f"there is no request {request.method}")
             if not self._slots.acquire(blocking=False):
-                raise TunnelError(503, f"{self._max_tunnels} tunnels are open already")
+                raise TunnelError(503, f"{self._max_tunnels} tunnels are already open")
             try:
                 kind(stream, request)
             finally:
@@ -101,10 +101,10 @@ class TunnelServer:
         through(stream, place, dial(place, self._connect, self._connect_timeout))
 
     def _listen_for(self, stream: Stream, request: Request) -> None:
-        """Listen until the client ends the stream that asked for it."""
+        """Listen until the client is closing the stream that asked for it."""
         place = place_of(request, listening=True)
         if not self._listen.may_listen(place):
-            raise TunnelError(403, f"{place} is not on the list of where to listen")
+            raise TunnelError(403, f"{place} is not on the list of allowed addresses to listen on")
         try:
             entrance = Entrance(
                 place, partial(self._back, stream, request.arguments), max_tunnels=self._max_tunnels

@@ -115,9 +115,9 @@ class SocksServer:
         try:
             place = parse_place(f"{text}:{number}")
         except ValueError as error:
-            self._refuse(FAILED, f"a client's request names no place: {error}")
+            self._refuse(FAILED, f"a client's request names no destination: {error}")
         if not isinstance(place, Tcp):  # a name that looks like one
-            self._refuse(FAILED, f"a client's request names {place}, which is no host")
+            self._refuse(FAILED, f"a client's request names {place}, which is not a host")
         return place
 
     def _refuse(self, reply: int, text: str) -> NoReturn:

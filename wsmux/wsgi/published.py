@@ -95,7 +95,7 @@ class Published:
         if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
             raise ValueError(f"prefix must start with a slash and not end in one, not {prefix!r}")
         if token is not None and not token:
-            raise ValueError("an empty token would let anybody publish")
+            raise ValueError("the token must not be empty: anybody could publish")
         self._prefix = prefix
         self._token = token
         self._authorize = authorize
@@ -123,7 +123,7 @@ class Published:
             if not full:
                 self._publishers.append(connection)
         if full:
-            connection.close(code=FULL, reason="too many publish here")
+            connection.close(code=FULL, reason="too many applications are published here")
             return
         try:
             connection.wait_closed()
@@ -187,9 +187,9 @@ class Published:
             broken = isinstance(error, Exception) and exchange.failed
             if broken or isinstance(error, h11.RemoteProtocolError):
                 _log.info("a published application broke off: %s", error)
-                raise _Refused("502 Bad Gateway", "what is published broke off") from error
+                raise _Refused("502 Bad Gateway", "the published application broke off") from error
             if isinstance(error, h11.LocalProtocolError):  # fewer bytes than announced
-                raise _Refused("400 Bad Request", "the body is not what was announced") from error
+                raise _Refused("400 Bad Request", "the body does not match its length") from error
             raise
 
     def _open(self) -> Any:
@@ -200,13 +200,15 @@ class Published:
             try:
                 stream = connection.open_stream(self._timeout)
             except TimeoutError as error:
-                raise _Refused("504 Gateway Timeout", "no room for a request in time") from error
+                raise _Refused(
+                    "504 Gateway Timeout", "no room for another request in time"
+                ) from error
             except WsmuxError as error:
-                _log.info("%s takes no request: %s", connection.name, error)
+                _log.info("%s accepts no request: %s", connection.name, error)
                 continue
             stream.timeout = self._timeout
             return stream
-        raise _Refused("502 Bad Gateway", "nobody publishes here")
+        raise _Refused("502 Bad Gateway", "no application is published here")
 
 
 def _request(environ: Environ) -> h11.Request:
@@ -232,7 +234,7 @@ def _request(environ: Environ) -> h11.Request:
             headers=[*headers, (b"connection", b"close")],
         )
     except (h11.LocalProtocolError, UnicodeEncodeError) as error:
-        raise _Refused("400 Bad Request", f"it cannot be passed on: {error}") from error
+        raise _Refused("400 Bad Request", f"it cannot be forwarded: {error}") from error
 
 
 def _framing(environ: Environ) -> Headers:
@@ -243,7 +245,7 @@ def _framing(environ: Environ) -> Headers:
         raise _Refused("400 Bad Request", "Content-Length beside Transfer-Encoding")
     if length:
         if not (length.isascii() and length.isdigit() and len(length) < 19):
-            raise _Refused("400 Bad Request", "Content-Length is no number")
+            raise _Refused("400 Bad Request", "Content-Length is not a number")
         return [(b"content-length", length.encode())]
     if not coding:
         return []

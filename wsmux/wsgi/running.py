@@ -134,7 +134,7 @@ class Run:
         if self.head_sent:
             return
         if self._head is None:
-            raise RuntimeError("the application answered without start_response")
+            raise RuntimeError("the application returned without calling start_response")
         self._exchange.send(self._head)
         self.head_sent = True
         self._bodiless = self._bodiless or self._head.status_code in (204, 304)

@@ -71,7 +71,7 @@ class StreamServer:
             return None
         except TimeoutError:
             if not exchange.idle:
-                _refuse(exchange, 408, "the request did not come in time")
+                _refuse(exchange, 408, "the request did not arrive in time")
             return None
         return event if isinstance(event, h11.Request) else None
 

@@ -173,7 +173,7 @@ class Federation:
             thread.join(deadline.remaining())
         self._queue.release()
         if self._held:
-            _log.warning("the federation ended with %d messages under way", self._held)
+            _log.warning("the federation ended with %d messages undelivered", self._held)
 
     # The feeder
 
@@ -182,7 +182,7 @@ class Federation:
             try:
                 entries = self._queue.take(room)
             except Exception:
-                _log.exception("the queue of the federation failed")
+                _log.exception("the federation queue failed")
                 with self._lock:
                     self._freed.wait(HOUSEKEEPING)
                 continue
@@ -205,7 +205,7 @@ class Federation:
         try:
             life = time_left(parse(entry.data), int(self._clock()))
         except BadMessage as error:  # Redis holds what others have written
-            _log.warning("dropped from the queue of the federation: %s", error)
+            _log.warning("dropped from the federation queue: %s", error)
             self._queue.done(entry.ticket)
             return
         now = time.monotonic()
@@ -233,7 +233,9 @@ class Federation:
             try:
                 worker.start()
             except RuntimeError:
-                _log.exception("no thread for %s; messages wait for the running ones", name)
+                _log.exception(
+                    "no thread can be started for %s; messages wait for the running threads", name
+                )
                 self._workers.discard(worker)
 
     # A worker
@@ -317,7 +319,7 @@ class Federation:
         self._failed(job, f"{domain}: {reason}")
 
     def _failed(self, job: Job, reason: str) -> None:
-        _log.info("a message for another relay has to wait: %s", reason)
+        _log.info("a message for another relay is delayed: %s", reason)
         with self._lock:
             wait = job.failed(reason, self._order, random.random())
             self._add_locked(job, time.monotonic() + wait)
@@ -348,7 +350,7 @@ class Federation:
         try:
             self._deliver_error(source, relay_error(envelope, text, int(self._clock())))
         except BusError as failure:
-            _log.warning("a requester was not told that %s: %s", text, failure)
+            _log.warning("a requester could not be told that %s: %s", text, failure)
 
     def _finish(self, job: Job) -> None:
         self._queue.done(job.ticket)

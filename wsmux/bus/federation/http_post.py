@@ -87,7 +87,7 @@ class Poster:
         """Post an envelope and return the answer; blocks for the seconds of ``total`` at most.
 
         Raises:
-            ValueError: the domain names no host.
+            ValueError: the domain has no host name.
             OSError: no answer came, or none that is HTTP; ``TimeoutError`` when time ran out.
         """
         target = self._routes.get(domain)
@@ -106,7 +106,7 @@ class Poster:
             )
             return _answer(_Timed(connection.sock, deadline))
         except http.client.HTTPException as error:
-            raise ConnectionError(f"{domain} answered what is no HTTP: {error!r}") from error
+            raise ConnectionError(f"{domain} did not answer in HTTP: {error!r}") from error
         finally:
             connection.close()
 

@@ -95,7 +95,7 @@ class FederationInput:
                 self._accept(envelope, destination, data, deadline)
         except _Refused as refusal:
             if refusal.answer.text != LIMITED:  # which is logged as a warning
-                _log.info("refused what another relay posted: %s", refusal)
+                _log.info("refused a message of another relay: %s", refusal)
             return refusal.answer
         return ACCEPTED
 
@@ -112,7 +112,7 @@ class FederationInput:
             raise _Refused(HTTPStatus.BAD_REQUEST, error.message) from error
         kind = kind_of(envelope)
         if kind not in FEDERATED:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"relays pass on no message of kind {kind}")
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"relays do not forward messages of kind {kind}")
         destination = address_of(envelope.destination)
         if destination is None:
             raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no destination")
@@ -123,7 +123,7 @@ class FederationInput:
     def _check_source(self, envelope: Envelope, deadline: Deadline) -> None:
         source = address_of(envelope.source)
         if source is None:
-            raise _Refused(HTTPStatus.FORBIDDEN, "twin 0 sends nothing through other relays")
+            raise _Refused(HTTPStatus.FORBIDDEN, "twin 0 cannot send through other relays")
         twin = self._find(source.twin, deadline)
         if twin is None:
             raise _Refused(HTTPStatus.UNAUTHORIZED, f"twin {source.twin}, the source, is unknown")
@@ -149,7 +149,7 @@ class FederationInput:
             if allowed:
                 self._under_way.add(signature)
         if not allowed:
-            _log.warning("twin %d is above its limit for what other relays post", source)
+            _log.warning("twin %d exceeds its limit for messages posted by other relays", source)
             raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, LIMITED)
         return True
 
@@ -180,7 +180,7 @@ class FederationInput:
             raise _Refused(HTTPStatus.NOT_FOUND, UNKNOWN_TWIN)
         if self._domains.isdisjoint(twin.relays):
             raise _Refused(
-                HTTPStatus.FORBIDDEN, f"this is no relay of twin {twin.id}, the destination"
+                HTTPStatus.FORBIDDEN, f"this is not a relay of twin {twin.id}, the destination"
             )
         if is_fail_fast(envelope.tags):
             raise _Refused(HTTPStatus.NOT_FOUND, OFFLINE)

@@ -37,7 +37,7 @@ class Ranker:
 
     def __init__(self, random: Callable[[], float], period: float = PERIOD) -> None:
         if not period > 0:
-            raise ValueError(f"a ranker's period is above 0 seconds, not {period}")
+            raise ValueError(f"a ranker's period must be above 0 seconds, not {period}")
         self._period = period
         self._random = random
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()

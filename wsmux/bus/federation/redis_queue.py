@@ -104,7 +104,7 @@ class RedisFederationQueue(FederationQueue):
             return ()
         if self._failing:
             self._failing = False
-            _log.warning("the queue of the federation goes on")
+            _log.warning("the federation queue goes on")
         self._pause.reset()
         return entries
 
@@ -129,7 +129,7 @@ class RedisFederationQueue(FederationQueue):
     def _failed(self, error: Exception) -> None:
         if not self._failing:
             self._failing = True
-            _log.warning("the queue of the federation has to wait: %s", explain(error))
+            _log.warning("the federation queue has to wait: %s", explain(error))
         self._closing.wait(self._pause.next())
 
     def _take(self, limit: int) -> list[Entry]:
@@ -180,7 +180,7 @@ class RedisFederationQueue(FederationQueue):
         if not ids:
             return []
         claimed: Any = self._client.xclaim(STREAM, GROUP, CONSUMER, idle, ids[:limit])
-        _log.info("took %d messages that another relay had left", len(claimed))
+        _log.info("took over %d messages from another relay", len(claimed))
         return list(claimed)
 
     def _is_left_locked(self, pending: dict[str, Any]) -> bool:

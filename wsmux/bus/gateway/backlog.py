@@ -61,7 +61,7 @@ def decode_backlog(data: bytes) -> Waiting:
     try:
         message = Backlog.FromString(data)
     except DecodeError as error:
-        raise BadMessage("what is kept of a request cannot be read") from error
+        raise BadMessage("the stored state of a request cannot be read") from error
     reference = message.reference if message.HasField("reference") else None
     module = message.module if message.HasField("module") else None
     return Waiting(message.uid, reference, message.reply_to, module, message.ttl)

@@ -200,7 +200,7 @@ class Peer:
         try:
             envelope = envelopes.parse(data)
         except BadMessage as error:
-            _log.warning("what a relay sent is dropped: %s", error)
+            _log.warning("a message from a relay is dropped: %s", error)
             return
         size = len(data)
         if not self._in_room.enter(size, Deadline(None)):
@@ -223,7 +223,7 @@ class Peer:
             try:
                 raw = self._store.take(queue)
             except BusError as error:
-                _log.warning("nothing can be taken from %s: %s", queue, error)
+                _log.warning("taking from %s failed: %s", queue, error)
                 self._store.pause(PAUSE)
                 continue
             if raw is None:
@@ -248,7 +248,7 @@ class Peer:
         try:
             self._recover()
         except BusError as error:
-            _log.warning("what was left by the gateway before is not sent again: %s", error)
+            _log.warning("requests left by the previous gateway cannot be resent: %s", error)
         finally:
             self._put_back.set()
         if self._update:
@@ -267,7 +267,7 @@ class Peer:
         count = self._store.put_back(forever)
         self._put_back.set()
         if count or unanswered:
-            _log.info("%d messages are put back, %d are sent again", count, len(unanswered))
+            _log.info("%d messages are put back, %d are resent", count, len(unanswered))
         for each in unanswered:
             if each.waiting.module is not None:
                 self._uploads.lost(each.waiting)

@@ -127,7 +127,7 @@ class Incoming(Half):
     def _answer(self, envelope: Envelope, received: Received, deadline: Deadline) -> None:
         tracked = self._store.tracked(envelope.uid, deadline)
         if tracked is None:
-            _log.info("an answer of twin %s is dropped: nobody waits for it", _name(received))
+            _log.info("an answer of twin %s is dropped: no call is waiting for it", _name(received))
             return
         error = self._error(envelope, received, tracked)
         waiting = tracked.waiting
@@ -143,7 +143,9 @@ class Incoming(Half):
             error,
         )
         if not self._store.answer(waiting, message, deadline):
-            _log.info("an answer of twin %s is dropped: there was one before", _name(received))
+            _log.info(
+                "an answer of twin %s is dropped: the request was already answered", _name(received)
+            )
 
     def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
         """Return the error that an answer is, or that is wrong with it.

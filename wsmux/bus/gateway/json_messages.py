@@ -191,20 +191,20 @@ def _text(fields: dict[str, Any]) -> bytes:
 
 def _object(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_JSON:
-        raise BadMessage(f"a message of {len(text)} bytes, {MAX_JSON} are the most")
+        raise BadMessage(f"a message of {len(text)} bytes is above the limit of {MAX_JSON}")
     try:
         value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadMessage(f"no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadMessage("the message is no JSON object")
+        raise BadMessage("the message is not a JSON object")
     return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise BadMessage("a field stands there twice")
+        raise BadMessage("a field occurs twice")
     return fields
 
 
@@ -227,9 +227,9 @@ class _Fields:
     def text(self, name: str) -> str:
         value = self._required(name)
         if not isinstance(value, str):
-            raise BadMessage(f"{name!r} is no text")
+            raise BadMessage(f"{name!r} is not a string")
         if not is_text(value):
-            raise BadMessage(f"{name!r} holds half a character")
+            raise BadMessage(f"{name!r} holds half a surrogate pair")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -242,7 +242,7 @@ class _Fields:
         try:
             return base64.b64decode(self.text("dat"), validate=True)
         except (binascii.Error, ValueError) as error:
-            raise BadMessage(f"'dat' is no standard base64: {error}") from error
+            raise BadMessage(f"'dat' is not standard base64: {error}") from error
 
     def twins(self, name: str) -> tuple[int, ...]:
         value = self._required(name)
@@ -258,7 +258,7 @@ class _Fields:
         except ValueError as error:
             raise BadMessage(f"{name!r}: {error}") from error
         if not address.twin:
-            raise BadMessage(f"{name!r} names twin 0, which is nobody")
+            raise BadMessage(f"{name!r} names twin 0, which does not exist")
         return address
 
     def error(self, name: str) -> JsonError | None:
@@ -266,7 +266,7 @@ class _Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise BadMessage(f"{name!r} is no object")
+            raise BadMessage(f"{name!r} is not an object")
         inner = _Fields(value)
         return JsonError(inner.number("code", _U32), inner.text("message"))
 

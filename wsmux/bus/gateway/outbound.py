@@ -144,7 +144,7 @@ class Outgoing(Half):
             try:
                 told = [(reply_queue(caller[0]), undeliverable(caller[1], CANNOT_PARSE, text))]
             except ValueError:
-                _log.info("its sender cannot be told: no list may be called %r", caller[0][:80])
+                _log.info("its sender cannot be told: no list can be named %r", caller[0][:80])
         self._store.sending(raw, [], told, Deadline(GRACE))
 
     def _prepare(

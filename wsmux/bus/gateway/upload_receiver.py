@@ -76,7 +76,7 @@ class _Upload:
             text = f"{self.received} of {self.size} bytes came: some were lost, upload again"
             raise BusError(FAILED, text)
         if digest is not None and digest != self._hash.hexdigest():
-            raise BusError(FAILED, "the hash is another one: pieces changed places, upload again")
+            raise BusError(FAILED, "the hash differs: pieces arrived out of order; upload again")
         self._file.close()
         self._part.rename(self.path)
         return Finished(self.path, self.size, self.command)
@@ -121,7 +121,7 @@ class UploadReceiver:
         with self._lock:
             upload = self._uploads.get(key)
         if upload is None:
-            raise BusError(FAILED, "there is no such upload of yours here: negotiate it first")
+            raise BusError(FAILED, "unknown upload: negotiate it first")
         try:
             if command == WRITE:
                 upload.write(payload)
@@ -160,7 +160,7 @@ class UploadReceiver:
         self._give_up_idle()
         with self._lock:
             if key in self._uploads:
-                raise BusError(FAILED, "this upload was negotiated before")
+                raise BusError(FAILED, "this upload has already been negotiated")
             if len(self._uploads) >= MAX_OPEN:
                 raise BusError(FAILED, f"{MAX_OPEN} uploads are under way: try again later")
             try:
@@ -173,7 +173,9 @@ class UploadReceiver:
         with self._lock:
             idle = [item for item in self._uploads.items() if now - item[1].last > IDLE]
         for key, upload in idle:
-            _log.info("the upload %r of twin %s is given up: no piece came", key[0], key[1].shown())
+            _log.info(
+                "the upload %r of twin %s is given up: no piece arrived", key[0], key[1].shown()
+            )
             self._forget(key, upload)
 
     def _forget(self, key: tuple[str, Address], upload: _Upload) -> None:
@@ -186,9 +188,9 @@ def _members(payload: bytes) -> dict[str, Any]:
     try:
         value = json.loads(payload.decode())
     except (ValueError, RecursionError) as error:
-        raise BusError(FAILED, f"the payload is no JSON: {error}") from error
+        raise BusError(FAILED, f"the payload is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BusError(FAILED, "the payload is no JSON object")
+        raise BusError(FAILED, "the payload is not a JSON object")
     return value
 
 

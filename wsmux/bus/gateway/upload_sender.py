@@ -47,7 +47,7 @@ def open_file(path: str) -> BinaryIO:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_SIZE:
         os.close(fd)
-        raise BusError(FAILED, f"{path!r} is no regular file of at most {MAX_SIZE} bytes")
+        raise BusError(FAILED, f"{path!r} is not a regular file of at most {MAX_SIZE} bytes")
     return os.fdopen(fd, "rb")
 
 

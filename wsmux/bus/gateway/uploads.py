@@ -97,7 +97,7 @@ class Uploads:
 
     def lost(self, waiting: Waiting) -> None:
         """Answer a program whose upload ended with the gateway before this one."""
-        self._finish(waiting, JsonError(FAILED, "the gateway was started anew: upload again"))
+        self._finish(waiting, JsonError(FAILED, "the gateway was restarted: upload again"))
 
     def take(self, envelope: Envelope, received: Received) -> bytes:
         """Do what another twin asks for, and return the answer.
@@ -127,7 +127,7 @@ class Uploads:
 
     def _begin(self, request: OutgoingRequest, life: int, deadline: Deadline) -> Tracked:
         if self._receiver is None:
-            raise BusError(FAILED, "file uploads are switched off: start the gateway with them")
+            raise BusError(FAILED, "file uploads are disabled: start the gateway with them enabled")
         if request.command != UPLOAD:
             raise BusError(FAILED, f"uploads have no command {request.command[:80]!r}")
         if len(request.destinations) != 1:
@@ -177,7 +177,7 @@ class Uploads:
         try:
             self._store.answer(waiting, message, Deadline(GRACE))
         except BusError as failure:
-            _log.warning("the end of the upload %s is told to nobody: %s", waiting.uid, failure)
+            _log.warning("the end of the upload %s could not be reported: %s", waiting.uid, failure)
         # Only now: whatever comes for an upload that is not known means that it was lost.
         with self._lock:
             self._jobs.pop(waiting.uid, None)
@@ -211,7 +211,7 @@ def _wish(data: bytes) -> tuple[str, str | None]:
     try:
         wish: Any = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise BusError(FAILED, f"'dat' is no JSON: {error}") from error
+        raise BusError(FAILED, f"'dat' is not JSON: {error}") from error
     if not isinstance(wish, dict) or not isinstance(wish.get("path"), str):
         raise BusError(FAILED, "'dat' must be an object with the 'path' of a file")
     command = wish.get("cmd")

@@ -171,7 +171,7 @@ class Writer:
             if isinstance(result, Exception):
                 if not is_wrong_type(result):
                     raise result
-                _log.warning("Redis refused, for good: %s", cause(result))
+                _log.warning("Redis refused permanently: %s", cause(result))
 
     def _done(self, deleted: dict[bytes, set[bytes]]) -> None:
         with self._lock:
@@ -312,7 +312,9 @@ class Reader:
                     self._behind.pop(key, None)
                     self._aside[key] = chosen[key]
         for key in bad:
-            _log.warning("%r is no stream, so its session gets nothing from it: delete it", key)
+            _log.warning(
+                "%r is not a stream, so its session receives nothing from it: delete it", key
+            )
         return bool(bad)
 
     def _look_again(self) -> None:

@@ -262,7 +262,7 @@ class Relay:
         with self._limits:
             allowed = self._limiter.allows(twin, size, now)
         if not allowed:
-            _log.warning("twin %d is above its limit; its messages are dropped", twin)
+            _log.warning("twin %d exceeds its rate limit; its messages are dropped", twin)
         return allowed
 
     def _decide(
@@ -292,7 +292,7 @@ class Relay:
         self, envelope: Envelope, data: bytes, domains: tuple[str, ...], sender: Address, now: int
     ) -> Reply | Drop | None:
         if self._federation is None:
-            return failure(envelope, sender, "this relay hands nothing to other relays", now)
+            return failure(envelope, sender, "this relay does not forward to other relays", now)
         self._federation.submit(envelope, data, domains)
         return None
 

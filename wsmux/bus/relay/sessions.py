@@ -134,7 +134,9 @@ class Session:
             self._mailbox.ack(done)
         if due is not None and now >= due and self.stuck():
             seconds = f"{self._stuck_limit:.0f} s"
-            self.link.fail(EVICTED, f"the connection took no message for {seconds}; read faster")
+            self.link.fail(
+                EVICTED, f"the connection accepted no message for {seconds}; read faster"
+            )
         self.link.set_timer(due)
         return expired
 

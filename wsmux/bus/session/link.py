@@ -157,7 +157,9 @@ class Link:
                 channel.check_locked()
                 while not channel.queue.has_room_locked(waited):
                     if deadline.expired():
-                        raise TimeoutError(f"{self.name} had no room in time; nothing was sent")
+                        raise TimeoutError(
+                            f"{self.name} had no room to send in time; nothing was sent"
+                        )
                     waited = True
                     channel.queue.wait_room_locked(waiter, deadline)
                     channel.check_locked()
@@ -265,7 +267,7 @@ class Link:
                 )
                 yield [bytes(data) for _, data in received[:count]]
                 if count is not None:
-                    self.fail(NOT_BINARY, "a text message; envelopes are binary messages")
+                    self.fail(NOT_BINARY, "received a text message; envelopes are binary messages")
         finally:
             batches.close()
             self.discard()  # for batches that were never begun

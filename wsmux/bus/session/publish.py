@@ -58,7 +58,7 @@ def _attempt(
     deadline = Deadline(TIMEOUT)
     found = twins.get(number, deadline)
     if found is None:
-        _log.warning("the directory has no twin %d: nobody will find it", number)
+        _log.warning("the directory has no twin %d: other twins cannot find it", number)
         return False
     wanted = found._replace(relays=domains, pk=identity.e2e_public)
     if set(found.relays) == set(domains) and found.pk == wanted.pk:

@@ -145,7 +145,7 @@ class RelayLink:
             self._condition.notify_all()
             link = self._link
         if link is not None:
-            link.hang_up(GOING_AWAY, "the client ends")
+            link.hang_up(GOING_AWAY, "the client is closing")
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(deadline.remaining())
 
@@ -157,7 +157,7 @@ class RelayLink:
             try:
                 held = self._attempt()
             except Exception as error:
-                _log.exception("an attempt to use %s failed; there will be others", self.url)
+                _log.exception("an attempt to use %s failed; it will be retried", self.url)
                 self._set(LinkState.WAITING, f"{type(error).__name__}: {error}")
                 held = 0.0
             failures = 0 if held >= STEADY else failures + 1
@@ -178,7 +178,7 @@ class RelayLink:
         try:
             self._converse(link)
         except Exception:
-            _log.exception("reading from %s failed; the connection is made anew", self.url)
+            _log.exception("reading from %s failed; reconnecting", self.url)
             link.abort()
         return time.monotonic() - began
 
@@ -189,7 +189,7 @@ class RelayLink:
                 self._link = link
                 self._set_locked(LinkState.CONNECTED, "")
         if closed:
-            link.hang_up(GOING_AWAY, "the client ends")
+            link.hang_up(GOING_AWAY, "the client is closing")
         else:
             _log.info("connected to %s", self.url)
             self._changed()
@@ -247,5 +247,5 @@ def host_of(url: str) -> str:
     except ValueError:
         wrong = True
     if wrong or not parts.hostname:
-        raise ValueError(f"{url!r} is no ws:// or wss:// address of a relay, without a query")
+        raise ValueError(f"{url!r} is not a ws:// or wss:// address of a relay, without a query")
     return parts.hostname

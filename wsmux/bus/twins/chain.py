@@ -120,7 +120,7 @@ class ChainTwins(TwinDirectory):
 
     def _ask(self, question: Callable[[Any], _Result], deadline: Deadline) -> _Result:
         if not self._lock.acquire(timeout=deadline.park_seconds()):
-            raise TwinsUnavailable(f"{self.name} was busy with other questions until too late")
+            raise TwinsUnavailable(f"{self.name} was busy with other lookups until the deadline")
         try:
             if self._node is None:
                 self._node = self._client.SubstrateInterface(
@@ -129,7 +129,7 @@ class ChainTwins(TwinDirectory):
             return question(self._node)
         except Exception as failure:
             self._drop_locked()
-            raise TwinsUnavailable(f"{self.name} cannot be asked: {failure!r}") from failure
+            raise TwinsUnavailable(f"{self.name} cannot be queried: {failure!r}") from failure
         finally:
             self._lock.release()
 

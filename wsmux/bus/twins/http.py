@@ -44,14 +44,14 @@ class HttpTwins(TwinDirectory):
         """Return a twin, or ``None`` if the registrar has none of that number."""
         twin = self._ask(f"/twins/{twin_id}", deadline)
         if twin is not None and twin.id != twin_id:
-            raise TwinsUnavailable(f"{self.name} told of twin {twin.id} when asked for {twin_id}")
+            raise TwinsUnavailable(f"{self.name} returned twin {twin.id} when asked for {twin_id}")
         return twin
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
         """Return the twin of an account, or ``None`` if the registrar has none."""
         twin = self._ask(f"/twins?account=0x{account.hex()}", deadline)
         if twin is not None and twin.account != account:
-            raise TwinsUnavailable(f"{self.name} told of another account than it was asked for")
+            raise TwinsUnavailable(f"{self.name} returned another account than it was asked for")
         return twin
 
     def close(self) -> None:
@@ -69,11 +69,11 @@ class HttpTwins(TwinDirectory):
                     raise TwinsUnavailable(f"{self.name} answered with status {answer.status_code}")
                 data = self._body(answer, deadline)
         except requests.RequestException as failure:
-            raise TwinsUnavailable(f"{self.name} cannot be asked: {failure}") from failure
+            raise TwinsUnavailable(f"{self.name} cannot be queried: {failure}") from failure
         try:
             return parse_twin(json.loads(data))
         except (ValueError, RecursionError) as failure:
-            raise TwinsUnavailable(f"{self.name} told of no twin: {failure}") from failure
+            raise TwinsUnavailable(f"{self.name} returned no twin: {failure}") from failure
 
     def _body(self, answer: requests.Response, deadline: Deadline) -> bytes:
         chunks: list[bytes] = []
@@ -84,7 +84,7 @@ class HttpTwins(TwinDirectory):
             size += len(chunk)
             if size > MAX_RECORD:
                 raise TwinsUnavailable(
-                    f"{self.name} told of a twin in more than {MAX_RECORD} bytes"
+                    f"{self.name} returned a twin in more than {MAX_RECORD} bytes"
                 )
         return b"".join(chunks)
 

@@ -91,9 +91,9 @@ class FileTwins(TwinDirectory):
         try:
             records = json.loads(data)
         except (ValueError, RecursionError) as failure:
-            raise TwinsUnavailable(f"{self.name} is no JSON: {failure}") from failure
+            raise TwinsUnavailable(f"{self.name} is not JSON: {failure}") from failure
         if not isinstance(records, list):
-            raise TwinsUnavailable(f"{self.name} is no list of twins")
+            raise TwinsUnavailable(f"{self.name} is not a list of twins")
         twins: dict[int, Twin] = {}
         for position, record in enumerate(records):
             try:
@@ -102,7 +102,7 @@ class FileTwins(TwinDirectory):
                 raise TwinsUnavailable(f"{self.name}, entry {position}: {failure}") from failure
             if twin.id in twins:
                 raise TwinsUnavailable(
-                    f"{self.name}, entry {position}: twin {twin.id} stands twice"
+                    f"{self.name}, entry {position}: twin {twin.id} is listed twice"
                 )
             twins[twin.id] = twin
         return list(twins.values())
@@ -266,7 +266,7 @@ class CachedTwins(TwinDirectory):
         try:
             failure = answer.exception(deadline.remaining())
         except TimeoutError as late:
-            raise TwinsUnavailable(f"{self.name} did not tell of twin {twin_id} in time") from late
+            raise TwinsUnavailable(f"{self.name} did not return twin {twin_id} in time") from late
         if failure is not None:  # raised anew, since the other thread's traceback is its own
             raise TwinsUnavailable(getattr(failure, "message", str(failure))) from failure
         return answer.result()

@@ -89,7 +89,7 @@ def put_address(message: AddressMessage, address: Address) -> None:
     """Write an address into a message on the wire, which counts as set from then on.
 
     Raises:
-        ValueError: the twin has more than 32 bits, or the session is no text of Unicode.
+        ValueError: the twin has more than 32 bits, or the session is not a string of Unicode.
     """
     message.Clear()
     message.SetInParent()

@@ -54,7 +54,7 @@ class Box:
         try:
             self._key = ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP256K1())
         except ValueError:  # its text might tell of the secret
-            raise ValueError("the secret is no private key of secp256k1: take another") from None
+            raise ValueError("the secret is not a private key of secp256k1: use another") from None
         self._public = self._key.public_key().public_bytes(
             Encoding.X962, PublicFormat.CompressedPoint
         )
@@ -95,7 +95,8 @@ class Box:
             )
         except InvalidTag as failure:
             raise BusError(
-                E2E_FAILURE, "the cipher was changed, or made with other keys than those on record"
+                E2E_FAILURE,
+                "the ciphertext was changed, or made with other keys than those on record",
             ) from failure
 
     def _shared_with(self, public: bytes) -> AESGCM:
@@ -119,6 +120,6 @@ class Box:
             point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256K1(), public)
         except ValueError as failure:
             raise BusError(
-                E2E_FAILURE, f"the public key {public.hex()} is no point of secp256k1"
+                E2E_FAILURE, f"the public key {public.hex()} is not a point of secp256k1"
             ) from failure
         return AESGCM(sha256(self._key.exchange(ec.ECDH(), point)).digest())

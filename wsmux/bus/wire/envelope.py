@@ -72,7 +72,7 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
     try:
         envelope.ParseFromString(bytes(data))
     except DecodeError as failure:
-        raise BadMessage(f"{len(data)} bytes are no envelope: {failure}") from failure
+        raise BadMessage(f"{len(data)} bytes are not an envelope: {failure}") from failure
     return envelope
 
 

@@ -176,7 +176,9 @@ class Identity:
         return f"Identity({self.address}, {self._key_type})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an identity holds secrets and is not pickled: make it where it is used")
+        raise TypeError(
+            "an identity holds secrets and cannot be pickled: create it where it is used"
+        )
 
     @property
     def key_type(self) -> KeyType:

@@ -54,11 +54,12 @@ def ss58_decode(text: str) -> bytes:
     try:
         whole = b58decode(text.encode("ascii"))
     except ValueError as failure:
-        raise ValueError(f"{text!r} is no SS58 address: it is no base58") from failure
+        raise ValueError(f"{text!r} is not an SS58 address: it is not base58") from failure
     body, checksum = whole[:-CHECKSUM_BYTES], whole[-CHECKSUM_BYTES:]
     if len(body) != 1 + ACCOUNT_BYTES or body[0] > MAX_PREFIX:
         raise ValueError(
-            f"{text!r} is no SS58 address of {ACCOUNT_BYTES} bytes with a prefix up to {MAX_PREFIX}"
+            f"{text!r} is not an SS58 address of {ACCOUNT_BYTES} bytes with a prefix up to "
+            f"{MAX_PREFIX}"
         )
     if _checksum(body) != checksum:
         raise ValueError(f"the checksum of the SS58 address {text!r} is wrong: look for a typo")
@@ -76,7 +77,7 @@ def parse_account(text: str) -> bytes:
     try:
         account = bytes.fromhex(text[2:])
     except ValueError as failure:
-        raise ValueError(f"{text[:80]!r} is no account: it is not hexadecimal") from failure
+        raise ValueError(f"{text[:80]!r} is not an account: it is not hexadecimal") from failure
     if len(account) != ACCOUNT_BYTES:
         raise ValueError(f"an account has {ACCOUNT_BYTES} bytes, not {len(account)}")
     return account

@@ -154,7 +154,7 @@ def _read(text: str) -> _Token:
     if header.get("typ") not in (None, "JWT"):
         raise TokenRefused(401, "the type of a token is JWT, or left out")
     if "crit" in header:
-        raise TokenRefused(401, "a token that must be understood (crit) is not understood here")
+        raise TokenRefused(401, "the token has critical extensions (crit), which are not supported")
     signed = f"{parts[0]}.{parts[1]}".encode()
     return _Token(_read_claims(claims), header.get("alg"), signed, _decode("signature", parts[2]))
 
@@ -217,8 +217,8 @@ def _decode_json(name: str, text: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that stands twice: readers would differ on which counts."""
+    """Refuse a name that is listed twice: readers would differ on which counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("a name is listed twice in an object")
     return found

@@ -117,7 +117,7 @@ class Receiver:
     ) -> None:
         if kind not in awaited:
             expected = ", ".join(sorted(awaited))
-            raise BusError(FAILED, f"a message of kind {kind}: awaited is {expected}", twin=twin)
+            raise BusError(FAILED, f"a message of kind {kind}: expected {expected}", twin=twin)
         if kind is Kind.REQUEST and not envelope.request.command:
             raise BusError(FAILED, "a request names a command", twin=twin)
 
@@ -163,7 +163,7 @@ class Receiver:
             return envelope.plain
         if twin.pk is None:
             raise BusError(
-                NO_PUBLIC_KEY, f"twin {twin.id} encrypts, and published no key", twin=twin.id
+                NO_PUBLIC_KEY, f"twin {twin.id} encrypts, but has published no key", twin=twin.id
             )
         try:
             return self._unseal(envelope.cipher, twin.pk)

@@ -44,7 +44,9 @@ def resource_of(schema: Any, around: Any) -> Any:
 
 
 def _unknown(reference: str) -> ValueError:
-    return ValueError(f"$ref to {reference!r} leads to no schema here, and nothing is fetched")
+    return ValueError(
+        f"$ref to {reference!r} refers to no schema in this document, and none is fetched"
+    )
 
 
 def _named(root: Any, name: str) -> Any:

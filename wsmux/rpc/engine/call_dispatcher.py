@@ -198,7 +198,7 @@ class Router(Replies):
         wrong: RiverError | None = None
         request = not is_close(payload)
         if call.reader.ended:
-            wrong = RiverError(INVALID_REQUEST, "received a message behind the end of requests")
+            wrong = RiverError(INVALID_REQUEST, "received a message after the end of requests")
         elif request and procedure.request is None:
             text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
             wrong = RiverError(INVALID_REQUEST, text)
@@ -315,13 +315,13 @@ class Router(Replies):
         """Send the one response of an rpc or upload."""
         wrong = call.procedure.response.check(value)
         if wrong is not None:
-            _log.error("%s returned what its schema forbids: %s", call.name, wrong)
+            _log.error("the response of %s does not match its schema: %s", call.name, wrong)
             self._uncaught(call)
             return
         try:
             self._send_last(call, self.codec.pack(result(value)))
         except EncodeError as error:
-            _log.error("%s returned what cannot be sent: %r", call.name, error)
+            _log.error("the response of %s cannot be encoded: %r", call.name, error)
             self._uncaught(call)
 
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
@@ -337,7 +337,7 @@ class Router(Replies):
         if call.over:
             return
         if not call.procedure.declares(error):
-            _log.error("%s raised an error that it does not declare: %r", call.name, error)
+            _log.error("%s raised an undeclared error: %r", call.name, error)
             self._uncaught(call, str(error))
             return
         try:
@@ -351,7 +351,7 @@ class Router(Replies):
                     self._send_locked(live, call.stream_id, packed, 0)
             self.close_responses(call)
         except EncodeError as wrong:
-            _log.error("%s raised an error that cannot be sent: %r", call.name, wrong)
+            _log.error("an error raised by %s cannot be encoded: %r", call.name, wrong)
             self._uncaught(call)
 
     def _send_last(self, call: ServerCall, packed: bytes) -> None:
@@ -385,7 +385,9 @@ class Router(Replies):
             call.writer.check_locked()
             while call.session.full:
                 if deadline.expired():
-                    raise TimeoutError(f"{call.name}: too much is not acknowledged")
+                    raise TimeoutError(
+                        f"{call.name}: the send buffer is full (unacknowledged messages)"
+                    )
                 self._room.wait(self.mutex, deadline)
                 call.writer.check_locked()
             live = self._live.get(call.session)

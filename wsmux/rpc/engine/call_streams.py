@@ -116,7 +116,7 @@ class Line(ABC):
 def _check_process(pid: int) -> None:
     """Raise ``ForkedError`` in a forked child: nobody would wake it, nor let go of locks."""
     if pid != os.getpid():
-        raise ForkedError("this call belongs to the process that forked this one")
+        raise ForkedError("this call belongs to the parent process")
 
 
 class Readable(Generic[Value]):
@@ -196,7 +196,7 @@ class Readable(Generic[Value]):
                 if self._ended:
                     raise EOFError("the peer has ended its half of the call")
                 if deadline.expired():
-                    raise TimeoutError("no message came in time")
+                    raise TimeoutError("no message arrived in time")
                 if self._readers is None:
                     self._readers = WaitQueue()
                 self._readers.wait(self._mutex, deadline)
@@ -264,7 +264,7 @@ class Writable(Generic[Value]):
     def check_locked(self) -> None:
         """Raise what ended it."""
         if self._closed:
-            raise ValueError("write to a half of a call that this side has closed")
+            raise ValueError("write to a call whose requests this side has closed")
         if self._failure is not None:
             error = self._failure
             raise RiverError(error.code, error.message, error.extra)

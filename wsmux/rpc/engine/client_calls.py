@@ -139,7 +139,7 @@ class Call(Line, Opened):
         try:
             return self.reader.read(deadline.remaining())
         except TimeoutError:
-            self.cancel("the caller waits no longer")
+            self.cancel("the caller stopped waiting")
             raise TimeoutError(f"{self.name} did not answer in time; it was cancelled") from None
         except EOFError:
             error = RiverError(CANCEL, f"{self.name} ended without an answer")
@@ -236,7 +236,7 @@ class Upload(_Handle, Generic[Request, Response]):
             ValueError: the upload was finished before.
         """
         if self._finished:
-            raise ValueError(f"{self._call.name} was finished before")
+            raise ValueError(f"{self._call.name} has already been answered")
         self._finished = True
         self._call.writer.close()
         value: Response = self._call.result(Deadline(self._left(timeout)))
@@ -366,7 +366,7 @@ class PendingCall(Opened):
                     break
                 self._waiting.wait(self._mutex, sooner(self._deadline, patience))
         if not self.expire() and self._outcome is _PENDING:
-            raise TimeoutError(f"{self.name} did not answer yet; it goes on")
+            raise TimeoutError(f"{self.name} has not answered yet; the call continues")
 
     def remaining(self) -> float | None:
         """Return the seconds that are left of the call's own time, ``None`` if it has no end."""
@@ -381,7 +381,7 @@ class PendingCall(Opened):
             return False
         if self._outcome is _PENDING:
             late = TimeoutError(f"{self.name} did not answer in time; it was cancelled")
-            self._client.cancel(self, RiverError(CANCEL, "the caller waits no longer"), late)
+            self._client.cancel(self, RiverError(CANCEL, "the caller stopped waiting"), late)
         return True
 
     def cancel(self, message: str = "cancelled by client") -> bool:

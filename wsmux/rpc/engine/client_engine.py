@@ -88,7 +88,9 @@ class ClientLoop:
             while self._work():
                 pass
         except Exception:
-            _log.exception("the I/O thread of %s failed; its calls end", self._connector.own_id)
+            _log.exception(
+                "the I/O thread of %s failed; its calls have ended", self._connector.own_id
+            )
             wakes: list[Parker] = []
             with engine.mutex:
                 engine.channel = None
@@ -325,7 +327,7 @@ class ClientEngine(Calls):
     def check_process(self) -> None:
         """Raise ``ForkedError`` in a forked child."""
         if self._pid != os.getpid():
-            raise ForkedError("this client belongs to the process that forked this one")
+            raise ForkedError("this client belongs to the parent process")
 
     def connect(self, deadline: Deadline | None) -> None:
         """Start to connect; wait for it with a deadline.
@@ -349,7 +351,7 @@ class ClientEngine(Calls):
                 if self.connector.state is ConnectorState.NO_CONNECTION:
                     raise RiverError(UNEXPECTED_DISCONNECT, self.connector.given_up)
                 if deadline.expired():
-                    text = self.connector.with_trouble("no connection in time, attempts go on")
+                    text = self.connector.with_trouble("no connection in time; attempts continue")
                     raise TimeoutError(text)
                 self._changed.wait(self.mutex, deadline)
 
@@ -425,7 +427,9 @@ class ClientEngine(Calls):
             call.writer.check_locked()
             while call.session is not None and call.session.full:
                 if deadline.expired():
-                    raise TimeoutError(f"{call.name}: too much is not acknowledged")
+                    raise TimeoutError(
+                        f"{call.name}: the send buffer is full (unacknowledged messages)"
+                    )
                 self._room.wait(self.mutex, deadline)
                 call.writer.check_locked()
             self._send_locked(call, packed, 0)

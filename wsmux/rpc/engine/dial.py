@@ -158,7 +158,7 @@ class _Once:
     def __call__(self, deadline: Deadline) -> MessageTransport:
         target, self._target = self._target, None
         if target is None:
-            raise Gone("a single stream or socket cannot be connected again")
+            raise Gone("a single stream or socket cannot be reconnected")
         if isinstance(target, Stream):
             return _over_stream(target, self._max_size)
         return channel_over(target, Role.CLIENT, self._max_size, websocket=False)
@@ -232,7 +232,7 @@ class _Joint:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the other thread
         except OSError:
-            _log.debug("its socket was not connected any more")
+            _log.debug("its socket was no longer connected")
         self._stream.close()
 
     def _leave(self) -> None:

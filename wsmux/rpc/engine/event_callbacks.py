@@ -35,7 +35,7 @@ class Notices:
         if kind not in self._handlers:
             return
         if self._waiting.qsize() >= MAX_WAITING:
-            _log.warning("%s: a notice was dropped: the callbacks are too slow", self._name)
+            _log.warning("%s: an event was dropped: the callbacks are too slow", self._name)
             return
         self._waiting.put((kind, what))
         with self._lock:

@@ -141,7 +141,7 @@ class ServerCall(Line):
         try:
             action()
         except Exception:
-            _log.exception("what %s deferred failed", self.name)
+            _log.exception("deferred cleanup of %s failed", self.name)
 
 
 class Context:

@@ -214,7 +214,9 @@ class ServerEngine(Router):
             old = self._live.get(accepted.replaced)
             if old is not None and old.channel is not None:
                 others.append(old.channel)
-            over += self._end_session_locked(accepted.replaced, "the client began anew", wakes)
+            over += self._end_session_locked(
+                accepted.replaced, "the client started a new session", wakes
+            )
         live = self._live.get(session)
         if live is None:
             live = self._live[session] = Live(session, self.options)
@@ -311,7 +313,9 @@ class ServerEngine(Router):
             metadata = parse_rehandshake_response(envelope.payload)
             with self.mutex:
                 if live.renewing:
-                    raise MalformedHandshake("new metadata came before the last were checked")
+                    raise MalformedHandshake(
+                        "new metadata arrived before the previous metadata were validated"
+                    )
                 live.renewing = True
         except MalformedHandshake as error:
             raise SessionFailure(str(error), FailureKind.HANDSHAKE) from error
@@ -420,7 +424,9 @@ class ServerEngine(Router):
         """End the sessions whose grace is over, and keep none of them; return their calls."""
         over: list[ServerCall] = []
         for session in self.sessions.handle_timer(now):
-            over += self._end_session_locked(session, "no connection within the grace", wakes)
+            over += self._end_session_locked(
+                session, "no connection within the grace period", wakes
+            )
         return over
 
     def close(self, deadline: Deadline) -> None:

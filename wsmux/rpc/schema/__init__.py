@@ -92,5 +92,5 @@ def _checker(json_schema: Any) -> Checker:
     try:
         from .validator import Checker  # needs a package that much can do without
     except ImportError as error:
-        raise ImportError(f"checking values needs jsonschema: {how_to_install('rpc')}") from error
+        raise ImportError(f"validating values needs jsonschema: {how_to_install('rpc')}") from error
     return Checker(json_schema)

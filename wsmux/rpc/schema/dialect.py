@@ -284,7 +284,9 @@ def _target(resolver: Any, reference: str) -> Any:
 
 
 def _unknown(reference: str) -> ValueError:
-    return ValueError(f"$ref to {reference!r} leads to no schema here, and nothing is fetched")
+    return ValueError(
+        f"$ref to {reference!r} refers to no schema in this document, and none is fetched"
+    )
 
 
 def _check_circles(schemas: list[dict[str, Any]]) -> None:

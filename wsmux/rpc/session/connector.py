@@ -379,7 +379,9 @@ class Connector:
         if attempt != self._attempt:
             return
         if self._greeted or self.state is not ConnectorState.HANDSHAKING:
-            raise LocalProtocolError("a server is greeted once, when the connection stands")
+            raise LocalProtocolError(
+                "the handshake is sent once, when the connection is established"
+            )
         session = self.session or self._new_session(now)
         payload = request_payload(session.id, session.expected_state(), metadata)
         envelope = handshake_envelope(self.own_id, self.peer_id, self._new_id(), self._new_id())
@@ -430,9 +432,9 @@ class Connector:
         try:
             envelope = self._codec.decode(data)
             if not self._greeted:
-                raise MalformedHandshake("the server spoke first")
+                raise MalformedHandshake("the server sent a message before its handshake")
             if envelope.sender != self.peer_id:
-                raise MalformedHandshake(f"the server calls itself {envelope.sender!r}")
+                raise MalformedHandshake(f"the server identified itself as {envelope.sender!r}")
             answer = parse_response(envelope.payload)
         except (EnvelopeError, MalformedHandshake) as error:
             code = RefusalCode.MALFORMED_HANDSHAKE
@@ -485,7 +487,7 @@ class Connector:
     def _session_timer(self, session: Session, now: float) -> None:
         lapse = session.handle_timer(now)
         if lapse is Lapse.GRACE:
-            self._end_session(self.with_trouble("no connection within the grace"))
+            self._end_session(self.with_trouble("no connection within the grace period"))
             if self._greeted:  # for the session that is over
                 self._drop(now, again=True)
         elif lapse is Lapse.SILENCE:

@@ -124,7 +124,9 @@ class SendBuffer:
             SessionFailure: the peer acknowledges what was never sent; nothing has changed.
         """
         if ack > self.seq:
-            raise SessionFailure(f"the peer acknowledges {ack} messages, but had only {self.seq}")
+            raise SessionFailure(
+                f"the peer acknowledged {ack} messages, but only {self.seq} were sent"
+            )
         if seq != self.ack:
             return Verdict.DUPLICATE if seq < self.ack else Verdict.GAP
         self.ack += 1

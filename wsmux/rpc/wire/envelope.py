@@ -179,7 +179,7 @@ def read_result(payload: Any) -> Any:
             code, message = error.get("code"), error.get("message")
             if isinstance(code, str) and isinstance(message, str):
                 return RiverError.from_payload(error)
-    raise NotAResult("the payload is no result")
+    raise NotAResult("the payload is not a result")
 
 
 def read_cancel(payload: Any) -> RiverError:

@@ -98,7 +98,7 @@ def _replace(value: Any, room: int) -> dict[str, str]:
     if isinstance(value, (bytes, bytearray, memoryview)):
         level_below(room)
         return {"$t": b2a_base64(bytes(value), newline=False).decode()}
-    raise EncodeError(f"JSON has no form for {type(value).__name__}")
+    raise EncodeError(f"JSON cannot encode {type(value).__name__}")
 
 
 _RULES = Rules(frozenset({str, float, bool, type(None)}), frozenset({"$t", "$b"}), _replace)
@@ -129,7 +129,7 @@ def _whole(text: str) -> int:
 def _finite(text: str) -> float:
     number = float(text)
     if isinf(number):
-        raise ValueError("a number beyond what 64 bits hold")
+        raise ValueError("a number beyond 64 bits")
     return number
 
 
@@ -159,4 +159,4 @@ def codec_of(codec: str | Codec) -> Codec:
         from .msgpack_codec import MsgpackCodec  # needs a package that JSON does not
 
         return MsgpackCodec()
-    raise ValueError(f"the codecs are 'json' and 'msgpack', not {codec!r}")
+    raise ValueError(f"codec must be 'json' or 'msgpack', not {codec!r}")

@@ -93,7 +93,7 @@ def _replace(value: Any, room: int) -> Any:
         if value.utcoffset() is None:
             raise EncodeError("a datetime without a time zone cannot be sent")
         return _EPOCH + (value - _EPOCH)  # no subclass, which msgpack would refuse
-    raise EncodeError(f"msgpack has no form for {type(value).__name__}")
+    raise EncodeError(f"msgpack cannot encode {type(value).__name__}")
 
 
 _RULES = Rules(frozenset({str, float, bool, type(None), bytes}), frozenset({"__proto__"}), _replace)

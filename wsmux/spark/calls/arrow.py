@@ -103,7 +103,7 @@ def to_ipc(batches: Any) -> bytes:
         batches = batches.to_batches() or [pa.RecordBatch.from_pylist([], schema=batches.schema)]
     listed = list(batches)
     if not listed:
-        raise ValueError("no record batch tells of a schema")
+        raise ValueError("there is no record batch to take the schema from")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, listed[0].schema) as writer:
         for batch in listed:
@@ -128,7 +128,7 @@ def from_ipc(data: Any) -> list[Any]:
         for batch in batches:
             batch.validate(full=True)
     except pa.ArrowException as error:
-        raise ValueError(f"no Arrow IPC stream: {error}") from error
+        raise ValueError(f"not an Arrow IPC stream: {error}") from error
     return batches
 
 

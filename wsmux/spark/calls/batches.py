@@ -126,7 +126,7 @@ def batched(
     ...     return ctx.state[ip]
     """
     if whole and deduplicator is not None:
-        raise ValueError("a function of whole batches cannot be left out for some of its rows")
+        raise ValueError("a function of whole batches cannot leave out some of their rows")
     if handler is None:
         return functools.partial(batched, whole=whole, deduplicator=deduplicator)
     handle = handler

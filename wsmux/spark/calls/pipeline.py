@@ -85,7 +85,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.max_in_flight < 1 or self.max_bytes < 1:
-            raise ValueError("max_in_flight and max_bytes must be from 1 up")
+            raise ValueError("max_in_flight and max_bytes must be at least 1")
         if self.retries < 0 or self.backoff < 0:
             raise ValueError("retries and the seconds before them must not be negative")
 
@@ -138,7 +138,7 @@ class Pipeline(ABC):
         finally:
             for slot in self._open():
                 if not slot.call.done():
-                    slot.call.cancel("not wanted any more")
+                    slot.call.cancel("no longer needed")
 
     @property
     @abstractmethod

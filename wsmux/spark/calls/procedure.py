@@ -187,7 +187,7 @@ class Procedure:
             rows_per_call: rows of one upload, with ``retries``.
         """
         if retries and key is None:
-            raise ValueError("an upload that is repeated needs key=, or rows would count twice")
+            raise ValueError("retrying an upload needs key=, or rows could count twice")
         if retries < 0:
             raise ValueError("retries must not be negative")
         return UploadCalls(

@@ -128,7 +128,7 @@ class ArrowSource:
         if not self._ended:
             self._next_message()
         if not self._ended or self._source.fill(bytearray(1)):
-            raise _bad("there are bytes behind the end of the Arrow stream")
+            raise _bad("bytes follow the end of the Arrow stream")
 
     def _fill(self, view: memoryview) -> None:
         for start in range(0, len(view), PIECE):
@@ -147,7 +147,7 @@ class ArrowSource:
             raise_refusal(self._line())
         mark, size = _PREFIX.unpack(prefix)
         if mark != _CONTINUATION:
-            raise _bad("these bytes are no Arrow IPC stream")
+            raise _bad("these bytes are not an Arrow IPC stream")
         if not size:
             self._ended = True
             self._head = memoryview(prefix)
@@ -186,14 +186,14 @@ class ArrowSource:
         batch = message.table(2)
         if kind == _DICTIONARY:
             if batch.number(2, "<B"):  # one that only grows would not be bounded
-                raise _bad("delta dictionaries are not taken; send whole ones")
+                raise _bad("delta dictionaries are not supported; send whole ones")
             batch = batch.table(1)
         rows = batch.number(0, "<q")
         if not 0 <= rows <= self._limits.batch_rows:
             text = f"a record batch has {rows} rows; up to {self._limits.batch_rows} are taken"
             raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
         if batch.place(3):  # a few bytes of it can be any number of bytes decompressed
-            raise _bad("compressed record batches are not taken; send them plain")
+            raise _bad("compressed record batches are not supported; send them uncompressed")
         return body
 
 
@@ -269,7 +269,7 @@ def _failure(source: ArrowSource, error: Exception) -> BaseException:
     if source.error is not None:
         return source.error
     if isinstance(error, pa.ArrowException | OSError | ValueError | EOFError):
-        return _bad(f"these bytes are no Arrow IPC stream: {first_line(error)}")
+        return _bad(f"these bytes are not an Arrow IPC stream: {first_line(error)}")
     return error
 
 

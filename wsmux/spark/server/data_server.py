@@ -236,7 +236,7 @@ def serve_data(
         RiverError: CORRUPT, if the directory holds something else.
     """
     if token is None and not is_loopback(host):
-        raise ValueError(f"{host} can be reached from other machines: a token is needed")
+        raise ValueError(f"{host} can be reached from other machines: a token is required")
     stores: dict[str, Any] = {
         name: options.pop(name)  # type: ignore[misc]
         for name in Stores.__annotations__
@@ -245,7 +245,7 @@ def serve_data(
     serving: dict[str, Any] = dict(options)
     if directory is not None:
         if serving.keys() & {"datasets", "topics"}:
-            raise ValueError("name a directory, or stores, not both")
+            raise ValueError("directory and stores exclude each other")
         serving["topics"] = DirectoryTopics(directory, **stores)
         stores.pop("retention", None)
         serving["datasets"] = DirectoryDatasets(directory, **stores)

@@ -84,7 +84,7 @@ class NamedStreams:
         handler = self._handlers.get(name)
         if handler is None:
             known = ", ".join(sorted(self._handlers))
-            raise refusal(Code.NO_STREAM, f"no stream is named {name!r:.150}; there are {known}")
+            raise refusal(Code.NO_STREAM, f"there is no stream {name!r:.150}; there are {known}")
         if isinstance(handler, NamedStream):
             return handler.open(header)
         return lambda stream: handler(stream, header)
@@ -167,7 +167,7 @@ class WriteStream(NamedStream):
         attempt = request.whole("attempt")
         store = self._stores.get(txn[:1])
         if store is None:
-            raise refusal(Code.NO_TXN, f"no transaction is called {txn[:200]!r}")
+            raise refusal(Code.NO_TXN, f"there is no transaction {txn[:200]!r}")
         store.check_open(txn)
 
         def begin(schema: Any) -> Part:

@@ -63,7 +63,7 @@ class BatchWriter(DataSourceArrowWriter):
         init: dict[str, Any] = {"schema": schema_bytes(self._schema)}
         if options.topic:
             if overwrite:
-                raise bad_option("a topic is only added to; use the mode append")
+                raise bad_option("topics only support appending; use the mode append")
             init |= {"topic": options.topic, "query": uuid4().hex, "batch": 0}
             if options.app is not None:
                 init |= {"query": options.app, "batch": options.app_version}

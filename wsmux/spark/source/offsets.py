@@ -72,10 +72,10 @@ class Position(NamedTuple):
             begun = _offsets(values["from"]) if "from" in values else offsets
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _foreign(
-                f"this checkpoint holds {values!r:.200}, which is none of wsmux"
+                f"this checkpoint holds {values!r:.200}, which wsmux did not write"
             ) from None
         if not isinstance(reader, str) or len(begun) > len(offsets):
-            raise _foreign(f"this checkpoint holds {values!r:.200}, which is none of wsmux")
+            raise _foreign(f"this checkpoint holds {values!r:.200}, which wsmux did not write")
         if found != topic:
             text = f"this checkpoint is of topic {found}, not of {topic}; choose another one"
             raise _foreign(text)

@@ -194,7 +194,7 @@ def _check(options: Options, given: set[str]) -> None:
     for name in foreign:
         if name in given:
             needed = "topic" if options.dataset else "dataset"
-            raise bad_option(f"the option {name} is of use with the option {needed} only")
+            raise bad_option(f"the option {name} needs the option {needed} only")
 
 
 _OF_TOPICS = (
@@ -236,7 +236,7 @@ def _known(name: str) -> _Option:
 
 def _text(name: str, value: str) -> str:
     if not value.strip():
-        raise _wrong(name, value, "a text that is not empty")
+        raise _wrong(name, value, "a non-empty string")
     return value
 
 

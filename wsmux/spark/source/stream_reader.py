@@ -181,7 +181,9 @@ class Follower(DataSourceStreamReader):
         try:
             ask(link, TOPIC_SERVICE, "release", **init)
         except SparkError as error:
-            _log.warning("the server keeps rows that are not needed any more: %s", error)
+            _log.warning(
+                "the server could not be told to drop rows that are no longer needed: %s", error
+            )
 
     def stop(self) -> None:
         """Close the connection."""

@@ -60,7 +60,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise bad_option("a topic is only added to; use the output mode append")
+            raise bad_option("topics only support appending; use the output mode append")
         self._options = options
         self._recipe = options.recipe()
         try:

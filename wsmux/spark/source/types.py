@@ -81,7 +81,7 @@ def check_fits(wanted: Any, stored: Any, what: str) -> Any:
                 Code.NO_COLUMN, f"{what} has no column {name!r:.140}; it has {known:.1000}"
             )
     chosen = pa.schema([stored.field(name) for name in wanted.names])
-    takes(wanted, arrow_schema(spark_schema(chosen)), f"what Spark was told of {what}")
+    takes(wanted, arrow_schema(spark_schema(chosen)), f"the schema Spark has of {what}")
     return chosen
 
 

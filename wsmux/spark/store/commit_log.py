@@ -70,7 +70,7 @@ def read_object(path: Path, shown: str) -> dict[str, Any] | None:
         raise refusal(Code.CORRUPT, text) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise refusal(Code.CORRUPT, f"{shown} is no file")
+            raise refusal(Code.CORRUPT, f"{shown} is not a file")
         with open(descriptor, "rb", closefd=False) as file:
             values = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
@@ -78,7 +78,7 @@ def read_object(path: Path, shown: str) -> dict[str, Any] | None:
     finally:
         os.close(descriptor)
     if not isinstance(values, dict):
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: it holds no object")
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: it is not an object")
     return values
 
 

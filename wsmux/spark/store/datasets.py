@@ -76,7 +76,9 @@ class HomeDatasets(DatasetStore):
         home = self._home(dataset)
         with home.view() as state:
             if not state.version:
-                raise refusal(Code.NO_DATASET, f"nothing was committed to dataset {dataset} yet")
+                raise refusal(
+                    Code.NO_DATASET, f"nothing has been committed to dataset {dataset} yet"
+                )
             version, ident = state.version, state.id
             files, text = state.snapshot(version), state.schema(version)
         schema = ledger_schema(text)
@@ -121,7 +123,7 @@ class HomeDatasets(DatasetStore):
         if (app is None) != (app_version is None):
             raise refusal(Code.BAD_REQUEST, "app and app_version go together")
         if app is not None and not 0 < len(app) <= MAX_APP:
-            raise refusal(Code.BAD_REQUEST, f"an app is named by 1 to {MAX_APP} characters")
+            raise refusal(Code.BAD_REQUEST, f"an app name must have 1 to {MAX_APP} characters")
         stored = stored_schema(schema)
         self._homes.check_schema(stored)
         home = self._homes.find(dataset)
@@ -272,7 +274,7 @@ def _allowed(mode: str, dataset: str, current: Any, stored: Any) -> Any:
     if current is None or mode == "overwrite":
         return stored
     if mode == "create":
-        raise refusal(Code.EXISTS, f"there is a dataset {dataset} already")
+        raise refusal(Code.EXISTS, f"there is already a dataset {dataset}")
     takes(current, stored, f"dataset {dataset}")
     return current
 

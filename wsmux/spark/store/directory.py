@@ -122,7 +122,7 @@ def read_staged(values: Mapping[str, Any], shown: str) -> Staged:
     """
     groups = values.get("groups")
     if not isinstance(groups, list) or not all(type(rows) is int for rows in groups):
-        raise refusal(Code.CORRUPT, f"{shown} is damaged: it tells no groups")
+        raise refusal(Code.CORRUPT, f"{shown} is damaged: it lists no groups")
     try:
         return Staged(Receipt.of({k: v for k, v in values.items() if k != "groups"}), groups)
     except RiverError as error:
@@ -141,7 +141,7 @@ _log = logger("wsmux.spark")
 def _check_file(file: str) -> None:
     """Raise ``ValueError`` for a name that no file of this store has."""
     if _FILE.fullmatch(file) is None:
-        raise ValueError(f"no file is named {file[:200]!r}")
+        raise ValueError(f"there is no file {file[:200]!r}")
 
 
 def real_directory(path: Path, shown: str) -> bool:
@@ -156,7 +156,7 @@ def real_directory(path: Path, shown: str) -> bool:
         return False
     if not stat.S_ISDIR(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "a file"
-        raise refusal(Code.CORRUPT, f"{shown} is {kind}, no directory")
+        raise refusal(Code.CORRUPT, f"{shown} is {kind}, not a directory")
     return True
 
 
@@ -356,7 +356,7 @@ class DirectoryHome(Home[S]):
         try:
             kinds = stat.S_ISDIR(path.parent.lstat().st_mode), stat.S_ISREG(path.lstat().st_mode)
             if kinds != (True, True):
-                raise refusal(Code.CORRUPT, f"{shown} is no file of the store")
+                raise refusal(Code.CORRUPT, f"{shown} is not a file of the store")
             yield from file_format.read(path, schema, columns, groups, span)
         except FileNotFoundError as error:
             raise FileNotFoundError(shown) from error

@@ -92,7 +92,7 @@ def _parsed(value: object) -> Filter:
     if not isinstance(column, str):
         raise _bad(f"a filter names a column, not {column!r:.80}")
     if op not in OPERATORS:
-        raise _bad(f"{op!r:.80} is no operator; these are: {' '.join(OPERATORS)}")
+        raise _bad(f"{op!r:.80} is not an operator; use one of: {' '.join(OPERATORS)}")
     if op == "in":
         if not isinstance(operand, list) or len(operand) > MAX_VALUES:
             raise _bad(f"{column} in: the value must be a list of at most {MAX_VALUES}")
@@ -168,7 +168,7 @@ def _test(one: Filter, kind: Any) -> Callable[[Any], Any]:
             raise _bad(f"{one}: only text starts with text, and the column is {kind}")
         return lambda column: pc.starts_with(column, one.value)
     if one.op in ORDERED and types.is_boolean(kind):
-        raise _bad(f"{one}: truth values have no order")
+        raise _bad(f"{one}: booleans have no order")
     if one.op == "in":
         return _among(one, kind)
     scalar = _scalar(one, kind, one.value)
