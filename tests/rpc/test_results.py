@@ -132,5 +132,5 @@ def test_an_upload_is_finished_once(mode: str) -> None:
         client.upload("test", "upload", "hello", WAIT) as upload,
     ):
         assert upload.finish() == ("hello" if mode == "raise" else rpc.Ok("hello"))
-        with pytest.raises(ValueError, match=r"test\.upload has already been answered"):
+        with pytest.raises(ValueError, match=r"test\.upload has already been finished"):
             upload.finish()

@@ -165,8 +165,8 @@ class Connection:
                         break
                     if deadline.expired():
                         raise TimeoutError(
-                            f"{self.name} could not open a stream in time: too many opens are "
-                            "unacknowledged"
+                            f"timed out opening a stream on {self.name}: the peer has not answered the "
+                            "opens before it"
                         )
                     table.openers.wait(engine.mutex, deadline)
                 changing = True

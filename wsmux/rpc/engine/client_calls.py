@@ -233,10 +233,10 @@ class Upload(_Handle, Generic[Request, Response]):
         Raises:
             TimeoutError: it did not come in time; the call was cancelled.
             RiverError: it is an error.
-            ValueError: the upload was finished before.
+            ValueError: the upload has already been finished.
         """
         if self._finished:
-            raise ValueError(f"{self._call.name} has already been answered")
+            raise ValueError(f"{self._call.name} has already been finished")
         self._finished = True
         self._call.writer.close()
         value: Response = self._call.result(Deadline(self._left(timeout)))
