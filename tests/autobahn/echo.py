@@ -13,7 +13,7 @@ from wsmux.handshake.websocket_server import accept, check_upgrade
 from wsmux.protocols.base import Role
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.runtime.deadline import Deadline
-from wsmux.transport.message_transport import MessageTransport, message_channel
+from wsmux.transport.message_transport import MessageTransport, message_transport
 
 __all__ = ["MESSAGES", "add_echo", "channel_over", "echo"]
 
@@ -32,7 +32,7 @@ PATIENCE = 20.0
 def channel_over(sock: socket.socket, role: Role) -> MessageTransport:
     """Return a channel that takes what the largest cases send."""
     framing = WebSocketFraming(role, LARGEST, MOST_FRAGMENTS)
-    return message_channel(sock, framing, role, close_timeout=PATIENCE)
+    return message_transport(sock, framing, role, close_timeout=PATIENCE)
 
 
 def echo(sock: socket.socket, role: Role) -> None:

@@ -96,7 +96,7 @@ def test_a_stalled_stream_is_shown_as_stalled(browse: Browse) -> None:
     with client, server:
         held, quiet = open_pair(client, server), open_pair(client, server)
         size = fill(held.near)
-        wait_for(lambda: held.far._entry.buffer.size == size)
+        wait_for(lambda: held.far._record.buffer.size == size)
         wait_for(lambda: server.explain()[0].seconds > 0.02)
         with shown(server, stalled_after=0.02) as url:
             seen = Seen(browse(url))

@@ -92,7 +92,7 @@ def stalled() -> Iterator[tuple[wsmux.Connection, int]]:
     with client, server:
         near, far = open_pair(client, server)
         size = fill(near)
-        wait_for(lambda: far._entry.buffer.size == size)
+        wait_for(lambda: far._record.buffer.size == size)
         wait_for(lambda: server.explain()[0].seconds > 0)
         yield server, size
 

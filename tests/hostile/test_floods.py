@@ -65,7 +65,7 @@ def test_thousands_of_streams_opened_at_once_by_a_peer_that_reads_are_borne(prot
     config = wsmux.Config(max_streams=many, max_unaccepted=many)
     with attacked(protocol, config) as victim:
         victim.drain()
-        with victim.connection._engine.mutex:  # all are there before any is looked at
+        with victim.connection._multiplexer.mutex:  # all are there before any is looked at
             assert send_all(victim.sock, b"".join(opening_of(protocol, n) for n in range(many)))
         rawpeer.wait_for(lambda: victim.connection.stats().streams == many)
         assert victim.connection.error is None

@@ -181,7 +181,7 @@ def paused(config: wsmux.Config) -> Iterator[Victim]:
             wait_for(lambda: waiting.connection.stats().bytes_received == 64 * KIB)
             process_memory.report(greedy, LIMIT, 2 * LIMIT)
             send_all(waiting.sock, bytes(64 * KIB))
-            wait_for(lambda: waiting.connection._engine.channel._paused)
+            wait_for(lambda: waiting.connection._multiplexer.transport._paused)
             yield waiting
         finally:
             process_memory.forget(greedy)

@@ -41,9 +41,9 @@ LAST = {
 
 def near_the_end(end: wsmux.Connection) -> int:
     """Let a connection have two ids left; return the last one."""
-    machine: Any = end._engine.protocol
+    machine: Any = end._multiplexer.protocol
     last = LAST[end.protocol][end.role is wsmux.Role.SERVER]
-    with end._engine.mutex:
+    with end._multiplexer.mutex:
         if end.protocol == "yamux":
             machine._next_id = last - 2
         elif end.protocol == "bymux":

@@ -68,16 +68,16 @@ def abort(connection: wsmux.Connection) -> None:
 
 def reset(connection: wsmux.Connection) -> None:
     """Have TCP say that the peer has vanished."""
-    sock = connection._engine.channel._socket._sock
+    sock = connection._multiplexer.transport._socket._sock
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.abort()
 
 
 def break_a_rule(connection: wsmux.Connection) -> None:
     """Send what no wire knows, so that the server ends the connection for it."""
-    with connection._engine.mutex:
-        connection._engine.queue.add_data_locked([(b"\xff" * 16, b"")])
-    connection._engine.flush()
+    with connection._multiplexer.mutex:
+        connection._multiplexer.queue.add_data_locked([(b"\xff" * 16, b"")])
+    connection._multiplexer.flush()
     assert connection.wait_closed(WAIT)
 
 

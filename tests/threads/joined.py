@@ -32,16 +32,16 @@ def open_pair(opener: wsmux.Connection, other: wsmux.Connection) -> Joined:
 
 def fill(stream: wsmux.Stream) -> int:
     """Write until the credit that the peer gave is used up; return how much that was."""
-    written, engine = 0, stream.connection._engine
+    written, multiplexer = 0, stream.connection._multiplexer
     stream.timeout = 0.01
     while True:
         with pytest.raises(wsmux.WriteTimeout) as error:
             stream.write(bytes(8 * WINDOW))
         written += error.value.bytes_written
-        with engine.mutex:
-            half = engine.protocol._streams.get(stream._entry.id)
+        with multiplexer.mutex:
+            half = multiplexer.protocol._streams.get(stream._record.id)
             answered = getattr(half, "answered", True)  # before that, only early bytes are gone
-            if written and answered and not engine.credit_locked(stream._entry):
+            if written and answered and not multiplexer.credit_locked(stream._record):
                 break
     stream.timeout = WAIT
     return written

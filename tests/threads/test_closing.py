@@ -109,7 +109,7 @@ def test_close_wakes_every_blocked_call(ends: Ends, spawn: Spawn) -> None:
     for end in ends:
         wait_for_reader(end)
         wait_for_writer(end)
-        wait_for(lambda: len(end._engine.table.acceptors.parked) == 1)  # noqa: B023 -- called now
+        wait_for(lambda: len(end._multiplexer.table.acceptors.parked) == 1)  # noqa: B023 -- called now
     ends.client.close()
     for future in blocked:
         with pytest.raises(wsmux.ConnectionClosedOK):
@@ -171,10 +171,10 @@ def test_close_never_waits_longer_than_told(protocol: str) -> None:
 
 @pytest.mark.parametrize("carrier", [c for c in IN_PROCESS if c.answers_a_close], ids=str)
 def test_a_close_that_another_thread_sends_ends_the_connection_at_once(ends: Ends) -> None:
-    with ends.server._engine.queue._send_lock:  # as a writer that is sending just now
+    with ends.server._multiplexer.queue._send_lock:  # as a writer that is sending just now
         ends.client.begin_close()
         wait_for(lambda: ends.server.closed and polls(ends.server))
-    ends.server._engine.flush()
+    ends.server._multiplexer.flush()
     assert ends.server.wait_closed(AT_ONCE)
 
 
@@ -211,7 +211,7 @@ def test_js_ws_closes_a_connection_when_its_last_stream_is_acknowledged(
     near.write(pattern(WINDOW, 3))
     near.close_write()
     closing = spawn(client.close)
-    wait_for(lambda: len(client._engine.quiet.parked) == 1)
+    wait_for(lambda: len(client._multiplexer.quiet.parked) == 1)
     assert far.read() == pattern(WINDOW, 3)
     closing.result(WAIT / 2)
     server.close()
@@ -248,7 +248,7 @@ def test_iteration_ends_at_a_clean_close(ends: Ends, spawn: Spawn) -> None:
 @pytest.mark.parametrize("how", ["abort", "code"])
 def test_iteration_raises_at_any_other_end(ends: Ends, spawn: Spawn, how: str) -> None:
     accepting = spawn(list, ends.server)
-    wait_for(lambda: len(ends.server._engine.table.acceptors.parked) == 1)
+    wait_for(lambda: len(ends.server._multiplexer.table.acceptors.parked) == 1)
     if how == "abort":
         ends.client.abort()
     else:
@@ -325,7 +325,7 @@ def test_a_failure_in_the_io_thread_is_an_internal_error(
     def fail(*_: object) -> None:
         raise ArithmeticError("a bug")
 
-    monkeypatch.setattr(ends.server._engine, "_feed_locked", fail)
+    monkeypatch.setattr(ends.server._multiplexer, "_feed_locked", fail)
     with caplog.at_level(logging.CRITICAL, "wsmux"):
         with suppress(wsmux.ConnectionClosed):  # the first words of the wire may do it before
             ends.client.open_stream()
@@ -340,7 +340,7 @@ def test_going_away_refuses_new_streams_and_finishes_running_ones(ends: Ends) ->
     near, far = open_pair(*ends)
     ends.server.go_away()
     if wire.tells_going_away:
-        wait_for(lambda: ends.client._engine.table.peer_refuses_from is not None)
+        wait_for(lambda: ends.client._multiplexer.table.peer_refuses_from is not None)
         with pytest.raises(wsmux.StreamRefused) as error:
             ends.client.open_stream()
         assert error.value.retry_safe
@@ -353,7 +353,7 @@ def test_going_away_refuses_new_streams_and_finishes_running_ones(ends: Ends) ->
 
 
 def test_who_goes_away_may_open_streams_where_the_wire_lets_it(ends: Ends) -> None:
-    with ends.client._engine.mutex:  # it does not answer yet
+    with ends.client._multiplexer.mutex:  # it does not answer yet
         ends.server.go_away()
         if not wire_of(ends.client).opens_when_going_away:
             with pytest.raises(wsmux.LocalProtocolError, match="going away"):
@@ -365,14 +365,14 @@ def test_who_goes_away_may_open_streams_where_the_wire_lets_it(ends: Ends) -> No
 def test_streams_the_other_side_has_not_seen_are_refused(ends: Ends, spawn: Spawn) -> None:
     near, _ = open_pair(*ends)
     ends.client.ping(WAIT)  # the right to open another one has come
-    with ends.server._engine.mutex:  # its I/O thread sees the stream after it went away
+    with ends.server._multiplexer.mutex:  # its I/O thread sees the stream after it went away
         late = ends.client.open_stream()
         reading = spawn(late.read)
         wait_for_reader(ends.client)
-        ends.server._engine.table.accept_streams = False
-        ends.server._engine.protocol.go_away(0)
-        ends.server._engine.queue_locked()
-    ends.server._engine.flush()
+        ends.server._multiplexer.table.accept_streams = False
+        ends.server._multiplexer.protocol.go_away(0)
+        ends.server._multiplexer.queue_locked()
+    ends.server._multiplexer.flush()
     check_unseen(late, lambda: reading.result(WAIT))
     near.write(b"fine")
 
@@ -386,7 +386,7 @@ def test_going_away_ends_a_blocked_open(protocol: str, spawn: Spawn) -> None:
         peer.send()
         kept = connection.open_stream(timeout=WAIT)
         opening = spawn(connection.open_stream)
-        wait_for(lambda: len(connection._engine.table.openers.parked) == 1)
+        wait_for(lambda: len(connection._multiplexer.table.openers.parked) == 1)
         peer.machine.go_away(0)
         peer.send()
         with pytest.raises(wsmux.StreamRefused):

@@ -34,7 +34,7 @@ def acquainted(join_ends: Join, sides: Sides, **limits: Any) -> Acquainted:
     ends = join_ends(**{accepter: {"config": wsmux.Config(**limits)}})
     near, far = getattr(ends, opener), getattr(ends, accepter)
     streams = open_pair(near, far)
-    wait_for(lambda: near._engine.protocol._early.given == SMALLEST_WINDOW)
+    wait_for(lambda: near._multiplexer.protocol._early.given == SMALLEST_WINDOW)
     for stream in streams:
         stream.close()
     wait_for(lambda: not near.stats().streams)

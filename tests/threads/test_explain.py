@@ -91,9 +91,9 @@ def test_both_sides_writing_and_neither_reading_is_named(ends: Ends, begin: Begi
     found = only(ends.client)
     assert found.stream_id == near.id
     assert found.thread == "test-blocked"
-    assert found.moved == near._entry.sent > 0
+    assert found.moved == near._record.sent > 0
     assert found.cause.stalls
-    unread = near._entry.buffer.size
+    unread = near._record.buffer.size
     assert re.fullmatch(
         rf"test-blocked has waited \d+\.\d s in a write to stream {near.id}, without credit, "
         rf"while {unread} bytes of the peer lie unread here on stream {near.id} and it may send "
@@ -126,7 +126,7 @@ def test_a_writer_without_credit_waits_for_the_peers_application(ends: Ends, beg
     wait_for(lambda: causes(ends.server) == [Cause.UNREAD])
     lying = only(ends.server)
     assert lying.stream_id == far.id
-    assert lying.moved == far._entry.received
+    assert lying.moved == far._record.received
     assert f"{far._entry.buffer.size} bytes lie unread on stream {far.id}" in lying.text
     assert "nobody is reading it" in lying.text
     end(ends)
@@ -215,11 +215,13 @@ def not_taken(begin: Begin) -> Iterator[tuple[wsmux.Connection, Begin]]:
             peer.receive()
         peer.send()
         for stream in streams:
-            wait_for(lambda stream=stream: connection._engine.credit_locked(stream._entry) > MIB)
+            wait_for(
+                lambda stream=stream: connection._multiplexer.credit_locked(stream._record) > MIB
+            )
         wait_for(lambda: polls(connection))  # else it might send for the first writer
         for stream in streams:
             begin(stream.write, bytes(8 * MIB))
-            wait_for(connection._engine.queue.holder_waits_locked)
+            wait_for(connection._multiplexer.queue.holder_waits_locked)
         yield connection, begin
         connection.abort()
 
@@ -246,7 +248,7 @@ def test_asking_never_waits_for_who_is_stuck(
 ) -> None:
     connection, _ = not_taken
     wait_for(lambda: causes(connection)[:1] == [Cause.SOCKET_FULL])
-    sender = connection._engine.queue._send_lock
+    sender = connection._multiplexer.queue._send_lock
     assert not sender.acquire(blocking=False)  # somebody holds it, and waits
     assert spawn(connection.explain).result(WAIT)
 
@@ -285,15 +287,15 @@ def test_a_thread_that_is_gone_is_told_by_its_number(ends: Ends, begin: Begin) -
     near, _far = open_pair(*ends)
     begin(near.read, 10)
     wait_for_reader(ends.client)
-    near._entry.reader.thread = 1
+    near._record.reader.thread = 1
     assert str(only(ends.client)).startswith("thread 1 has waited")
     end(ends)
 
 
 def test_a_bridge_that_cannot_go_on_is_named(ends: Ends) -> None:
     near, far = open_pair(*ends)
-    with ends.server._engine.mutex:  # as a bridge does that has nowhere to send to
-        far._entry.reader, far._entry.reading = Signal(lambda wakes: None), True
+    with ends.server._multiplexer.mutex:  # as a bridge does that has nowhere to send to
+        far._record.reader, far._record.reading = Signal(lambda wakes: None), True
     fill(near)
     wait_for(lambda: causes(ends.server) == [Cause.UNREAD])
     assert "the bridge that reads it cannot send them on" in str(only(ends.server))
@@ -325,7 +327,7 @@ def test_streams_tell_their_numbers(ends: Ends) -> None:
 def test_halves_tell_how_they_stand(ends: Ends) -> None:
     near, far = open_pair(*ends)
     near.close_write()
-    wait_for(lambda: far._entry.ended)
+    wait_for(lambda: far._record.ended)
     assert ends.client.stream_stats()[0].writing is HalfStatus.CLOSED
     assert ends.server.stream_stats()[0].reading is HalfStatus.ENDED
     far.close_read()
@@ -339,7 +341,7 @@ def test_a_half_that_was_stopped_has_failed(ends: Ends, carrier: Carrier) -> Non
     if carrier.wire.stopped is None:
         assert ends.client.stream_stats()[0].writing is HalfStatus.OPEN
         return
-    wait_for(lambda: near._entry.write_failure is not None)
+    wait_for(lambda: near._record.write_failure is not None)
     assert ends.client.stream_stats()[0].writing is HalfStatus.FAILED
 
 

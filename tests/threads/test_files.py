@@ -78,13 +78,13 @@ def test_tar_files_stream_through(streams: Joined, spawn: Spawn) -> None:
     def send() -> None:
         with streams.near, tarfile.open(fileobj=streams.near, mode="w|gz") as archive:
             for name, data in contents.items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                archive.addfile(entry, io.BytesIO(data))
+                record = tarfile.TarInfo(name)
+                record.size = len(data)
+                archive.addfile(record, io.BytesIO(data))
 
     sending = spawn(send)
     with tarfile.open(fileobj=streams.far, mode="r|gz") as archive:
-        files = ((entry.name, archive.extractfile(entry)) for entry in archive)
+        files = ((record.name, archive.extractfile(record)) for record in archive)
         received = {name: file.read() for name, file in files if file is not None}
     sending.result(WAIT)
     assert received == contents

@@ -34,7 +34,7 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
     with client, server:
         sender = server.open_stream()
         reader = client.accept_stream()
-        entry, alive = reader._entry, client._engine.channel.keep_alive
+        record, alive = reader._record, client._multiplexer.transport.keep_alive
         stop = threading.Event()
 
         def send() -> None:
@@ -50,8 +50,8 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
             monkeypatch.setattr("wsmux.mux.multiplexer.time", Still())
             for _ in range(50):
                 assert reader.read(WINDOW)
-            assert entry.window == (2 * WINDOW if grows else WINDOW)
-            assert entry.low_water == entry.window // 4
+            assert record.window == (2 * WINDOW if grows else WINDOW)
+            assert record.low_water == record.window // 4
         finally:
             stop.set()
             while reader.read(WINDOW):

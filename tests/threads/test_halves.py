@@ -325,7 +325,7 @@ def test_a_dropped_stream_is_reset(ends: Ends) -> None:
 
 def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> None:
     near, far = open_pair(*ends)
-    with ends.client._engine.mutex:
+    with ends.client._multiplexer.mutex:
         del near
         gc.collect()
     ends.client.ping(WAIT)
@@ -337,7 +337,7 @@ def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: 
     far.timeout = 2
     ends.client.ping(WAIT)
     wait_for(lambda: polls(ends.client))
-    with ends.client._engine.mutex:
+    with ends.client._multiplexer.mutex:
         del near
         gc.collect()
     check_read_of_reset(far)
@@ -386,14 +386,14 @@ def test_the_timeout_of_a_read_to_the_end_is_for_all_of_it(
     """The second piece comes soon enough behind the first, but not behind the call."""
     now = 0.0
     streams.near.timeout = 10
-    connection, entry = streams.near.connection, streams.near._entry
+    connection, record = streams.near.connection, streams.near._record
     with monkeypatch.context() as patch:
         patch.setattr("wsmux.runtime.deadline.time", SimpleNamespace(monotonic=lambda: now))
         reading = spawn(streams.near.read)
         wait_for_reader(connection)
         now = 8.0
         streams.far.write(b"x")
-        wait_for(lambda: entry.received == 1 and not entry.buffer.size)
+        wait_for(lambda: record.received == 1 and not record.buffer.size)
         wait_for_reader(connection)
         now = 11.0
         streams.far.write(b"y")

@@ -175,7 +175,7 @@ def test_a_stalled_stream_is_told_as_stalled_with_the_reason(ends: Ends) -> None
     near, far = open_pair(*ends)
     quiet = open_pair(*ends)
     size = fill(near)
-    wait_for(lambda: far._entry.buffer.size == size)
+    wait_for(lambda: far._record.buffer.size == size)
     client = client_of(ends.server, token=TOKEN, stalled_after=1e-9)
     wait_for(lambda: numbers(client)["connections"][0]["stalled"])
     [told] = numbers(client)["connections"]
@@ -236,7 +236,7 @@ def test_streams_beyond_the_most_are_left_out_but_those_that_wait(
     monkeypatch.setattr(live, "MAX_STREAMS", 3)
     streams = [open_pair(*ends) for _ in range(6)]
     streams[5].near.write(b"x")
-    wait_for(lambda: streams[5].far._entry.buffer.size == 1)
+    wait_for(lambda: streams[5].far._record.buffer.size == 1)
     [told] = numbers(client_of(ends.server, token=TOKEN))["connections"]
     assert len(told["shown_streams"]) == 3
     assert told["streams_left_out"] == 3

@@ -75,7 +75,7 @@ def test_what_is_carried_is_not_kept(protocol: str) -> None:
         talk(client, server)
         _, entries = told(client.dump_recording())
         assert not [entry for entry in entries if entry.raw is not None]
-        recorder = client._engine.channel.frame_reader.recorder
+        recorder = client._multiplexer.transport.frame_reader.recorder
         assert recorder is not None
         kept = [frame[2] for frame in recorder._sent.copy()[0]]
     assert not [data for data in kept if SECRET in data]
@@ -102,7 +102,7 @@ def test_a_websocket_is_recorded_with_its_own_frames(protocol: str) -> None:
     client, server = over_websocket(protocol, wsmux.Recording())
     with client, server:
         talk(client, server)
-        client._engine.channel.ping(wsmux.mux.connection.Deadline(WAIT))
+        client._multiplexer.transport.ping(wsmux.mux.connection.Deadline(WAIT))
     header, entries = told(client.dump_recording())
     assert header.carrier == "websocket"
     assert (header.ended or "").startswith("ConnectionClosedOK")

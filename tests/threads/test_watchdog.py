@@ -46,7 +46,7 @@ def stuck() -> Iterator[Stuck]:
     with client, server:
         near, far = open_pair(client, server)
         size = fill(near)
-        wait_for(lambda: far._entry.buffer.size == size)
+        wait_for(lambda: far._record.buffer.size == size)
         yield Stuck(client, server, near, far, size)
 
 
@@ -104,12 +104,12 @@ def test_a_write_tried_again_and_again_is_one_stall(stuck: Stuck, spawn: Spawn) 
             wait_for_writer(stuck.client)
             watch.look(now + hours * HOUR)
             wakes: list[Parker] = []
-            with stuck.client._engine.mutex:  # as if the time were up
-                stuck.near._entry.fail_write(TimeoutError, wakes)
+            with stuck.client._multiplexer.mutex:  # as if the time were up
+                stuck.near._record.fail_write(TimeoutError, wakes)
             wake(wakes)
             with pytest.raises(TimeoutError):
                 writing.result(WAIT)
-            stuck.near._entry.write_failure = None
+            stuck.near._record.write_failure = None
     [stall] = told
     assert [finding.cause for finding in stall.findings] == [Cause.NO_CREDIT]
 

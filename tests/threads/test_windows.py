@@ -112,8 +112,8 @@ def test_yamux_adds_what_the_peer_announces(flags: str) -> None:
             peer.sendall(of("0001 0001 00000001 00000007"))
             stream = connection.accept_stream(WAIT)
         wait_for(lambda: connection.stats().bytes_received == 12)
-        with connection._engine.mutex:
-            assert connection._engine.credit_locked(stream._entry) == WINDOW + 7
+        with connection._multiplexer.mutex:
+            assert connection._multiplexer.credit_locked(stream._record) == WINDOW + 7
 
 
 def test_yamux_opens_and_writes_without_waiting_for_an_answer() -> None:

@@ -432,7 +432,7 @@ def test_a_connection_that_takes_no_streams_is_no_reason_to_wait_for_ever() -> N
     with tunnels() as server:
         supervisor = Supervisor(lambda: wsmux.connect(server.url), prepare=made.append)
         served_by(server).go_away()
-        wait_for(lambda: made[0]._engine.table.peer_refuses_from is not None)
+        wait_for(lambda: made[0]._multiplexer.table.peer_refuses_from is not None)
         with pytest.raises(TunnelError) as caught:
             supervisor.open(Request("CONNECT", "192.0.2.1:80"), 0.05)
         assert caught.value.status == 504

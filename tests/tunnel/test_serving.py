@@ -201,7 +201,7 @@ def test_an_answer_that_comes_before_the_request_is_read_is_heard() -> None:
 
     with wsmux.serve(stream_handler=refuse) as server, wsmux.connect(server.url) as connection:
         stream = connection.open_stream()
-        wait_for(lambda: stream._entry.buffer.size)
+        wait_for(lambda: stream._record.buffer.size)
         with stream, pytest.raises(TunnelError, match="busy"):
             ask(stream, Request("CONNECT", "h:1"), Deadline(WAIT))
 

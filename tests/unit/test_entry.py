@@ -28,21 +28,21 @@ def second() -> BaseException:
 
 @pytest.mark.parametrize("peer_opened", [True, False])
 def test_nothing_has_happened_to_a_new_stream(peer_opened: bool) -> None:
-    entry = StreamRecord(7, peer_opened)
-    assert (entry.id, entry.peer_opened, entry.accepted) == (7, peer_opened, not peer_opened)
-    assert [entry.reading, entry.writing, entry.ended, entry.closed] == [False] * 4
-    assert [entry.read_failure, entry.write_failure] == [None, None]
-    assert [entry.heard, entry.offered_at] == [None, None]
-    assert (entry.quiet, entry.received, entry.sent, entry.buffer.size) == (0, 0, 0, 0)
-    assert (entry.enough, entry.window) == (1, 0)
+    record = StreamRecord(7, peer_opened)
+    assert (record.id, record.peer_opened, record.accepted) == (7, peer_opened, not peer_opened)
+    assert [record.reading, record.writing, record.ended, record.closed] == [False] * 4
+    assert [record.read_failure, record.write_failure] == [None, None]
+    assert [record.heard, record.offered_at] == [None, None]
+    assert (record.quiet, record.received, record.sent, record.buffer.size) == (0, 0, 0, 0)
+    assert (record.enough, record.window) == (1, 0)
 
 
 @pytest.mark.parametrize(
     ("window", "mark"), [(0, 1), (1, 1), (7, 1), (8, 2), (65535, 16383), (65536, 16384)]
 )
 def test_a_reader_may_wait_for_a_quarter_of_the_window(window: int, mark: int) -> None:
-    entry = StreamRecord(0, True, window)
-    assert (entry.window, entry.low_water) == (window, mark)
+    record = StreamRecord(0, True, window)
+    assert (record.window, record.low_water) == (window, mark)
     again = StreamRecord(0, True)
     again.set_window(window)
     assert (again.window, again.low_water) == (window, mark)
@@ -50,34 +50,34 @@ def test_a_reader_may_wait_for_a_quarter_of_the_window(window: int, mark: int) -
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_the_first_error_of_a_half_stays(half: str) -> None:
-    entry, wakes = StreamRecord(0, True), list[Parker]()
+    record, wakes = StreamRecord(0, True), list[Parker]()
     waiter = Ringing()
-    setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
-    fail: Callable[..., None] = getattr(entry, f"fail_{half}")
+    setattr(record, {"read": "reader", "write": "writer"}[half], waiter)
+    fail: Callable[..., None] = getattr(record, f"fail_{half}")
     fail(first, wakes)
     fail(second, wakes)
-    assert getattr(entry, f"{half}_failure") is first
+    assert getattr(record, f"{half}_failure") is first
     assert wakes == [waiter._parker]  # the second tells nobody anything new
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_what_this_side_does_itself_takes_the_place_of_an_error(half: str) -> None:
-    entry, wakes = StreamRecord(0, True), list[Parker]()
+    record, wakes = StreamRecord(0, True), list[Parker]()
     waiter = Ringing()
-    setattr(entry, {"read": "reader", "write": "writer"}[half], waiter)
-    fail: Callable[..., None] = getattr(entry, f"fail_{half}")
+    setattr(record, {"read": "reader", "write": "writer"}[half], waiter)
+    fail: Callable[..., None] = getattr(record, f"fail_{half}")
     fail(first, wakes)
     fail(second, wakes, own=True)
-    assert getattr(entry, f"{half}_failure") is second
+    assert getattr(record, f"{half}_failure") is second
     assert wakes == [waiter._parker, waiter._parker]  # even if it was collected and not woken
 
 
 @pytest.mark.parametrize("half", ["read", "write"])
 def test_an_error_of_one_half_leaves_the_other_alone(half: str) -> None:
-    entry = StreamRecord(0, True)
-    getattr(entry, f"fail_{half}")(first, [])
+    record = StreamRecord(0, True)
+    getattr(record, f"fail_{half}")(first, [])
     other = {"read": "write", "write": "read"}[half]
-    assert getattr(entry, f"{other}_failure") is None
+    assert getattr(record, f"{other}_failure") is None
 
 
 @pytest.mark.parametrize(

@@ -86,31 +86,31 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_so_many_streams_of_the_peer_are_taken_and_no_more(name: str) -> None:
     ends = Ends(name, max_streams=3)
     kept = ends.open(3)
-    assert list(ends.server.table.entries) == kept
+    assert list(ends.server.table.records) == kept
     assert ends.client.machine.open_streams() == 3
     ends.open(1)
-    assert list(ends.server.table.entries) == kept
+    assert list(ends.server.table.records) == kept
     assert ends.server.machine.open_streams() == ends.client.machine.open_streams() == 3
 
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_a_stream_that_has_ended_makes_room_for_one(name: str) -> None:
     ends = Ends(name, max_streams=3)
-    ended = ends.server.table.entries[ends.open(3)[0]]
+    ended = ends.server.table.records[ends.open(3)[0]]
     ends.server.table.reset(ended, 0)
     ends.server.apply()
     for _ in range(3):
         ends.client.take(ends.server)
         ends.server.take(ends.client)
-    assert len(ends.server.table.entries) == 2
+    assert len(ends.server.table.records) == 2
     ends.open(2)
-    assert len(ends.server.table.entries) == 3
+    assert len(ends.server.table.records) == 3
 
 
 def test_where_opening_costs_so_many_may_be_opened_and_no_more() -> None:
     ends = Ends("bymux", max_streams=3)
     ends.open(3)
-    assert len(ends.server.table.entries) == 3
+    assert len(ends.server.table.records) == 3
     assert not ends.client.machine.may_open()
 
 
@@ -121,7 +121,7 @@ def test_own_streams_do_not_count(name: str) -> None:
     ends.client.take(ends.server)
     ends.server.take(ends.client)
     assert len(ends.open(3)) == 3
-    assert len(ends.server.table.entries) == 7
+    assert len(ends.server.table.records) == 7
 
 
 def test_so_many_unaccepted_streams_are_kept_and_no_more(name: str) -> None:
@@ -129,7 +129,7 @@ def test_so_many_unaccepted_streams_are_kept_and_no_more(name: str) -> None:
     kept = ends.open(3)
     assert (ends.server.table.unaccepted, ends.server.table.refused) == (3, 0)
     ends.open(1)
-    assert [entry.id for entry in ends.server.table.offered] == kept
+    assert [record.id for record in ends.server.table.offered] == kept
     assert (ends.server.table.unaccepted, ends.server.table.refused) == (3, 1)
 
 
@@ -184,7 +184,7 @@ def test_each_stream_waits_for_its_own_time(name: str) -> None:
     ends.open(1, START)
     late = ends.open(1, START + 4)
     ends.server.table.refuse_late(START + 10)
-    assert [entry.id for entry in ends.server.table.offered] == late
+    assert [record.id for record in ends.server.table.offered] == late
     assert ends.server.table.next_timer() == START + 14
 
 
@@ -206,7 +206,7 @@ def test_the_idle_time_begins_anew_when_the_last_stream_ends(name: str) -> None:
     assert table.idle_since is None
     for stream_id, now in ((first, START + 7), (second, START + 8)):
         assert table.idle_since is None
-        table.reset(table.entries[stream_id], 0)
+        table.reset(table.records[stream_id], 0)
         ends.server.apply(now)
         for _ in range(3):
             ends.client.take(ends.server, now)
@@ -229,9 +229,9 @@ class Ringing(Waiter):
 def watched(ends: Ends) -> tuple[StreamRecord, list[Parker], int]:
     """Open a stream that the server accepts; return its entry, its two bells, and its id."""
     (stream_id,) = ends.open(1)
-    entry = ends.server.table.take_offered()
-    entry.reader, entry.writer = Ringing(), Ringing()
-    return entry, [cast(Parker, w._parker) for w in (entry.reader, entry.writer)], stream_id
+    record = ends.server.table.take_offered()
+    record.reader, record.writer = Ringing(), Ringing()
+    return record, [cast(Parker, w._parker) for w in (record.reader, record.writer)], stream_id
 
 
 def told(ends: Ends) -> list[Parker]:
@@ -248,28 +248,28 @@ def test_accepted_streams_are_counted(name: str) -> None:
     ends = Ends(name)
     opened = ends.open(3)
     accepted = [ends.server.table.take_offered() for _ in opened]
-    assert [entry.id for entry in accepted] == opened
-    assert all(entry.accepted is True for entry in accepted)
+    assert [record.id for record in accepted] == opened
+    assert all(record.accepted is True for record in accepted)
     assert (ends.server.table.accepted, ends.server.table.unaccepted) == (3, 0)
 
 
 def test_the_end_of_the_peers_half_wakes_the_reader_alone(name: str) -> None:
     ends = Ends(name)
-    entry, (reader, _), stream_id = watched(ends)
+    record, (reader, _), stream_id = watched(ends)
     ends.client.machine.close_write(stream_id, START)
     assert told(ends) == [reader]
-    assert entry.ended is True
-    assert entry.read_failure is None
+    assert record.ended is True
+    assert record.read_failure is None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if WIRES[name].resets])
 def test_a_reset_by_the_peer_wakes_both_and_tells_its_code(name: str) -> None:
     ends = Ends(name)
-    entry, parkers, stream_id = watched(ends)
+    record, parkers, stream_id = watched(ends)
     ends.client.machine.reset_write(stream_id, 77)
     ends.client.machine.reset_read(stream_id, 77)
     assert set(told(ends)) == set(parkers)
-    for failure in (entry.read_failure, entry.write_failure):
+    for failure in (record.read_failure, record.write_failure):
         assert failure is not None
         error = failure()
         assert isinstance(error, wsmux.StreamReset)
@@ -279,14 +279,14 @@ def test_a_reset_by_the_peer_wakes_both_and_tells_its_code(name: str) -> None:
 @pytest.mark.parametrize("name", ["wsmux", "bymux"])  # the wires that say it without an error
 def test_a_peer_that_reads_no_further_wakes_the_writer_alone(name: str) -> None:
     ends = Ends(name)
-    entry, (_, writer), stream_id = watched(ends)
+    record, (_, writer), stream_id = watched(ends)
     ends.client.machine.close_read(stream_id)
     assert told(ends) == [writer]
-    assert entry.write_failure is not None
-    error = entry.write_failure()
+    assert record.write_failure is not None
+    error = record.write_failure()
     assert isinstance(error, wsmux.StreamWriteClosed)
     assert error.stream_id == stream_id
-    assert entry.read_failure is None
+    assert record.read_failure is None
 
 
 # What is unread
@@ -300,23 +300,23 @@ def written(ends: Ends, stream_id: int, data: bytes) -> list[Parker]:
 
 def test_bytes_are_unread_until_they_are_read_or_dropped(name: str) -> None:
     ends = Ends(name)
-    entry, _, stream_id = watched(ends)
+    record, _, stream_id = watched(ends)
     ends.client.take(ends.server)
     written(ends, stream_id, b"12345")
     counts = [ends.server.table.unread]
-    ends.server.table.consumed(entry, len(entry.buffer.take(2)))
+    ends.server.table.consumed(record, len(record.buffer.take(2)))
     counts.append(ends.server.table.unread)
-    ends.server.table.drop_unread(entry)
+    ends.server.table.drop_unread(record)
     counts.append(ends.server.table.unread)
     assert counts == [5, 3, 0]
 
 
 def test_a_reader_is_woken_for_as_much_as_it_waits_for(name: str) -> None:
     ends = Ends(name)
-    entry, (reader, _), stream_id = watched(ends)
+    record, (reader, _), stream_id = watched(ends)
     ends.client.take(ends.server)
     assert written(ends, stream_id, b"1") == []  # nobody reads
-    entry.reading, entry.enough = True, 3
+    record.reading, record.enough = True, 3
     assert written(ends, stream_id, b"2") == []
     assert written(ends, stream_id, b"3") == [reader]
 
@@ -360,11 +360,11 @@ def test_a_new_stream_gets_the_smallest_window_from_so_much_unread_on(
 
 def test_a_stream_that_holds_too_much_ends_with_code_2_and_the_reason(name: str) -> None:
     ends = Ends(name)
-    entry, parkers, _ = watched(ends)
+    record, parkers, _ = watched(ends)
     wakes: list[Parker] = []
-    ends.server.table.shed(entry, "too much", wakes)
+    ends.server.table.shed(record, "too much", wakes)
     assert wakes == parkers
-    for failure in (entry.read_failure, entry.write_failure):
+    for failure in (record.read_failure, record.write_failure):
         assert failure is not None
         error = failure()
         assert isinstance(error, wsmux.StreamReset)
@@ -385,20 +385,20 @@ def test_streams_opened_here_are_counted(name: str) -> None:
 def test_abandoning_a_stream_twice_is_as_once(name: str, ended: bool) -> None:
     """An interrupt may end the first in the middle, wherever that is."""
     ends = Ends(name)
-    entry, parkers, stream_id = watched(ends)
+    record, parkers, stream_id = watched(ends)
     server = ends.server
     if ended:
-        entry.fail_write(write_closed, [])
+        record.fail_write(write_closed, [])
         server.machine.close_write(stream_id, START)
     wakes: list[Parker] = []
-    server.table.abandon(entry, wakes)
+    server.table.abandon(record, wakes)
     assert wakes == (parkers[:1] if ended else parkers)
     first = server.machine.control_to_send(), server.machine.data_to_send()
     assert any(first)
-    server.table.abandon(entry, wakes)
+    server.table.abandon(record, wakes)
     assert not server.machine.has_output()
-    assert entry.closed
-    assert entry.read_failure is not None
+    assert record.closed
+    assert record.read_failure is not None
     with pytest.raises(wsmux.StreamReset, match="dropped, or interrupted in a read") as caught:
-        raise entry.read_failure()
+        raise record.read_failure()
     assert (caught.value.stream_id, caught.value.code, caught.value.side) == (stream_id, 0, "local")

@@ -22,13 +22,13 @@ CONFIG = Config(half_open_timeout=8.0, message_timeout=None)
 
 def half_open() -> StreamRecord:
     """Return a stream whose writing half this side has closed."""
-    entry = StreamRecord(0, peer_opened=False)
-    entry.write_failure = write_closed
-    return entry
+    record = StreamRecord(0, peer_opened=False)
+    record.write_failure = write_closed
+    return record
 
 
-def sweeping(*entries: StreamRecord, config: Config = CONFIG) -> HalfOpenReaper:
-    sweep = HalfOpenReaper(config, NativeProtocol(Role.CLIENT, config), dict(enumerate(entries)))
+def sweeping(*records: StreamRecord, config: Config = CONFIG) -> HalfOpenReaper:
+    sweep = HalfOpenReaper(config, NativeProtocol(Role.CLIENT, config), dict(enumerate(records)))
     sweep.begin(0.0)
     return sweep
 
@@ -40,26 +40,26 @@ def swept(sweep: HalfOpenReaper, *times: float) -> list[float]:
 
 
 def test_a_half_open_stream_that_stands_still_is_reset_once() -> None:
-    entry = half_open()
-    assert swept(sweeping(entry), *map(float, range(1, 15))) == [9.0]
-    assert entry.read_failure is not None
+    record = half_open()
+    assert swept(sweeping(record), *map(float, range(1, 15))) == [9.0]
+    assert record.read_failure is not None
     with pytest.raises(StreamReset, match=r"Config.half_open_timeout = 8.0 s") as caught:
-        raise entry.read_failure()
+        raise record.read_failure()
     assert caught.value.side == "local"
 
 
 def test_bytes_that_come_or_go_start_the_time_anew() -> None:
-    entry = half_open()
-    sweep = sweeping(entry)
+    record = half_open()
+    sweep = sweeping(record)
     assert swept(sweep, *map(float, range(1, 9))) == []
-    entry.quiet = 0
+    record.quiet = 0
     assert swept(sweep, *map(float, range(9, 20))) == [17.0]
 
 
 def test_bytes_that_wait_for_this_side_keep_a_stream() -> None:
-    entry = half_open()
-    entry.buffer.append(b"unread")
-    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+    record = half_open()
+    record.buffer.append(b"unread")
+    assert swept(sweeping(record), *map(float, range(1, 40))) == []
 
 
 def test_a_stream_that_is_open_on_both_sides_is_kept() -> None:
@@ -68,16 +68,16 @@ def test_a_stream_that_is_open_on_both_sides_is_kept() -> None:
 
 @pytest.mark.parametrize("how", ["ended", "closed"])
 def test_an_answer_that_this_side_has_yet_to_write_keeps_a_stream(how: str) -> None:
-    entry = StreamRecord(0, peer_opened=True)
-    entry.ended = how == "ended"
-    entry.read_failure = None if how == "ended" else read_closed
-    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+    record = StreamRecord(0, peer_opened=True)
+    record.ended = how == "ended"
+    record.read_failure = None if how == "ended" else read_closed
+    assert swept(sweeping(record), *map(float, range(1, 40))) == []
 
 
 def test_an_answer_that_the_peer_takes_nothing_of_does_not() -> None:
-    entry = StreamRecord(0, peer_opened=True)
-    entry.ended = entry.writing = True
-    assert swept(sweeping(entry), *map(float, range(1, 17))) == [9.0]
+    record = StreamRecord(0, peer_opened=True)
+    record.ended = record.writing = True
+    assert swept(sweeping(record), *map(float, range(1, 17))) == [9.0]
 
 
 def test_a_peer_that_does_not_end_a_reset_stream_loses_the_connection() -> None:
@@ -143,24 +143,24 @@ def test_frames_are_looked_at_where_the_wire_cuts_them_itself(
 
 def test_streams_are_looked_at_no_more_often_where_frames_are() -> None:
     config = Config(half_open_timeout=8.0, message_timeout=4.0)
-    entry = half_open()
-    sweep = HalfOpenReaper(config, YamuxProtocol(Role.CLIENT, config), {0: entry})
+    record = half_open()
+    sweep = HalfOpenReaper(config, YamuxProtocol(Role.CLIENT, config), {0: record})
     sweep.begin(0.0)
-    looks = [(swept(sweep, now), entry.quiet)[1] for now in (0.5, 1.0, 1.5, 2.0, 2.5)]
+    looks = [(swept(sweep, now), record.quiet)[1] for now in (0.5, 1.0, 1.5, 2.0, 2.5)]
     assert looks == [0, 1, 1, 2, 2]
 
 
 def test_a_writer_without_credit_keeps_a_stream_that_is_open_on_both_sides() -> None:
-    entry = StreamRecord(0, peer_opened=True)
-    entry.writing = True
-    assert swept(sweeping(entry), *map(float, range(1, 40))) == []
+    record = StreamRecord(0, peer_opened=True)
+    record.writing = True
+    assert swept(sweeping(record), *map(float, range(1, 40))) == []
 
 
 def test_a_writer_with_credit_keeps_a_stream_since_this_side_is_to_move() -> None:
     machine, stream_id = native_pair(Role.SERVER, local=False, credit=1)
-    entry = StreamRecord(stream_id, peer_opened=True)
-    entry.ended = entry.writing = True
-    sweep = HalfOpenReaper(CONFIG, machine, {stream_id: entry})
+    record = StreamRecord(stream_id, peer_opened=True)
+    record.ended = record.writing = True
+    sweep = HalfOpenReaper(CONFIG, machine, {stream_id: record})
     sweep.begin(0.0)
     assert swept(sweep, *map(float, range(1, 40))) == []
     machine.send_data(stream_id, b"x")
@@ -168,17 +168,17 @@ def test_a_writer_with_credit_keeps_a_stream_since_this_side_is_to_move() -> Non
 
 
 def test_the_time_begins_when_the_peer_is_to_move() -> None:
-    entry = half_open()
-    entry.buffer.append(b"unread")
-    sweep = sweeping(entry)
+    record = half_open()
+    record.buffer.append(b"unread")
+    sweep = sweeping(record)
     assert swept(sweep, 1.0, 2.0, 3.0) == []
-    entry.buffer.clear()
+    record.buffer.clear()
     assert swept(sweep, *map(float, range(4, 15))) == [12.0]
 
 
 def test_each_stream_is_looked_at() -> None:
-    entries = [StreamRecord(0, peer_opened=True), half_open(), half_open()]
-    assert swept(sweeping(*entries), *map(float, range(1, 12))) == [9.0, 9.0]
+    records = [StreamRecord(0, peer_opened=True), half_open(), half_open()]
+    assert swept(sweeping(*records), *map(float, range(1, 12))) == [9.0, 9.0]
 
 
 class Ringing(Waiter):
@@ -190,14 +190,14 @@ class Ringing(Waiter):
 
 
 def test_both_callers_of_a_stream_that_is_reset_are_told() -> None:
-    entry = StreamRecord(7, peer_opened=True)
-    entry.ended = entry.writing = True
-    entry.reader, entry.writer = Ringing(), Ringing()
-    sweep, wakes = sweeping(entry), list[Parker]()
+    record = StreamRecord(7, peer_opened=True)
+    record.ended = record.writing = True
+    record.reader, record.writer = Ringing(), Ringing()
+    sweep, wakes = sweeping(record), list[Parker]()
     for now in range(1, 10):
         list(sweep.run(float(now), wakes))
-    assert wakes == [entry.reader._parker, entry.writer._parker]
-    for failure in (entry.read_failure, entry.write_failure):
+    assert wakes == [record.reader._parker, record.writer._parker]
+    for failure in (record.read_failure, record.write_failure):
         assert failure is not None
         error = failure()
         assert isinstance(error, StreamReset)

@@ -136,7 +136,7 @@ class StallWatch:
         for connection in connections or ():
             stalled = [
                 finding
-                for finding in findings(look(connection._engine, names, idle=False))
+                for finding in findings(look(connection._multiplexer, names, idle=False))
                 if finding.cause.stalls and self._lasts(connection.name, finding, before, now)
             ]
             if stalled:

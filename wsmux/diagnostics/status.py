@@ -88,7 +88,7 @@ def _number(connection: Connection) -> tuple[int, str]:
 def _connection(
     connection: Connection, stats: ConnectionStats, names: Any, after: float
 ) -> dict[str, Any]:
-    seen = look(connection._engine, names, MAX_STREAMS)
+    seen = look(connection._multiplexer, names, MAX_STREAMS)
     found = findings(seen)
     request = connection.request
     return {

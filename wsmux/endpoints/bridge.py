@@ -63,33 +63,33 @@ class End:
         error: what one half was ended with here; on some wires that ends the other half, too.
     """
 
-    __slots__ = ("engine", "entry", "error", "stream")
+    __slots__ = ("multiplexer", "record", "error", "stream")
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.engine: Multiplexer = stream._engine
-        self.entry: StreamRecord = stream._entry
+        self.multiplexer: Multiplexer = stream._multiplexer
+        self.record: StreamRecord = stream._record
         self.error: BaseException | None = None
 
     def let_go(self) -> None:
         """Leave the stream to whoever comes next."""
-        with self.engine.mutex:
-            self.entry.reader, self.entry.writer = Waiter(), Waiter()
-            self.entry.reading = self.entry.writing = False
+        with self.multiplexer.mutex:
+            self.record.reader, self.record.writer = Waiter(), Waiter()
+            self.record.reading = self.record.writing = False
 
     def gone_locked(self) -> BaseException | None:
         """Return what the whole stream was ended with, if it was."""
-        return None if self.entry.id in self.engine.table.entries else self.error
+        return None if self.record.id in self.multiplexer.table.records else self.error
 
     def refuse(self, code: int) -> None:
         """End both halves of a stream that finds no way on."""
 
         def refuse(wakes: list[Parker]) -> None:
-            self.engine.table.reset(self.entry, code)
-            self.entry.closed = True
-            self.engine.settle_locked(wakes)
+            self.multiplexer.table.reset(self.record, code)
+            self.record.closed = True
+            self.multiplexer.settle_locked(wakes)
 
-        self.engine.change(refuse)
+        self.multiplexer.change(refuse)
 
 
 class RelayedHalf:
@@ -166,10 +166,10 @@ class StreamRelay:
             half.signal = Signal(partial(self._note, half))
             half.noted = True
             source, target = half.source, half.target
-            with source.engine.mutex:
-                source.entry.reader, source.entry.reading = half.signal, True
-            with target.engine.mutex:
-                target.entry.writer, target.entry.writing = half.signal, True
+            with source.multiplexer.mutex:
+                source.record.reader, source.record.reading = half.signal, True
+            with target.multiplexer.mutex:
+                target.record.writer, target.record.writing = half.signal, True
         self._ready += (there, back)
         self._parker.unpark()
 
@@ -216,7 +216,7 @@ class StreamRelay:
             half = self._ready.popleft()
             half.noted = False
             if half.done:
-                half.target.engine.wake()  # it may have been given a turn in the send queue
+                half.target.multiplexer.wake()  # it may have been given a turn in the send queue
                 continue
             self._halves.add(half)
             if self._step(half):
@@ -232,10 +232,10 @@ class StreamRelay:
 
     def _step(self, half: RelayedHalf) -> bool:
         """Move one frame or one end; tell whether there may be more to do at once."""
-        engine, entry = half.target.engine, half.target.entry
-        with engine.mutex:
-            failure, lost = entry.write_failure, engine.channel.error is not None
-            credit, gone = engine.credit_locked(entry), half.target.gone_locked()
+        multiplexer, record = half.target.multiplexer, half.target.record
+        with multiplexer.mutex:
+            failure, lost = record.write_failure, multiplexer.transport.error is not None
+            credit, gone = multiplexer.credit_locked(record), half.target.gone_locked()
         if failure is not None:
             self._stop_source(half, failure())
         elif gone is not None:
@@ -251,18 +251,18 @@ class StreamRelay:
 
     def _take(self, half: RelayedHalf, credit: int) -> None:
         """Take what the target may be sent now from the source, or the source's end."""
-        engine, entry = half.source.engine, half.source.entry
+        multiplexer, record = half.source.multiplexer, half.source.record
         owes = False
-        with engine.mutex:
-            buffer, failure, ended = entry.buffer, entry.read_failure, entry.ended
-            gone, lost = half.source.gone_locked(), engine.channel.error is not None
+        with multiplexer.mutex:
+            buffer, failure, ended = record.buffer, record.read_failure, record.ended
+            gone, lost = half.source.gone_locked(), multiplexer.transport.error is not None
             waiting = buffer.size
             if waiting and credit:
-                limit = min(credit, engine.config.max_frame_size)
+                limit = min(credit, multiplexer.config.max_frame_size)
                 half.pending = memoryview(buffer.take(limit))
-                owes = engine.consumed_locked(entry, waiting - buffer.size)
+                owes = multiplexer.consumed_locked(record, waiting - buffer.size)
         if owes:
-            engine.flush()
+            multiplexer.flush()
         if waiting:
             return
         half.done = failure is not None or ended or gone is not None or lost
@@ -277,18 +277,22 @@ class StreamRelay:
 
     def _push(self, half: RelayedHalf) -> bool:
         """Queue what was taken; tell whether all of it was."""
-        engine, entry = half.target.engine, half.target.entry
-        with engine.mutex:
-            while half.pending and entry.write_failure is None and engine.channel.error is None:
-                size, ticket = engine.send_locked(entry, half.pending, waited=half.asked)
+        multiplexer, record = half.target.multiplexer, half.target.record
+        with multiplexer.mutex:
+            while (
+                half.pending
+                and record.write_failure is None
+                and multiplexer.transport.error is None
+            ):
+                size, ticket = multiplexer.send_locked(record, half.pending, waited=half.asked)
                 if ticket is None:
                     half.asked = True
-                    engine.queue.ask_room_locked(half.signal)
+                    multiplexer.queue.ask_room_locked(half.signal)
                     break
                 self._moved = True
                 half.asked = False
                 half.pending = half.pending[size:]
-        engine.flush()
+        multiplexer.flush()
         return not half.pending
 
     # Ends that are errors
@@ -297,31 +301,33 @@ class StreamRelay:
         """Pass on to the source's writer that the target's reader reads no more."""
         half.done = True
         half.source.error = error
-        code = carried_code(error, half.target.engine.protocol, half.source.engine.protocol)
+        code = carried_code(
+            error, half.target.multiplexer.protocol, half.source.multiplexer.protocol
+        )
         if code is None:
             half.source.stream.close_read()
             return
-        engine, entry = half.source.engine, half.source.entry
+        multiplexer, record = half.source.multiplexer, half.source.record
 
         def reset(wakes: list[Parker]) -> None:
-            engine.table.drop_unread(entry)
-            engine.protocol.reset_read(entry.id, code)
-            engine.settle_locked(wakes)
+            multiplexer.table.drop_unread(record)
+            multiplexer.protocol.reset_read(record.id, code)
+            multiplexer.settle_locked(wakes)
 
-        engine.change(reset)
+        multiplexer.change(reset)
 
     def _abort_target(self, half: RelayedHalf, error: BaseException) -> None:
         """Pass on to the target's reader that the source's writer has aborted."""
         half.target.error = error
-        engine, entry = half.target.engine, half.target.entry
-        code = carried_code(error, half.source.engine.protocol, engine.protocol)
+        multiplexer, record = half.target.multiplexer, half.target.record
+        code = carried_code(error, half.source.multiplexer.protocol, multiplexer.protocol)
 
         def reset(wakes: list[Parker]) -> None:
-            engine.queue.interrupt_locked()
-            engine.protocol.reset_write(entry.id, code or 0)
-            engine.settle_locked(wakes)
+            multiplexer.queue.interrupt_locked()
+            multiplexer.protocol.reset_write(record.id, code or 0)
+            multiplexer.settle_locked(wakes)
 
-        engine.change(reset)
+        multiplexer.change(reset)
 
 
 def carried_code(error: BaseException, source: MuxProtocol, target: MuxProtocol) -> int | None:
@@ -406,7 +412,7 @@ def _accept(incoming: Connection, outgoing: Connection, relay: StreamRelay) -> N
                 further = outgoing.open_stream(outgoing.config.open_timeout)
             except (StreamRefused, LocalProtocolError, TimeoutError) as error:
                 _log.info("stream %d of %s cannot be relayed: %s", stream.id, incoming.name, error)
-                End(stream).refuse(stream._engine.protocol.refused_code)
+                End(stream).refuse(stream._multiplexer.protocol.refused_code)
             else:
                 relay.add(stream, further)
     except (ConnectionClosed, ForkedError) as error:

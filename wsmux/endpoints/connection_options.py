@@ -79,10 +79,10 @@ class ConnectionOptions:
     ) -> Connection:
         framing, machine = parts
         try:
-            channel = MessageTransport(sock, framing, role, self.config)
-            record(channel, machine.name, framing)
+            transport = MessageTransport(sock, framing, role, self.config)
+            record(transport, machine.name, framing)
             return Connection(
-                channel,
+                transport,
                 machine,
                 accept_streams=self.accept_streams,
                 start_on=self.start_on,

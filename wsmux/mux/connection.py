@@ -51,7 +51,7 @@ class Connection:
 
     def __init__(
         self,
-        channel: MessageTransport,
+        transport: MessageTransport,
         protocol: MuxProtocol,
         *,
         accept_streams: bool = True,
@@ -60,11 +60,11 @@ class Connection:
         reason_to_code: ReasonToCode | None = None,
         request: Request | None = None,
     ) -> None:
-        self.config: Config = channel.config
+        self.config: Config = transport.config
         self.request = request
-        self._ping_rate = PingRateLimiter(channel)
-        self._engine = Multiplexer(
-            channel,
+        self._ping_rate = PingRateLimiter(transport)
+        self._multiplexer = Multiplexer(
+            transport,
             protocol,
             ErrorCodeMap(
                 protocol.first_application_code, protocol.last_code, code_to_reason, reason_to_code
@@ -73,41 +73,41 @@ class Connection:
             start_on_data=start_on == "data",
         )
         self.initial_streams = tuple(
-            Stream(self, self._engine, entry) for entry in self._engine.initial
+            Stream(self, self._multiplexer, record) for record in self._multiplexer.initial
         )
 
     def __repr__(self) -> str:
-        error = self._engine.channel.error
+        error = self._multiplexer.transport.error
         state = "open" if error is None else f"ended: {error}"
         return f"<Connection {self.name} {self.protocol} {state} streams={self._streams()}>"
 
     def _streams(self) -> int:
-        return len(self._engine.table.entries)
+        return len(self._multiplexer.table.records)
 
     @property
     def name(self) -> str:
         """A name for logs, unique in the process."""
-        return self._engine.channel.name
+        return self._multiplexer.transport.name
 
     @property
     def role(self) -> Role:
         """Which side of the connection this is."""
-        return self._engine.channel.role
+        return self._multiplexer.transport.role
 
     @property
     def protocol(self) -> str:
         """The wire spoken: ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``."""
-        return self._engine.protocol.name
+        return self._multiplexer.protocol.name
 
     @property
     def closed(self) -> bool:
         """Whether the connection has ended, for whatever cause."""
-        return self._engine.channel.error is not None
+        return self._multiplexer.transport.error is not None
 
     @property
     def error(self) -> WsmuxError | None:
         """What ended the connection, ``None`` while it lives; to be looked at, not raised."""
-        return self._engine.channel.error
+        return self._multiplexer.transport.error
 
     @property
     def close_code(self) -> int | None:
@@ -119,7 +119,7 @@ class Connection:
         lost network and the copy in a forked child; what happened then, ``close_reason`` says.
         ``yamux`` and ``bymux`` over a plain socket have no codes: a peer's clean end is 1000 there.
         """
-        error = self._engine.channel.error
+        error = self._multiplexer.transport.error
         if error is None:
             return None
         return error.code if isinstance(error, ConnectionClosed) else LOST
@@ -130,7 +130,7 @@ class Connection:
 
         It is the peer's text where the peer closed, and this library's where a connection was lost.
         """
-        error = self._engine.channel.error
+        error = self._multiplexer.transport.error
         if error is None:
             return None
         return error.reason if isinstance(error, ConnectionClosed) else str(error)
@@ -150,35 +150,35 @@ class Connection:
             ConnectionClosed: the connection has ended.
         """
         deadline = Deadline(timeout)
-        engine, table = self._engine, self._engine.table
+        multiplexer, table = self._multiplexer, self._multiplexer.table
         changing = False
-        entry: StreamRecord | None = None
+        record: StreamRecord | None = None
         try:
-            with engine.mutex:
+            with multiplexer.mutex:
                 while True:
-                    engine.check_locked()
+                    multiplexer.check_locked()
                     if table.peer_refuses_from is not None:
                         raise StreamRefused(
                             table.peer_refuses_from, 0, "the peer takes no further streams"
                         )
-                    if engine.protocol.may_open():
+                    if multiplexer.protocol.may_open():
                         break
                     if deadline.expired():
                         raise TimeoutError(
-                            f"timed out opening a stream on {self.name}: the peer has not answered the "
-                            "opens before it"
+                            f"timed out opening a stream on {self.name}: the peer has not answered "
+                            "the opens before it"
                         )
-                    table.openers.wait(engine.mutex, deadline)
+                    table.openers.wait(multiplexer.mutex, deadline)
                 changing = True
-                entry = table.open(time.monotonic())
-                engine.queue_locked()
+                record = table.open(time.monotonic())
+                multiplexer.queue_locked()
                 changing = False
-            engine.flush()
-            return Stream(self, engine, entry)
+            multiplexer.flush()
+            return Stream(self, multiplexer, record)
         except BaseException as error:
-            engine.interrupted(error, changing)
-            if entry is not None:
-                engine.abandon(entry)  # nobody knows of it
+            multiplexer.interrupted(error, changing)
+            if record is not None:
+                multiplexer.abandon(record)  # nobody knows of it
             raise
 
     def accept_stream(self, timeout: float | None = None) -> Stream:
@@ -191,25 +191,25 @@ class Connection:
             ConnectionClosed: the connection has ended; ``ConnectionClosedOK`` at a clean close.
         """
         deadline = Deadline(timeout)
-        engine, table = self._engine, self._engine.table
+        multiplexer, table = self._multiplexer, self._multiplexer.table
         changing = False
-        entry: StreamRecord | None = None
+        record: StreamRecord | None = None
         try:
-            with engine.mutex:
-                engine.check_forked_locked()
+            with multiplexer.mutex:
+                multiplexer.check_forked_locked()
                 while not table.offered:
-                    engine.check_locked()
+                    multiplexer.check_locked()
                     if deadline.expired():
                         raise TimeoutError(f"the peer opened no stream on {self.name} in time")
-                    table.acceptors.wait(engine.mutex, deadline)
+                    table.acceptors.wait(multiplexer.mutex, deadline)
                 changing = True
-                entry = table.take_offered()
+                record = table.take_offered()
                 changing = False
-            return Stream(self, engine, entry)
+            return Stream(self, multiplexer, record)
         except BaseException as error:
-            engine.interrupted(error, changing)
-            if entry is not None:
-                engine.abandon(entry)  # nobody knows of it
+            multiplexer.interrupted(error, changing)
+            if record is not None:
+                multiplexer.abandon(record)  # nobody knows of it
             raise
 
     def __iter__(self) -> Iterator[Stream]:
@@ -239,15 +239,15 @@ class Connection:
             LocalProtocolError: ``bymux`` over a plain socket, where both sides are going away.
             ConnectionClosed: the connection has ended.
         """
-        engine, deadline = self._engine, Deadline(timeout)
+        multiplexer, deadline = self._multiplexer, Deadline(timeout)
         self._ping_rate.wait(deadline)
-        if engine.protocol.pings:
+        if multiplexer.protocol.pings:
             try:
-                return engine.ping(deadline)
+                return multiplexer.ping(deadline)
             except LocalProtocolError:
-                if not engine.channel.pings:
+                if not multiplexer.transport.pings:
                     raise
-        return engine.channel.ping(deadline)
+        return multiplexer.transport.ping(deadline)
 
     def go_away(self, code: int = 0) -> None:
         """Take no further streams from the peer; running ones go on. Never blocks.
@@ -257,15 +257,15 @@ class Connection:
         for it: there, each further stream is refused when it comes. On ``yamux`` many peers end
         the connection when they hear it; on ``bymux`` this side opens none either.
         """
-        engine = self._engine
+        multiplexer = self._multiplexer
 
         def refuse(_: list[Parker]) -> None:
-            engine.check_locked()
-            engine.table.accept_streams = False
-            engine.protocol.go_away(code)
-            engine.queue_locked()
+            multiplexer.check_locked()
+            multiplexer.table.accept_streams = False
+            multiplexer.protocol.go_away(code)
+            multiplexer.queue_locked()
 
-        engine.change(refuse)
+        multiplexer.change(refuse)
 
     def close(self, timeout: float | None = None, *, code: int = 1000, reason: str = "") -> None:
         """Send what was written, close the WebSocket and wait for the peer to do so.
@@ -275,39 +275,42 @@ class Connection:
         ``ConnectionClosedOK`` (with another code ``ConnectionClosedError``). Closing twice is fine.
         """
         deadline = Deadline(self.config.close_timeout if timeout is None else timeout)
-        with self._engine.mutex:
-            while self._engine.protocol.pending_closes() and self._engine.channel.error is None:
+        with self._multiplexer.mutex:
+            while (
+                self._multiplexer.protocol.pending_closes()
+                and self._multiplexer.transport.error is None
+            ):
                 if deadline.expired():
                     break
-                self._engine.quiet.wait(self._engine.mutex, deadline)
-        self._engine.close(code, reason, deadline)
-        self._engine.wake_everybody()
-        if threading.current_thread() is not self._engine.thread:
-            self._engine.thread.join(deadline.remaining())
+                self._multiplexer.quiet.wait(self._multiplexer.mutex, deadline)
+        self._multiplexer.close(code, reason, deadline)
+        self._multiplexer.wake_everybody()
+        if threading.current_thread() is not self._multiplexer.thread:
+            self._multiplexer.thread.join(deadline.remaining())
 
     def begin_close(self, *, code: int = 1000, reason: str = "") -> None:
         """Start what ``close`` does and return at once; ``close`` then waits for the rest."""
-        self._engine.close(code, reason, None)
-        self._engine.wake_everybody()
+        self._multiplexer.close(code, reason, None)
+        self._multiplexer.wake_everybody()
 
     def wait_drained(self, timeout: float | None = None) -> bool:
         """Wait until no stream is open, or the connection has ended; tell whether that came."""
         deadline = Deadline(timeout)
-        with self._engine.mutex:
-            while self._engine.table.entries and self._engine.channel.error is None:
+        with self._multiplexer.mutex:
+            while self._multiplexer.table.records and self._multiplexer.transport.error is None:
                 if deadline.expired():
                     return False
-                self._engine.quiet.wait(self._engine.mutex, deadline)
+                self._multiplexer.quiet.wait(self._multiplexer.mutex, deadline)
         return True
 
     def abort(self) -> None:
         """Cut the connection at once, without a closing handshake; queued bytes are lost."""
-        self._engine.channel.abort()
-        self._engine.wake_everybody()
+        self._multiplexer.transport.abort()
+        self._multiplexer.wake_everybody()
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Wait until the connection has ended and its socket is closed; tell whether it has."""
-        return self._engine.channel.wait_finished(Deadline(timeout).remaining())
+        return self._multiplexer.transport.wait_finished(Deadline(timeout).remaining())
 
     def dump_recording(self) -> str:
         """Return what the flight recorder has kept; see ``Recording``. Never blocks.
@@ -317,28 +320,28 @@ class Connection:
         Raises:
             LocalProtocolError: ``Config.recording`` asks for none.
         """
-        return recording_of(self._engine.channel)
+        return recording_of(self._multiplexer.transport)
 
     def stats(self) -> ConnectionStats:
         """Return a snapshot, taken at one moment."""
-        with self._engine.mutex:
-            table = self._engine.table
-            entries = table.entries.values()
-            measured = self._engine.protocol.rtt
+        with self._multiplexer.mutex:
+            table = self._multiplexer.table
+            records = table.records.values()
+            measured = self._multiplexer.protocol.rtt
             return ConnectionStats(
-                streams=len(entries),
+                streams=len(records),
                 unaccepted=table.unaccepted,
                 streams_opened=table.opened,
                 streams_accepted=table.accepted,
                 streams_refused=table.refused,
-                waiting_readers=sum(entry.reader.occupied() for entry in entries),
-                waiting_writers=sum(entry.writer.occupied() for entry in entries),
-                waiting_for_room=self._engine.queue.waiting_locked(),
+                waiting_readers=sum(record.reader.occupied() for record in records),
+                waiting_writers=sum(record.writer.occupied() for record in records),
+                waiting_for_room=self._multiplexer.queue.waiting_locked(),
                 unread_bytes=table.unread,
-                queued_bytes=self._engine.queue.queued_bytes_locked(),
-                bytes_received=self._engine.channel.frame_reader.bytes_received,
-                bytes_sent=self._engine.queue.bytes_sent,
-                rtt=self._engine.channel.keep_alive.rtt if measured is None else measured,
+                queued_bytes=self._multiplexer.queue.queued_bytes_locked(),
+                bytes_received=self._multiplexer.transport.frame_reader.bytes_received,
+                bytes_sent=self._multiplexer.queue.bytes_sent,
+                rtt=self._multiplexer.transport.keep_alive.rtt if measured is None else measured,
             )
 
     def stream_stats(self, most: int | None = None) -> list[StreamStats]:
@@ -348,7 +351,7 @@ class Connection:
             most: how many; those where threads wait come first, then those with most unread bytes.
                 All by default.
         """
-        return look(self._engine, thread_names(), most).streams
+        return look(self._multiplexer, thread_names(), most).streams
 
     def explain(self) -> list[Finding]:
         """Return who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
@@ -358,7 +361,7 @@ class Connection:
         connection is, and raises nothing when it has ended. What the peer's threads do is known
         only by what they keep from moving here.
         """
-        return findings(look(self._engine, thread_names(), idle=False))
+        return findings(look(self._multiplexer, thread_names(), idle=False))
 
     def __enter__(self) -> Self:
         return self

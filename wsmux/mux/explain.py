@@ -59,49 +59,51 @@ def thread_names() -> Names:
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
 
-def look(engine: Multiplexer, names: Names, most: int | None = None, *, idle: bool = True) -> Look:
+def look(
+    multiplexer: Multiplexer, names: Names, most: int | None = None, *, idle: bool = True
+) -> Look:
     """Take a look at a connection; blocks for its mutex alone.
 
     Args:
-        engine: that of the connection.
+        multiplexer: that of the connection.
         names: what ``thread_names`` returned, for any number of looks.
         most: how many streams to copy; those that wait and hold most are chosen. All by default.
         idle: copy streams, too, where nobody waits and nothing lies; they cost 4 us each.
     """
-    with engine.mutex:
-        return _look_locked(engine, names, most, idle)
+    with multiplexer.mutex:
+        return _look_locked(multiplexer, names, most, idle)
 
 
-def _look_locked(engine: Multiplexer, names: Names, most: int | None, idle: bool) -> Look:
+def _look_locked(multiplexer: Multiplexer, names: Names, most: int | None, idle: bool) -> Look:
     now = time.monotonic()
-    channel, table, queue = engine.channel, engine.table, engine.queue
+    transport, table, queue = multiplexer.transport, multiplexer.table, multiplexer.queue
     for_room = queue.waiters_locked()
 
     def waits(pairs: list[tuple[float, int]]) -> list[Wait]:
         return [_wait(since, thread, names, now) for since, thread in pairs]
 
-    entries = [entry for entry in table.entries.values() if idle or any(_interest(entry))]
-    if most is not None and len(entries) > most:
-        entries = heapq.nlargest(most, entries, key=_interest)
+    records = [record for record in table.records.values() if idle or any(_interest(record))]
+    if most is not None and len(records) > most:
+        records = heapq.nlargest(most, records, key=_interest)
     return Look(
-        name=channel.name,
-        streams=[_stream_locked(engine, entry, names, now, for_room) for entry in entries],
+        name=transport.name,
+        streams=[_stream_locked(multiplexer, record, names, now, for_room) for record in records],
         openers=waits(table.openers.waits()),
         acceptors=waits(table.acceptors.waits()),
         queued_bytes=queue.queued_bytes_locked(),
         sending=queue.holder_waits_locked(),
-        socket_full=channel.full_for(now),
-        silent=channel.keep_alive.silence(now),
-        unanswered=channel.keep_alive.unanswered(now),
-        bytes_received=channel.frame_reader.bytes_received,
+        socket_full=transport.full_for(now),
+        silent=transport.keep_alive.silence(now),
+        unanswered=transport.keep_alive.unanswered(now),
+        bytes_received=transport.frame_reader.bytes_received,
         bytes_sent=queue.bytes_sent,
-        error=None if channel.error is None else str(channel.error),
+        error=None if transport.error is None else str(transport.error),
     )
 
 
-def _interest(entry: StreamRecord) -> tuple[bool, bool, bool, int]:
-    waits = entry.writer.occupied(), not entry.accepted, entry.reader.occupied()
-    return (*waits, entry.buffer.size)
+def _interest(record: StreamRecord) -> tuple[bool, bool, bool, int]:
+    waits = record.writer.occupied(), not record.accepted, record.reader.occupied()
+    return (*waits, record.buffer.size)
 
 
 def _wait(since: float, thread: int, names: Names, now: float) -> Wait:
@@ -109,40 +111,40 @@ def _wait(since: float, thread: int, names: Names, now: float) -> Wait:
 
 
 def _stream_locked(
-    engine: Multiplexer, entry: StreamRecord, names: Names, now: float, for_room: Set[Waiter]
+    multiplexer: Multiplexer, record: StreamRecord, names: Names, now: float, for_room: Set[Waiter]
 ) -> StreamStats:
-    reader, writer = entry.reader, entry.writer
+    reader, writer = record.reader, record.writer
     return StreamStats(
-        id=entry.id & MAX_ID,
-        opened_here=not entry.peer_opened,
-        accepted=entry.accepted,
-        reading=_reading(entry),
-        writing=_writing(entry),
-        window=entry.window,
-        unread_bytes=entry.buffer.size,
-        credit=engine.credit_locked(entry),
-        peer_credit=engine.protocol.peer_credit(entry.id),
-        bytes_received=entry.received,
-        bytes_sent=entry.sent,
+        id=record.id & MAX_ID,
+        opened_here=not record.peer_opened,
+        accepted=record.accepted,
+        reading=_reading(record),
+        writing=_writing(record),
+        window=record.window,
+        unread_bytes=record.buffer.size,
+        credit=multiplexer.credit_locked(record),
+        peer_credit=multiplexer.protocol.peer_credit(record.id),
+        bytes_received=record.received,
+        bytes_sent=record.sent,
         reader=_wait(reader.since, reader.thread, names, now) if reader.occupied() else None,
         writer=_wait(writer.since, writer.thread, names, now) if writer.occupied() else None,
         writer_has_credit=writer in for_room,
         bridged=not reader.parks,
-        offered=None if entry.accepted or entry.offered_at is None else now - entry.offered_at,
-        silent=None if entry.heard is None else max(0.0, now - entry.heard),
+        offered=None if record.accepted or record.offered_at is None else now - record.offered_at,
+        silent=None if record.heard is None else max(0.0, now - record.heard),
     )
 
 
-def _reading(entry: StreamRecord) -> HalfStatus:
-    if entry.read_failure is not None:
-        return HalfStatus.CLOSED if entry.read_failure is read_closed else HalfStatus.FAILED
-    return HalfStatus.ENDED if entry.ended else HalfStatus.OPEN
+def _reading(record: StreamRecord) -> HalfStatus:
+    if record.read_failure is not None:
+        return HalfStatus.CLOSED if record.read_failure is read_closed else HalfStatus.FAILED
+    return HalfStatus.ENDED if record.ended else HalfStatus.OPEN
 
 
-def _writing(entry: StreamRecord) -> HalfStatus:
-    if entry.write_failure is None:
+def _writing(record: StreamRecord) -> HalfStatus:
+    if record.write_failure is None:
         return HalfStatus.OPEN
-    return HalfStatus.CLOSED if entry.write_failure is write_closed else HalfStatus.FAILED
+    return HalfStatus.CLOSED if record.write_failure is write_closed else HalfStatus.FAILED
 
 
 # Sentences

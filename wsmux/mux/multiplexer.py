@@ -2,15 +2,15 @@
 
 Threads and locks of a connection, in one place:
 
-- One mutex, the channel's, guards the protocol machine, the stream table, every ``StreamRecord``
+- One mutex, the transport's, guards the protocol machine, the stream table, every ``StreamRecord``
   and the send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up
   happens under it: they are collected and done after its release.
-- One I/O thread runs ``run``: it takes what the channel received, feeds the machine, applies the
+- One I/O thread runs ``run``: it takes what the transport received, feeds the machine, applies the
   events, and keeps the timers. It holds the mutex once per slice of a batch.
-- A caller that must wait is parked on its entry (one reader, one writer), in the accept list, in
+- A caller that must wait is parked on its record (one reader, one writer), in the accept list, in
   the list of openers, or for room in the send queue. Whatever may let it go on collects it: the
   event it waits for, the end of its half, the end of the connection, its own time.
-- The first cause that ends the connection is in ``channel.error``; then every waiter is collected
+- The first cause that ends the connection is in ``transport.error``; then every waiter is collected
   and finds it there. What was received before stays readable.
 - Dropped streams (``Stream.__del__``) only append to ``_abandoned``; the I/O thread resets them.
 - The window of a stream whose reader keeps up grows; this is decided under the mutex, too.
@@ -57,26 +57,26 @@ NEAR = 0.001
 NEAR_WINDOW = 1024 * KIB
 
 
-def grow_locked(protocol: MuxProtocol, channel: MessageTransport, entry: StreamRecord) -> None:
+def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: StreamRecord) -> None:
     """Widen the window of a stream whose credit was just returned, if that is due.
 
     Under load the path is measured once a second, by pings that nobody waits for. The least time
     counts: the others tell how long a ping waited behind what the windows let through. Where the
     carrier has no pings, as Bymux over TCP, no window grows.
     """
-    if not channel.pings:
+    if not transport.pings:
         return
-    alive, now = channel.keep_alive, time.monotonic()
+    alive, now = transport.keep_alive, time.monotonic()
     rtt = alive.least
-    if rtt is not None and rtt < NEAR and entry.window >= NEAR_WINDOW:
+    if rtt is not None and rtt < NEAR and record.window >= NEAR_WINDOW:
         rtt = None
     size = protocol.grow(now, rtt)
     if size:
-        entry.set_window(size)
+        record.set_window(size)
         return
     ping = alive.measure(now)
     if ping is not None:
-        channel.queue.add_control_locked([ping], Opcode.PING)
+        transport.queue.add_control_locked([ping], Opcode.PING)
 
 
 # Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
@@ -91,28 +91,28 @@ class Multiplexer:
     """What a connection and its streams are made of, behind their public methods.
 
     Attributes:
-        channel, protocol, table: the parts it drives.
-        initial: the entries of streams that live from the start.
+        transport, protocol, table: the parts it drives.
+        initial: the records of streams that live from the start.
         quiet: threads waiting until streams have ended, or closes are on the wire.
     """
 
     def __init__(
         self,
-        channel: MessageTransport,
+        transport: MessageTransport,
         protocol: MuxProtocol,
         reasons: ErrorCodeMap,
         *,
         accept_streams: bool,
         start_on_data: bool,
     ) -> None:
-        self.config = channel.config
-        self.channel, self.protocol = channel, protocol
-        pings, now = WirePings(protocol, channel), time.monotonic()
+        self.config = transport.config
+        self.transport, self.protocol = transport, protocol
+        pings, now = WirePings(protocol, transport), time.monotonic()
         self.table = StreamTable(
             protocol, self.config, reasons, pings, accept_streams, start_on_data, now
         )
-        self._max_process = channel.config.max_process_buffer
-        self._pressure = channel.config.max_connection_buffer * PRESSURE
+        self._max_process = transport.config.max_process_buffer
+        self._pressure = transport.config.max_connection_buffer * PRESSURE
         self.quiet = WaitQueue()
         self._reasons = reasons
         self._abandoned: deque[StreamRecord] = deque()
@@ -121,63 +121,63 @@ class Multiplexer:
         self._failure: RemoteProtocolError | None = None  # to be logged
         self._input_closed = False  # the end of the connection was told to everybody
         self.initial: list[StreamRecord] = self._start()
-        channel.owner_timer = self.table.next_timer()
+        transport.owner_timer = self.table.next_timer()
         try:
-            self.thread = daemon_thread(target=self.run, name=f"{channel.name}-io")
+            self.thread = daemon_thread(target=self.run, name=f"{transport.name}-io")
             start_thread(self.thread)
         except NoThreadError:
-            channel.discard()
+            transport.discard()
             raise
 
     def _start(self) -> list[StreamRecord]:
         """Take the streams that live from the first byte on, and send what is owed at once."""
         with self.mutex:
-            entries = self.table.adopt(self.protocol.initial)
+            records = self.table.adopt(self.protocol.initial)
             self.table.apply(time.monotonic(), [])
             self.queue_locked()
         self.flush()
-        return entries
+        return records
 
     # Any thread
 
     @property
     def mutex(self) -> threading.Lock:
         """The one lock; a fork replaces it."""
-        return self.channel.mutex
+        return self.transport.mutex
 
     @property
     def queue(self) -> SendQueue:
         """The send queue."""
-        return self.channel.queue
+        return self.transport.queue
 
     def flush(self) -> None:
         """Send what is queued, without waiting."""
-        self.channel.flush()
+        self.transport.flush()
 
     def check_locked(self) -> None:
         """Raise what ended the connection, if it has ended."""
-        self.channel.check_locked()
+        self.transport.check_locked()
 
     def check_forked_locked(self) -> None:
         """Raise ``ForkedError`` in a forked child, whatever was received before the fork."""
-        if self.channel.in_child:
-            self.channel.check_locked()
+        if self.transport.in_child:
+            self.transport.check_locked()
 
     def check_cut(self) -> None:
         """Raise what cut the connection, so that frames in its queue are known to be void."""
-        if self.channel.cut:
+        if self.transport.cut:
             with self.mutex:
                 self.check_locked()
 
     def wake(self) -> None:
         """Make the I/O thread look at its timers and queues."""
-        self.channel.wake()
+        self.transport.wake()
 
     def interrupted(
         self,
         error: BaseException,
         changing: bool,
-        entry: StreamRecord | None = None,
+        record: StreamRecord | None = None,
         lost: StreamRecord | None = None,
     ) -> None:
         """Make good what a call left behind that a signal handler ended by raising ``error``.
@@ -196,15 +196,15 @@ class Multiplexer:
                 self.broken_locked()
             if lost is not None:
                 self.table.abandon(lost, wakes)
-            if entry is not None:  # it may have left the table
-                entry.reader.notify_forced(wakes)
-                entry.writer.notify_forced(wakes)
+            if record is not None:  # it may have left the table
+                record.reader.notify_forced(wakes)
+                record.writer.notify_forced(wakes)
         wake(wakes)
         self._notify_forced = True
-        self.channel.wake()
+        self.transport.wake()
 
     def change(
-        self, action: Callable[[list[Parker]], None], entry: StreamRecord | None = None
+        self, action: Callable[[list[Parker]], None], record: StreamRecord | None = None
     ) -> None:
         """Run ``action`` under the mutex, then wake whom it collected and send what it queued."""
         wakes: list[Parker] = []
@@ -217,73 +217,73 @@ class Multiplexer:
             wake(wakes)
             self.flush()
         except BaseException as error:
-            self.interrupted(error, changing, entry)
+            self.interrupted(error, changing, record)
             raise
 
     def broken_locked(self) -> None:
         """End the connection, because a signal handler ended a change in the middle."""
         text = "a call was interrupted in the middle of a change"
-        self.channel.abort_locked(ConnectionClosedError(1006, text, "local"))
+        self.transport.abort_locked(ConnectionClosedError(1006, text, "local"))
 
     def code_for(self, reason: int | BaseException) -> int:
         """Return the error code for what ``reset`` was given."""
         return self._reasons.code(reason)
 
-    def credit_locked(self, entry: StreamRecord) -> int:
+    def credit_locked(self, record: StreamRecord) -> int:
         """Return how many bytes the stream may send now."""
-        return self.protocol.credit(entry.id)
+        return self.protocol.credit(record.id)
 
     def send_locked(
-        self, entry: StreamRecord, data: memoryview, waited: bool
+        self, record: StreamRecord, data: memoryview, waited: bool
     ) -> tuple[int, int | None]:
         """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``.
 
         There is no ticket when the queue has no room, or the peer has given no credit.
         """
-        protocol, queue, flow = self.protocol, self.channel.queue, entry.flow
+        protocol, queue, flow = self.protocol, self.transport.queue, record.flow
         if turn := queue.quantum_locked(flow, len(data), waited):
-            size = protocol.send_data(entry.id, data if len(data) <= turn else data[:turn])
+            size = protocol.send_data(record.id, data if len(data) <= turn else data[:turn])
             if size or not data:
-                entry.quiet, entry.sent = 0, entry.sent + size
+                record.quiet, record.sent = 0, record.sent + size
                 return size, queue.add_data_locked(protocol.data_to_send(), flow=flow)
         return 0, None
 
-    def consumed_locked(self, entry: StreamRecord, count: int) -> bool:
+    def consumed_locked(self, record: StreamRecord, count: int) -> bool:
         """Note bytes that were read; return whether credit is to be sent back."""
         if self.protocol.pings:  # then it may ask how long that took
             self.protocol.now = time.monotonic()
-        self.table.consumed(entry, count)
+        self.table.consumed(record, count)
         if not self.protocol.has_output():
             return False
         if self.protocol.grows:
-            grow_locked(self.protocol, self.channel, entry)
+            grow_locked(self.protocol, self.transport, record)
         return self.queue_locked()
 
     def close_locked(
-        self, entry: StreamRecord, write: bool, read: bool, wakes: list[Parker]
+        self, record: StreamRecord, write: bool, read: bool, wakes: list[Parker]
     ) -> None:
         """End halves on the wire; what is unread of the reading one is dropped."""
         if write:
             self.queue.interrupt_locked()
-            self.protocol.close_write(entry.id, time.monotonic())
+            self.protocol.close_write(record.id, time.monotonic())
         if read:
-            self.table.drop_unread(entry)
-            self.protocol.close_read(entry.id)
-        self.queue.add_data_locked(self.protocol.data_to_send(), flow=entry.flow)
+            self.table.drop_unread(record)
+            self.protocol.close_read(record.id)
+        self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
         self.settle_locked(wakes)
 
     def reset_locked(
-        self, entry: StreamRecord, code: int, failure: Failure, wakes: list[Parker]
+        self, record: StreamRecord, code: int, failure: Failure, wakes: list[Parker]
     ) -> None:
         """Abort both halves."""
-        entry.fail_read(failure, wakes, own=True)
-        entry.fail_write(failure, wakes, own=True)
+        record.fail_read(failure, wakes, own=True)
+        record.fail_write(failure, wakes, own=True)
         self.queue.interrupt_locked()
-        self.table.reset(entry, code)
-        self.queue.add_data_locked(self.protocol.data_to_send(), flow=entry.flow)
+        self.table.reset(record, code)
+        self.queue.add_data_locked(self.protocol.data_to_send(), flow=record.flow)
         self.settle_locked(wakes)
 
-    def ping(self, deadline: Deadline, entry: StreamRecord | None = None) -> float:
+    def ping(self, deadline: Deadline, record: StreamRecord | None = None) -> float:
         """Ask the peer, or one stream of it, in the wire's own words; return the seconds it took.
 
         Raises:
@@ -295,7 +295,7 @@ class Multiplexer:
 
         def ask(_: list[Parker]) -> None:
             self.check_locked()
-            asked.append(pings.ask(None if entry is None else entry.id, start))
+            asked.append(pings.ask(None if record is None else record.id, start))
             self.queue_locked()
 
         self.change(ask)
@@ -313,29 +313,29 @@ class Multiplexer:
                 changing = False
             self.flush()
             if deadline is not None:
-                self.channel.close(code, reason, deadline)
+                self.transport.close(code, reason, deadline)
         except BaseException as error:
-            self.interrupted(error, changing and self.channel.error is None)
+            self.interrupted(error, changing and self.transport.error is None)
             raise
 
     def begin_close_locked(self, code: int, reason: str) -> None:
         """Queue what the wire says to it and a Close, in one step: the peer may answer at once."""
-        if self.channel.error is None:
+        if self.transport.error is None:
             self.protocol.close_notice(code)
             self.queue_locked()
-        self.channel.close_locked(code, reason)
+        self.transport.close_locked(code, reason)
 
-    def abandon(self, entry: StreamRecord) -> None:
+    def abandon(self, record: StreamRecord) -> None:
         """Let the I/O thread reset a stream that was dropped; waits for no lock."""
-        self._abandoned.append(entry)
-        self.channel.wake()
+        self._abandoned.append(record)
+        self.transport.wake()
 
     def queue_locked(self, solicited: bool = False) -> bool:
         """Move what the protocol wants to send into the send queue; tell whether there was any."""
         control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
         if control and not self.queue.add_control_locked(control, solicited=solicited):
             text = "the peer causes answers and does not read them"
-            self.channel.fail_locked(closed_error(1008, text, "local"))
+            self.transport.fail_locked(closed_error(1008, text, "local"))
         if data:
             self.queue.add_data_locked(data)
         return bool(control or data)
@@ -343,12 +343,12 @@ class Multiplexer:
     def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply what a call of this side did, and queue what it sends."""
         self.table.apply(time.monotonic(), wakes)
-        if not self.table.entries:
+        if not self.table.records:
             self.quiet.notify(wakes)
         self.queue_locked()
-        if self.table.next_timer() != self.channel.owner_timer:
+        if self.table.next_timer() != self.transport.owner_timer:
             self.table.changed = True  # messages may come together with the wake
-            self.channel.wake()
+            self.transport.wake()
 
     def wake_everybody(self) -> None:
         wakes: list[Parker] = []
@@ -359,32 +359,32 @@ class Multiplexer:
     def _notify_all_locked(self, wakes: list[Parker]) -> None:
         self.table.notify_forced(wakes)
         self.quiet.notify_forced(wakes)
-        self.channel.notify_forced_locked(wakes)
+        self.transport.notify_forced_locked(wakes)
 
     # The I/O thread
 
     def run(self) -> None:
-        batches = self.channel.batches()
+        batches = self.transport.batches()
         try:
             for messages in batches:
                 self._handle(messages)
         except Exception:
-            _log.exception("the I/O thread of %s failed; the connection ends", self.channel.name)
-            self.channel.abort(ConnectionClosedError(1011, "internal error", "local"))
+            _log.exception("the I/O thread of %s failed; the connection ends", self.transport.name)
+            self.transport.abort(ConnectionClosedError(1011, "internal error", "local"))
         finally:
             batches.close()
-            if not isinstance(self.channel.error, ForkedError):
+            if not isinstance(self.transport.error, ForkedError):
                 self.wake_everybody()
                 process_memory.forget(self)
-                finish(self.channel)
+                finish(self.transport)
 
     def _handle(self, messages: list[Received]) -> None:
         wakes: list[Parker] = []
-        channel, table = self.channel, self.table
+        transport, table = self.transport, self.table
         for start in range(0, len(messages), SLICE):
             part = messages[start : start + SLICE] if len(messages) > SLICE else messages
-            with channel.mutex:
-                self._feed_locked(part, channel.now, wakes)
+            with transport.mutex:
+                self._feed_locked(part, transport.now, wakes)
             if wakes:
                 wake(wakes)
             if part is not messages:
@@ -398,15 +398,15 @@ class Multiplexer:
             or self._abandoned
             or self._notify_forced
             or self.quiet.parked
-            or channel.error is not None
-            or held + channel.held() > self._pressure
-            or channel.now >= channel.next_timer
+            or transport.error is not None
+            or held + transport.held() > self._pressure
+            or transport.now >= transport.next_timer
         ):
-            with channel.mutex:
-                self._keep_time_locked(channel.now, wakes)
+            with transport.mutex:
+                self._keep_time_locked(transport.now, wakes)
             wake(wakes)
             if self._failure is not None:
-                _log.info("%s: the peer broke the protocol: %s", channel.name, self._failure)
+                _log.info("%s: the peer broke the protocol: %s", transport.name, self._failure)
                 self._failure = None
         if (
             not -REPORT_STEP < held - self._reported < REPORT_STEP
@@ -423,7 +423,7 @@ class Multiplexer:
         if self._input_closed:
             return
         protocol, table = self.protocol, self.table
-        protocol.now, protocol.received = now, self.channel.frame_reader.bytes_received
+        protocol.now, protocol.received = now, self.transport.frame_reader.bytes_received
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
@@ -434,7 +434,7 @@ class Multiplexer:
             self._input_closed, self._failure = True, error
             table.apply(now, wakes)
             self.queue_locked()  # what the wire says to it goes before the carrier's Close
-            self.channel.fail_locked(protocol_failure(error))
+            self.transport.fail_locked(protocol_failure(error))
         if protocol.has_output():
             self.queue_locked(solicited=True)
         if table.write_failed:
@@ -452,28 +452,28 @@ class Multiplexer:
             self._notify_forced = False
             self._notify_all_locked(wakes)
         while self._abandoned:
-            entry = self._abandoned.popleft()
-            table.abandon(entry, wakes)
+            record = self._abandoned.popleft()
+            table.abandon(record, wakes)
         self.protocol.handle_timer(now)
-        self.channel.close_notice = self.protocol.close_notice_came()
-        if self.channel.silence_locked():
+        self.transport.close_notice = self.protocol.close_notice_came()
+        if self.transport.silence_locked():
             self._break_silence_locked(now)
         table.refuse_late(now)
         try:
             table.sweep_up(now, wakes)
         except RemoteProtocolError as error:
-            self.channel.fail_locked(protocol_failure(error))
+            self.transport.fail_locked(protocol_failure(error))
         self._limit_memory_locked(wakes)
         if table.write_failed:
             self._free_writers_locked()
         table.apply(now, wakes)
         self.queue_locked()
-        if not (table.entries and self.protocol.pending_closes()):
+        if not (table.records and self.protocol.pending_closes()):
             self.quiet.notify(wakes)
-        if self.channel.error is None and self._idle(now):
+        if self.transport.error is None and self._idle(now):
             self.begin_close_locked(1000, "idle")
-        self.channel.set_owner_timer(table.next_timer())
-        if self.channel.error is not None:
+        self.transport.set_owner_timer(table.next_timer())
+        if self.transport.error is not None:
             self._input_closed = True  # whatever was received with the end has been handled
             self._notify_all_locked(wakes)
 
@@ -481,9 +481,9 @@ class Multiplexer:
         """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
         if self.protocol.may_ping():
             self.table.pings.break_silence(now)
-            self.channel.keep_alive.asked(now)
+            self.transport.keep_alive.asked(now)
         else:
-            self.channel.keep_alive.heard(now)
+            self.transport.keep_alive.heard(now)
 
     def _idle(self, now: float) -> bool:
         limit, since = self.config.idle_timeout, self.table.idle_since
@@ -491,15 +491,15 @@ class Multiplexer:
 
     def _limit_memory_locked(self, wakes: list[Parker]) -> None:
         """Give up what holds most while the connection holds more than it may."""
-        while self.channel.error is None:
+        while self.transport.error is None:
             limit = self.table.unread_limit()
-            if self._held() + self.channel.held() <= limit:
+            if self._held() + self.transport.held() <= limit:
                 break
             self._give_up_locked(f"Config.max_connection_buffer: {limit}", wakes)
 
     def _limit_process_memory(self) -> None:
         """Report what is held; give up what holds most where this connection must."""
-        while self.channel.error is None:
+        while self.transport.error is None:
             self._reported = self._held()
             verdict = process_memory.report(self, self._reported, self._max_process)
             if verdict is not Verdict.GIVE_UP:
@@ -510,16 +510,16 @@ class Multiplexer:
                     self._give_up_locked(f"Config.max_process_buffer: {self._max_process}", wakes)
                     self.settle_locked(wakes)
             wake(wakes)
-        if self.channel.error is not None:
+        if self.transport.error is not None:
             process_memory.forget(self)  # it ends: nothing more comes, and what is left is read
 
     def _give_up_locked(self, limit: str, wakes: list[Parker]) -> None:
         """Reset the stream with most unread bytes, or end it all for a larger half-sent message."""
-        partial = self.protocol.held() + self.channel.held()
-        entry = self.table.largest()
-        if entry is not None and entry.buffer.size >= partial:
-            self.table.shed(entry, f"unread bytes exceed {limit}", wakes)
+        partial = self.protocol.held() + self.transport.held()
+        record = self.table.largest()
+        if record is not None and record.buffer.size >= partial:
+            self.table.shed(record, f"unread bytes exceed {limit}", wakes)
         elif partial:
             text = f"{partial} bytes of a message that is not whole and unread ones exceed {limit}"
-            self.channel.fail_locked(closed_error(1008, text, "local"))
+            self.transport.fail_locked(closed_error(1008, text, "local"))
             self._input_closed = True

@@ -40,10 +40,10 @@ class WirePings:
         askers: threads waiting for an answer.
     """
 
-    def __init__(self, protocol: MuxProtocol, channel: MessageTransport) -> None:
+    def __init__(self, protocol: MuxProtocol, transport: MessageTransport) -> None:
         self.askers = WaitQueue()
         self._protocol = protocol
-        self._channel = channel
+        self._transport = transport
         self._asked = 0
         self._under_way: list[WirePing] = []
         self._into_silence: WirePing | None = None  # nobody waits for it
@@ -78,20 +78,20 @@ class WirePings:
             StreamError, LocalProtocolError: the stream ended, or no ping of the connection is
             answered any more.
         """
-        channel = self._channel
+        transport = self._transport
         try:
             while not ping.answered:
                 if ping.over and ping.stream_id is not None:
                     text = f"stream {ping.stream_id} ended without a pong"
                     raise StreamError(text, ping.stream_id)
-                channel.check_locked()
+                transport.check_locked()
                 if ping.over:
                     raise LocalProtocolError(
                         "pings are no longer answered: both sides are going away"
                     )
                 if deadline.expired():
-                    raise TimeoutError(f"{channel.name} received no pong in time")
-                self.askers.wait(channel.mutex, deadline)
+                    raise TimeoutError(f"{transport.name} received no pong in time")
+                self.askers.wait(transport.mutex, deadline)
         finally:
             self._forget(ping)
 
@@ -105,7 +105,7 @@ class WirePings:
         for ping in self._take(stream_id, number):
             ping.answered = True
             if stream_id is None:
-                self._channel.keep_alive.rtt = now - ping.sent
+                self._transport.keep_alive.rtt = now - ping.sent
         self.askers.notify(wakes)
 
     def ended(self, stream_id: int | None, wakes: list[Parker]) -> None:
@@ -128,9 +128,9 @@ SHARE = 0.75
 class PingRateLimiter:
     """Give pings their turns on one connection, by the bound that its own peer is held to."""
 
-    def __init__(self, channel: MessageTransport) -> None:
-        size = max(1.0, SHARE * channel.config.max_pings)
-        self._channel = channel
+    def __init__(self, transport: MessageTransport) -> None:
+        size = max(1.0, SHARE * transport.config.max_pings)
+        self._transport = transport
         self._pause = FLOOD_PERIOD / size
         self._budget = TokenBucket(size, size / FLOOD_PERIOD)
 
@@ -140,14 +140,14 @@ class PingRateLimiter:
         Raises:
             TimeoutError: that is not so in time.
         """
-        channel = self._channel
+        transport = self._transport
         while True:
-            with channel.mutex:
-                earned = channel.queue.bytes_sent // BYTES_PER_PING
+            with transport.mutex:
+                earned = transport.queue.bytes_sent // BYTES_PER_PING
                 if self._budget.charge(time.monotonic(), earned):
                     return
             if deadline.expired():
-                raise TimeoutError(f"too many pings are waiting on {channel.name} in time")
+                raise TimeoutError(f"timed out: too many pings are waiting on {transport.name}")
             left = deadline.remaining()
-            if channel.wait_finished(self._pause if left is None else min(left, self._pause)):
+            if transport.wait_finished(self._pause if left is None else min(left, self._pause)):
                 return

@@ -113,23 +113,27 @@ class Stream(io.RawIOBase):
     after what had arrived was read; the use of a half this side has closed raises ``ValueError``.
     """
 
-    def __init__(self, connection: Connection, engine: Multiplexer, entry: StreamRecord) -> None:
+    def __init__(
+        self, connection: Connection, multiplexer: Multiplexer, record: StreamRecord
+    ) -> None:
         super().__init__()
         self._connection = connection
-        self._engine = engine
-        self._entry = entry
+        self._multiplexer = multiplexer
+        self._record = record
         self._dropped = self._abandoned = False
-        self.timeout: float | None = engine.config.stream_timeout
+        self.timeout: float | None = multiplexer.config.stream_timeout
 
     def __repr__(self) -> str:
-        entry = self._entry
-        state = "closed" if entry.closed else "open"
-        return f"<Stream {entry.id} {state} unread={entry.buffer.size} of {self._connection.name}>"
+        record = self._record
+        state = "closed" if record.closed else "open"
+        return (
+            f"<Stream {record.id} {state} unread={record.buffer.size} of {self._connection.name}>"
+        )
 
     @property
     def id(self) -> int:
         """The id on the wire; its parity tells which side opened the stream."""
-        return self._entry.id & MAX_ID
+        return self._record.id & MAX_ID
 
     @property
     def connection(self) -> Connection:
@@ -139,7 +143,7 @@ class Stream(io.RawIOBase):
     @property
     def closed(self) -> bool:
         """Whether this side has closed or reset the stream."""
-        return self._entry.closed or self._abandoned
+        return self._record.closed or self._abandoned
 
     def readable(self) -> bool:
         """Return true, as a file that can be read does."""
@@ -214,12 +218,12 @@ class Stream(io.RawIOBase):
 
         Where there is a choice, as many as are ``enough`` are waited for, or the low water mark.
         """
-        engine, entry = self._engine, self._entry
-        channel, buffer = engine.channel, entry.buffer
+        multiplexer, record = self._multiplexer, self._record
+        transport, buffer = multiplexer.transport, record.buffer
         changing = taking = False
         try:
-            with channel.mutex:
-                if entry.reading or channel.in_child or buffer.size < enough or not wanted:
+            with transport.mutex:
+                if record.reading or transport.in_child or buffer.size < enough or not wanted:
                     failure = self._wait_bytes_locked(
                         deadline or deadline_in(self.timeout), wanted, enough
                     )
@@ -231,18 +235,18 @@ class Stream(io.RawIOBase):
                     before = buffer.size
                     changing = taking = True
                     taken = take(buffer, argument)
-                    owes = engine.consumed_locked(entry, before - buffer.size)
+                    owes = multiplexer.consumed_locked(record, before - buffer.size)
                     changing = False
             if failure is not None:
                 raise failure()
             if owes:
-                engine.flush()
+                multiplexer.flush()
             return taken
         except BaseException as error:
             if taking:
                 # The caller never gets what was taken. No silent hole: the next read must find the
                 # stream reset, though the I/O thread comes later to tell the peer.
-                engine.interrupted(error, changing, lost=entry)
+                multiplexer.interrupted(error, changing, lost=record)
             raise
 
     def _wait_bytes_locked(self, deadline: Deadline, wanted: int, enough: int) -> Failure | None:
@@ -252,30 +256,30 @@ class Stream(io.RawIOBase):
 
         The failure may run the application's code, so the caller raises it without the mutex.
         """
-        engine, entry = self._engine, self._entry
-        channel = engine.channel
-        engine.check_forked_locked()
-        if entry.reading:
-            raise ConcurrencyError(f"another thread is reading stream {entry.id}")
-        enough = min(enough, entry.low_water)
-        while not (entry.buffer.size >= enough and wanted):
-            if entry.buffer.size and (entry.ended or channel.error is not None):
+        multiplexer, record = self._multiplexer, self._record
+        transport = multiplexer.transport
+        multiplexer.check_forked_locked()
+        if record.reading:
+            raise ConcurrencyError(f"another thread is reading stream {record.id}")
+        enough = min(enough, record.low_water)
+        while not (record.buffer.size >= enough and wanted):
+            if record.buffer.size and (record.ended or transport.error is not None):
                 break
-            if entry.read_failure is not None:
-                return entry.read_failure
-            if entry.ended or not wanted:
+            if record.read_failure is not None:
+                return record.read_failure
+            if record.ended or not wanted:
                 break
-            if channel.error is not None:
-                channel.check_locked()
+            if transport.error is not None:
+                transport.check_locked()
             if deadline.expired():
-                if entry.buffer.size:
+                if record.buffer.size:
                     break
-                raise TimeoutError(f"read of stream {entry.id} timed out")
-            entry.reading, entry.enough = True, enough
+                raise TimeoutError(f"read of stream {record.id} timed out")
+            record.reading, record.enough = True, enough
             try:
-                entry.reader.wait(channel.mutex, deadline)
+                record.reader.wait(transport.mutex, deadline)
             finally:
-                entry.reading, entry.enough = False, 1
+                record.reading, record.enough = False, 1
         return None
 
     # Writing
@@ -304,45 +308,45 @@ class Stream(io.RawIOBase):
         else:
             view, copy = memoryview(data).cast("B"), True  # the caller may change it later
         deadline = deadline_in(self.timeout)
-        entry, engine = self._entry, self._engine
-        channel = engine.channel
+        record, multiplexer = self._record, self._multiplexer
+        transport = multiplexer.transport
         size, written, more, changing = len(view), 0, False, False
         try:
             while True:
                 part = view[written:] if written else view
                 if copy:
-                    part = memoryview(bytes(part[: engine.config.max_frame_size]))
-                with channel.mutex:
-                    if entry.writing and not more:
-                        raise ConcurrencyError(f"another thread is writing to stream {entry.id}")
+                    part = memoryview(bytes(part[: multiplexer.config.max_frame_size]))
+                with transport.mutex:
+                    if record.writing and not more:
+                        raise ConcurrencyError(f"another thread is writing to stream {record.id}")
                     failure, sent, ticket = None, 0, None
-                    if entry.write_failure is None and channel.error is None:
+                    if record.write_failure is None and transport.error is None:
                         changing = True
-                        sent, ticket = engine.send_locked(entry, part, waited=False)
+                        sent, ticket = multiplexer.send_locked(record, part, waited=False)
                         changing = False
                     if ticket is None:
                         failure, sent, ticket = self._wait_and_send_locked(part, deadline)
                     written += sent
-                    more = entry.writing = failure is None and written < size
+                    more = record.writing = failure is None and written < size
                 if failure is not None:
                     raise failure()
                 if more and not sent:
-                    raise WriteTimeout(entry.id, written, size)
-                channel.flush(
+                    raise WriteTimeout(record.id, written, size)
+                transport.flush(
                     ticket,
                     deadline,
-                    lambda: entry.write_failure is not None or channel.error is not None,
+                    lambda: record.write_failure is not None or transport.error is not None,
                 )
                 if not more:
-                    if channel.cut:
-                        engine.check_cut()
+                    if transport.cut:
+                        multiplexer.check_cut()
                     return written
         except BaseException as error:
-            engine.interrupted(error, changing, entry)
+            multiplexer.interrupted(error, changing, record)
             raise
         finally:
             if more:
-                entry.writing = False
+                record.writing = False
 
     def _wait_and_send_locked(
         self, part: memoryview, deadline: Deadline
@@ -354,37 +358,37 @@ class Stream(io.RawIOBase):
         The failure of the half comes first, if it has one; it may run the application's code, so
         the caller raises it without the mutex.
         """
-        entry, engine = self._entry, self._engine
-        channel = engine.channel
-        queue, waited, changing = channel.queue, False, False
+        record, multiplexer = self._record, self._multiplexer
+        transport = multiplexer.transport
+        queue, waited, changing = transport.queue, False, False
         try:
             while True:
-                if entry.write_failure is not None:
-                    return entry.write_failure, 0, 0
-                if channel.error is not None:
-                    channel.check_locked()
+                if record.write_failure is not None:
+                    return record.write_failure, 0, 0
+                if transport.error is not None:
+                    transport.check_locked()
                 changing = True
-                sent, ticket = engine.send_locked(entry, part, waited)
+                sent, ticket = multiplexer.send_locked(record, part, waited)
                 changing = False
                 if ticket is not None:
                     waited = False
                     return None, sent, ticket
                 if deadline.expired():
                     return None, 0, 0
-                entry.writing = True
-                if not engine.credit_locked(entry) and part:
-                    entry.writer.wait(channel.mutex, deadline)
+                record.writing = True
+                if not multiplexer.credit_locked(record) and part:
+                    record.writer.wait(transport.mutex, deadline)
                 else:
                     waited = True
-                    queue.wait_room_locked(entry.writer, deadline)
+                    queue.wait_room_locked(record.writer, deadline)
         except BaseException as error:
             if changing and is_interrupt(error):
-                engine.broken_locked()
+                multiplexer.broken_locked()
             raise
         finally:
-            entry.writing = False
+            record.writing = False
             if waited:
-                engine.wake()  # a turn in the queue was not used: pass it on
+                multiplexer.wake()  # a turn in the queue was not used: pass it on
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""
@@ -399,7 +403,7 @@ class Stream(io.RawIOBase):
             StreamError: the stream ended first, after which the peer owes no pong.
             ConnectionClosed: the connection has ended.
         """
-        return self._engine.ping(Deadline(timeout), self._entry)
+        return self._multiplexer.ping(Deadline(timeout), self._record)
 
     # Ending
 
@@ -412,28 +416,28 @@ class Stream(io.RawIOBase):
         self._close_halves(write=False, read=True)
 
     def _close_halves(self, write: bool, read: bool) -> None:
-        entry, engine = self._entry, self._engine
+        record, multiplexer = self._record, self._multiplexer
 
         def close(wakes: list[Parker]) -> None:
             if write:
-                entry.fail_write(write_closed, wakes, own=True)
+                record.fail_write(write_closed, wakes, own=True)
             if read:
-                entry.fail_read(read_closed, wakes, own=True)
-            engine.close_locked(entry, write, read, wakes)
-            entry.closed = entry.closed or (write and read)
+                record.fail_read(read_closed, wakes, own=True)
+            multiplexer.close_locked(record, write, read, wakes)
+            record.closed = record.closed or (write and read)
 
-        engine.change(close, entry)
+        multiplexer.change(close, record)
 
     def close(self) -> None:
         """End writing after what was written, stop reading, and return at once.
 
         Calls of other threads on the stream, blocked or later, raise ``ValueError``.
         """
-        if self._entry.closed:
+        if self._record.closed:
             return
         if self._dropped:
             self._abandoned = True  # a text file over the buffered one looks before it flushes
-            self._engine.abandon(self._entry)
+            self._multiplexer.abandon(self._record)
             return
         self._close_halves(write=True, read=True)
 
@@ -451,15 +455,15 @@ class Stream(io.RawIOBase):
         Raises:
             ValueError: the code is reserved for the protocol.
         """
-        engine, entry = self._engine, self._entry
-        number = engine.code_for(code)
-        failure = partial(StreamReset, entry.id, number, "local")
+        multiplexer, record = self._multiplexer, self._record
+        number = multiplexer.code_for(code)
+        failure = partial(StreamReset, record.id, number, "local")
 
         def reset(wakes: list[Parker]) -> None:
-            engine.reset_locked(entry, number, failure, wakes)
-            entry.closed = True
+            multiplexer.reset_locked(record, number, failure, wakes)
+            record.closed = True
 
-        engine.change(reset, entry)
+        multiplexer.change(reset, record)
         return number
 
     def __exit__(
@@ -471,14 +475,14 @@ class Stream(io.RawIOBase):
         """Close; after an exception reset, so that half a file never looks whole."""
         if exc is None:
             self.close()
-        elif not self._entry.closed:
+        elif not self._record.closed:
             self.reset(exc)
 
     def __del__(self) -> None:
         # No lock: the garbage collector may run this inside any of ours. RawIOBase would close().
-        entry = getattr(self, "_entry", None)
-        if entry is not None and not entry.closed:
-            self._engine.abandon(entry)
+        record = getattr(self, "_record", None)
+        if record is not None and not record.closed:
+            self._multiplexer.abandon(record)
 
     def _dealloc_warn(self, source: object) -> None:
         # The io module says with this that a buffered file over the stream is being collected

@@ -299,12 +299,12 @@ class _Carrier:
 
     def _check_stream(self) -> None:
         """Raise what has become of the stream, of which nothing is read at the moment."""
-        entry, channel = self._stream._entry, self._stream._engine.channel
-        if not entry.ended:
-            if entry.read_failure is not None:
-                raise entry.read_failure()
-            if channel.error is not None:
-                raise fresh_copy(channel.error)
+        record, transport = self._stream._record, self._stream._multiplexer.transport
+        if not record.ended:
+            if record.read_failure is not None:
+                raise record.read_failure()
+            if transport.error is not None:
+                raise fresh_copy(transport.error)
 
     def forked(self) -> None:
         """Let go of both sockets in a forked child; the threads behind them are the parent's."""

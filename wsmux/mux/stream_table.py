@@ -39,11 +39,11 @@ class HalfOpenReaper:
     """
 
     def __init__(
-        self, config: Config, protocol: MuxProtocol, entries: dict[int, StreamRecord]
+        self, config: Config, protocol: MuxProtocol, records: dict[int, StreamRecord]
     ) -> None:
         self.due: float | None = None
         self._protocol = protocol
-        self._entries = entries
+        self._records = records
         self._half_open = config.half_open_timeout
         self._frame_time = config.message_timeout
         self._frame = StallTimer(config.message_timeout)
@@ -68,39 +68,39 @@ class HalfOpenReaper:
         if self.due is None or self._period is None or now < self.due:
             return
         incomplete = self._protocol.incomplete()
-        self.due = now + self._period if self._entries or incomplete is not None else None
+        self.due = now + self._period if self._records or incomplete is not None else None
         if self._frame.look(incomplete, now):
             text = f"a frame stayed incomplete for Config.message_timeout = {self._frame_time} s"
             raise FrameError(text, POLICY)
         if self._half_open is None or now < self._streams_due:
             return
         self._streams_due = now + self._half_open / LOOKS
-        for entry in list(self._entries.values()):
-            if not self._peer_is_to_move(entry):
-                entry.quiet = 0
+        for record in list(self._records.values()):
+            if not self._peer_is_to_move(record):
+                record.quiet = 0
                 continue
-            entry.quiet += 1
-            if entry.quiet == LOOKS + 1:
-                self._tell(entry, wakes)
-                yield entry
-            elif entry.quiet > 2 * LOOKS + 1:
-                text = f"stream {entry.id} was reset, and the peer does not end its half"
+            record.quiet += 1
+            if record.quiet == LOOKS + 1:
+                self._tell(record, wakes)
+                yield record
+            elif record.quiet > 2 * LOOKS + 1:
+                text = f"stream {record.id} was reset, and the peer does not end its half"
                 raise FrameError(text, POLICY)
 
-    def _peer_is_to_move(self, entry: StreamRecord) -> bool:
+    def _peer_is_to_move(self, record: StreamRecord) -> bool:
         """Return whether a stream is half open, and it is not this side that keeps it so."""
-        if entry.buffer.size:
+        if record.buffer.size:
             return False
-        if entry.write_failure is not None:
+        if record.write_failure is not None:
             return True  # it waits for bytes, or for the end
-        read = entry.ended or entry.read_failure is not None
-        return read and entry.writing and not self._protocol.credit(entry.id)
+        read = record.ended or record.read_failure is not None
+        return read and record.writing and not self._protocol.credit(record.id)
 
-    def _tell(self, entry: StreamRecord, wakes: list[Parker]) -> None:
+    def _tell(self, record: StreamRecord, wakes: list[Parker]) -> None:
         detail = f"half open and still for Config.half_open_timeout = {self._half_open} s"
-        failure = partial(StreamReset, entry.id, self._protocol.refused_code, "local", detail)
-        entry.fail_read(failure, wakes)
-        entry.fail_write(failure, wakes)
+        failure = partial(StreamReset, record.id, self._protocol.refused_code, "local", detail)
+        record.fail_read(failure, wakes)
+        record.fail_write(failure, wakes)
 
 
 # Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
@@ -114,10 +114,10 @@ CODE_UNKNOWN = 0
 
 
 class StreamTable:
-    """Hold the entries, the accept queue and the counters.
+    """Hold the records, the accept queue and the counters.
 
     Attributes:
-        entries: every stream that the protocol knows, by id.
+        records: every stream that the protocol knows, by id.
         offered: streams to be accepted, oldest first.
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
         unread: bytes received and not read, of all streams.
@@ -138,7 +138,7 @@ class StreamTable:
         start_on_data: bool,
         now: float,
     ) -> None:
-        self.entries: dict[int, StreamRecord] = {}
+        self.records: dict[int, StreamRecord] = {}
         self.offered: deque[StreamRecord] = deque()
         self.acceptors = WaitQueue()
         self.openers = WaitQueue()
@@ -149,7 +149,7 @@ class StreamTable:
         self.accept_streams = accept_streams
         self.changed = self.write_failed = False
         self.peer_refuses_from: int | None = None
-        self.reaper = HalfOpenReaper(config, protocol, self.entries)
+        self.reaper = HalfOpenReaper(config, protocol, self.records)
         self.idle_since: float | None = now
         self._protocol = protocol
         self._config = config
@@ -164,23 +164,23 @@ class StreamTable:
 
     def adopt(self, streams: Iterable[InitialStream]) -> list[StreamRecord]:
         """Take streams that live from the start."""
-        entries = []
+        records = []
         for stream in streams:
-            entry = StreamRecord(stream.stream_id, stream.peer_opened)
-            entry.accepted = True
-            entry.ended = stream.read_ended
+            record = StreamRecord(stream.stream_id, stream.peer_opened)
+            record.accepted = True
+            record.ended = stream.read_ended
             if stream.read_closed:
-                entry.read_failure = read_closed
+                record.read_failure = read_closed
             if stream.write_closed:
-                entry.write_failure = write_closed
+                record.write_failure = write_closed
             elif stream.write_stopped:
-                entry.write_failure = partial(StreamWriteClosed, entry.id)
-            self.entries[entry.id] = entry
+                record.write_failure = partial(StreamWriteClosed, record.id)
+            self.records[record.id] = record
             self._peer_streams += stream.peer_opened
             self.idle_since = None
             self.reaper.begin(self._now)
-            entries.append(entry)
-        return entries
+            records.append(record)
+        return records
 
     # What the application does
 
@@ -188,12 +188,12 @@ class StreamTable:
         """Open a stream; the protocol must permit it."""
         self.reaper.begin(now)
         window = self._window()
-        entry = StreamRecord(self._protocol.open_stream(window), peer_opened=False, window=window)
-        self.entries[entry.id] = entry
+        record = StreamRecord(self._protocol.open_stream(window), peer_opened=False, window=window)
+        self.records[record.id] = record
         self.opened += 1
         self.changed = True
         self.idle_since = None
-        return entry
+        return record
 
     def _window(self) -> int:
         config = self._config
@@ -205,44 +205,44 @@ class StreamTable:
 
     def take_offered(self) -> StreamRecord:
         """Accept the stream that was offered first."""
-        entry = self.offered.popleft()
-        entry.accepted = True
+        record = self.offered.popleft()
+        record.accepted = True
         self.unaccepted -= 1
         self.accepted += 1
         self.changed = True
-        return entry
+        return record
 
-    def drop_unread(self, entry: StreamRecord) -> None:
+    def drop_unread(self, record: StreamRecord) -> None:
         """Forget what a stream received and nobody will read."""
-        self.unread -= entry.buffer.clear()
-        self._ended_unread.pop(entry.id, None)
+        self.unread -= record.buffer.clear()
+        self._ended_unread.pop(record.id, None)
 
-    def consumed(self, entry: StreamRecord, count: int) -> None:
+    def consumed(self, record: StreamRecord, count: int) -> None:
         """Note bytes that were read."""
         self.unread -= count
-        if self._ended_unread and not entry.buffer.size:
-            self._ended_unread.pop(entry.id, None)
-        self._protocol.consumed(entry.id, count)
+        if self._ended_unread and not record.buffer.size:
+            self._ended_unread.pop(record.id, None)
+        self._protocol.consumed(record.id, count)
 
-    def reset(self, entry: StreamRecord, code: int) -> None:
+    def reset(self, record: StreamRecord, code: int) -> None:
         """Abort both halves on the wire, and drop what is unread."""
-        self.drop_unread(entry)
-        self._protocol.reset_write(entry.id, code)
-        self._protocol.reset_read(entry.id, code)
+        self.drop_unread(record)
+        self._protocol.reset_write(record.id, code)
+        self._protocol.reset_read(record.id, code)
 
-    def abandon(self, entry: StreamRecord, wakes: list[Parker]) -> None:
+    def abandon(self, record: StreamRecord, wakes: list[Parker]) -> None:
         """End a stream that was dropped: an error for the peer, but where its end was said."""
-        entry.closed = True
-        self.drop_unread(entry)
+        record.closed = True
+        self.drop_unread(record)
         failure = partial(
-            StreamReset, entry.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
+            StreamReset, record.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
         )
         # An interrupt may end this anywhere, and the I/O thread then does all of it again.
-        if entry.write_failure is None:
-            self._protocol.reset_write(entry.id, CODE_UNKNOWN)
-        self._protocol.reset_read(entry.id, CODE_UNKNOWN)
-        entry.fail_read(failure, wakes)
-        self._fail_write(entry, failure, wakes)
+        if record.write_failure is None:
+            self._protocol.reset_write(record.id, CODE_UNKNOWN)
+        self._protocol.reset_read(record.id, CODE_UNKNOWN)
+        record.fail_read(failure, wakes)
+        self._fail_write(record, failure, wakes)
 
     def sweep_up(self, now: float, wakes: list[Parker]) -> None:
         """Reset streams that were left half open.
@@ -250,9 +250,9 @@ class StreamTable:
         Raises:
             FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
         """
-        for entry in self.reaper.run(now, wakes):
+        for record in self.reaper.run(now, wakes):
             self.write_failed = True
-            self.reset(entry, self._protocol.refused_code)
+            self.reset(record, self._protocol.refused_code)
 
     # What the protocol reports
 
@@ -272,21 +272,21 @@ class StreamTable:
 
     def _data_received(self, event: DataReceived) -> None:
         stream_id, data = event
-        entry = self.entries[stream_id]
-        entry.buffer.append(data)
-        entry.quiet, entry.heard = 0, self._now
+        record = self.records[stream_id]
+        record.buffer.append(data)
+        record.quiet, record.heard = 0, self._now
         size = len(data)
-        entry.received += size
+        record.received += size
         self.unread += size
-        if entry.reading and entry.buffer.size >= entry.enough:
-            entry.reader.notify(self._wakes)
-        if not entry.accepted:
-            self._offer(entry)
+        if record.reading and record.buffer.size >= record.enough:
+            record.reader.notify(self._wakes)
+        if not record.accepted:
+            self._offer(record)
 
     def _credit_granted(self, event: ev.CreditGranted) -> None:
-        entry = self.entries.get(event.stream_id)
-        if entry is not None:  # the message that opened it was refused a moment ago
-            entry.writer.notify(self._wakes)
+        record = self.records.get(event.stream_id)
+        if record is not None:  # the message that opened it was refused a moment ago
+            record.writer.notify(self._wakes)
 
     def _stream_opened(self, event: ev.StreamOpened) -> None:
         stream_id = event.stream_id
@@ -301,63 +301,63 @@ class StreamTable:
             return
         window = self._window()
         self._protocol.accept(stream_id, window)
-        entry = self.entries[stream_id] = StreamRecord(stream_id, peer_opened=True, window=window)
+        record = self.records[stream_id] = StreamRecord(stream_id, peer_opened=True, window=window)
         self._peer_streams += 1
         self.unaccepted += 1
         self.idle_since = None
         self.reaper.begin(self._now)
         if not self._start_on_data:
-            self._offer(entry)
+            self._offer(record)
 
-    def _offer(self, entry: StreamRecord) -> None:
-        if not entry.accepted and entry.offered_at is None:
-            entry.offered_at = self._now
+    def _offer(self, record: StreamRecord) -> None:
+        if not record.accepted and record.offered_at is None:
+            record.offered_at = self._now
             self.changed = True
-            self.offered.append(entry)
+            self.offered.append(record)
             self.acceptors.notify(self._wakes, 1)
 
     def _stream_ended(self, event: ev.StreamEnded) -> None:
-        entry = self.entries[event.stream_id]
-        entry.ended = True
-        entry.reader.notify(self._wakes)
-        self._offer(entry)
+        record = self.records[event.stream_id]
+        record.ended = True
+        record.reader.notify(self._wakes)
+        self._offer(record)
 
     def _stream_aborted(self, event: ev.StreamAborted) -> None:
-        entry = self.entries[event.stream_id]
+        record = self.records[event.stream_id]
         side: Side = "local" if event.local else "remote"
-        self.drop_unread(entry)
-        entry.fail_read(
-            partial(self._reasons.error, entry.id, event.code, side, event.detail), self._wakes
+        self.drop_unread(record)
+        record.fail_read(
+            partial(self._reasons.error, record.id, event.code, side, event.detail), self._wakes
         )
-        if not entry.accepted:
-            self._withdraw(entry)
+        if not record.accepted:
+            self._withdraw(record)
 
     def _write_stopped(self, event: ev.WriteStopped) -> None:
-        entry = self.entries[event.stream_id]
+        record = self.records[event.stream_id]
         self._fail_write(
-            entry,
-            partial(StreamWriteClosed, entry.id)
+            record,
+            partial(StreamWriteClosed, record.id)
             if event.code is None
-            else partial(self._reasons.error, entry.id, event.code, "remote", ""),
+            else partial(self._reasons.error, record.id, event.code, "remote", ""),
             self._wakes,
         )
 
     def _stream_rejected(self, event: ev.StreamRejected) -> None:
-        entry = self.entries[event.stream_id]
-        failure = partial(StreamRefused, entry.id, event.code, event.detail)
-        self.drop_unread(entry)
-        entry.fail_read(failure, self._wakes)
-        self._fail_write(entry, failure, self._wakes)
+        record = self.records[event.stream_id]
+        failure = partial(StreamRefused, record.id, event.code, event.detail)
+        self.drop_unread(record)
+        record.fail_read(failure, self._wakes)
+        self._fail_write(record, failure, self._wakes)
 
     def _stream_finished(self, event: ev.StreamFinished) -> None:
         self.changed = True
         self.pings.ended(event.stream_id, self._wakes)
-        entry = self.entries.pop(event.stream_id, None)
-        if entry is not None:  # a refused stream never had one
-            self._peer_streams -= entry.peer_opened
-            if entry.buffer.size:
-                self._ended_unread[entry.id] = entry
-        if not self.entries:
+        record = self.records.pop(event.stream_id, None)
+        if record is not None:  # a refused stream never had one
+            self._peer_streams -= record.peer_opened
+            if record.buffer.size:
+                self._ended_unread[record.id] = record
+        if not self.records:
             self.idle_since = self._now
 
     def _open_permitted(self, event: ev.OpenPermitted) -> None:
@@ -390,19 +390,19 @@ class StreamTable:
         ev.PongsEnded: _pongs_ended,
     }
 
-    def _fail_write(self, entry: StreamRecord, failure: Failure, wakes: list[Parker]) -> None:
-        entry.fail_write(failure, wakes)
+    def _fail_write(self, record: StreamRecord, failure: Failure, wakes: list[Parker]) -> None:
+        record.fail_write(failure, wakes)
         self.write_failed = True
 
-    def _withdraw(self, entry: StreamRecord) -> None:
+    def _withdraw(self, record: StreamRecord) -> None:
         """Take back a stream that nobody has accepted, and refuse what is left of it."""
         self.unaccepted -= 1
         self.refused += 1
-        if entry.offered_at is not None:
-            self.offered.remove(entry)
-        self.drop_unread(entry)
-        entry.accepted = True
-        self._protocol.refuse(entry.id, self._protocol.refused_code)
+        if record.offered_at is not None:
+            self.offered.remove(record)
+        self.drop_unread(record)
+        record.accepted = True
+        self._protocol.refuse(record.id, self._protocol.refused_code)
 
     # Time and memory
 
@@ -423,35 +423,35 @@ class StreamTable:
 
     def unread_limit(self) -> int:
         """Return how many unread bytes the connection may hold."""
-        streams = len(self.entries) + len(self._ended_unread)
+        streams = len(self.records) + len(self._ended_unread)
         return max(self._config.max_connection_buffer, streams * self._protocol.min_window)
 
     def largest(self) -> StreamRecord | None:
         """Return the stream that holds most unread bytes, those that have ended among them."""
-        entries = chain(self.entries.values(), self._ended_unread.values())
-        return max(entries, key=_unread, default=None)
+        records = chain(self.records.values(), self._ended_unread.values())
+        return max(records, key=_unread, default=None)
 
-    def shed(self, entry: StreamRecord, detail: str, wakes: list[Parker]) -> None:
+    def shed(self, record: StreamRecord, detail: str, wakes: list[Parker]) -> None:
         """Reset a stream whose unread bytes are too many, naming the limit it fell to."""
-        failure = partial(self._reasons.error, entry.id, CODE_OVERFLOW, None, detail)
-        entry.fail_read(failure, wakes)
-        self._fail_write(entry, failure, wakes)
-        self.reset(entry, CODE_OVERFLOW)
+        failure = partial(self._reasons.error, record.id, CODE_OVERFLOW, None, detail)
+        record.fail_read(failure, wakes)
+        self._fail_write(record, failure, wakes)
+        self.reset(record, CODE_OVERFLOW)
 
     def notify_forced(self, wakes: list[Parker]) -> None:
         """Collect every waiting thread, even one that was collected before."""
-        for entry in self.entries.values():
-            entry.reader.notify_forced(wakes)
-            entry.writer.notify_forced(wakes)
+        for record in self.records.values():
+            record.reader.notify_forced(wakes)
+            record.writer.notify_forced(wakes)
         self.acceptors.notify_forced(wakes)
         self.openers.notify_forced(wakes)
         self.pings.askers.notify_forced(wakes)
 
 
-def _offered_at(entry: StreamRecord) -> float:
-    assert entry.offered_at is not None
-    return entry.offered_at
+def _offered_at(record: StreamRecord) -> float:
+    assert record.offered_at is not None
+    return record.offered_at
 
 
-def _unread(entry: StreamRecord) -> int:
-    return entry.buffer.size
+def _unread(record: StreamRecord) -> int:
+    return record.buffer.size

@@ -16,32 +16,32 @@ __all__ = ["finish", "record", "recording_of"]
 _log = logger("wsmux")
 
 
-def record(channel: MessageTransport, wire: str, framing: Framing) -> None:
+def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
     """Start a recorder where the channel's ``Config`` asks for one, before anything is sent."""
-    plan = channel.config.recording
+    plan = transport.config.recording
     if plan is not None:
         from .recorder import Recorder
 
-        recorder = Recorder(plan, channel.role, channel.name, channel.config, wire, framing)
-        channel.frame_reader.recorder = recorder
-        channel.queue.tap = recorder.sent
+        recorder = Recorder(plan, transport.role, transport.name, transport.config, wire, framing)
+        transport.frame_reader.recorder = recorder
+        transport.queue.tap = recorder.sent
 
 
-def finish(channel: MessageTransport) -> None:
+def finish(transport: MessageTransport) -> None:
     """Log the end of a channel, and have its recorder hand over what it kept."""
-    _log.debug("%s ended: %s", channel.name, channel.error)
-    recorder = channel.frame_reader.recorder
+    _log.debug("%s ended: %s", transport.name, transport.error)
+    recorder = transport.frame_reader.recorder
     if recorder is not None:
-        recorder.ended(channel.error)
+        recorder.ended(transport.error)
 
 
-def recording_of(channel: MessageTransport) -> str:
+def recording_of(transport: MessageTransport) -> str:
     """Return what the recorder has kept.
 
     Raises:
         LocalProtocolError: there is none.
     """
-    recorder = channel.frame_reader.recorder
+    recorder = transport.frame_reader.recorder
     if recorder is None:
         raise LocalProtocolError("this connection is not recorded: set Config(recording=...)")
-    return recorder.text(channel.error)
+    return recorder.text(transport.error)

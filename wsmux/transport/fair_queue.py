@@ -1,6 +1,6 @@
 """Order the data frames of a connection, so that short messages of quiet streams go before bulk.
 
-As the new flows of fq_codel. No threads, sockets or clocks; the channel's mutex guards it.
+As the new flows of fq_codel. No threads, sockets or clocks; the transport's mutex guards it.
 
 - Frames stand in one line. A frame goes before the line when its stream has none in it, and has
   sent little before it since everybody who was in line then had a turn.

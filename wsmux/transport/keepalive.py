@@ -1,4 +1,4 @@
-"""Send pings, match pongs, and notice a silent peer. Guarded by the channel's mutex."""
+"""Send pings, match pongs, and notice a silent peer. Guarded by the transport's mutex."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ Threads and locks:
   thread that sends waits in ``poll``, which a shutdown ends. So two ends that both write bulk and
   read nothing cannot hang each other's I/O threads.
 
-What ends the channel is stored in ``error``, once; the first cause stays. A fork gives the child
+What ends the transport is stored in ``error``, once; the first cause stays. A fork gives the child
 a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 
 ``FrameReader`` reads frames and sets the control frames apart; ``PeerLimits`` detects peers that
 send or read too slowly, or ping too often. Both belong to the I/O thread, and nothing in them is
 locked.
-``message_channel`` opens a channel for the layers that exchange messages and need no streams.
+``message_transport`` opens a transport for the layers that exchange messages and need no streams.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from .keepalive import KeepAlive, Ping
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
 
-__all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_channel"]
+__all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_transport"]
 
 # Messages, and the pings and pongs that came behind them.
 Part = tuple[list[Received], list[tuple[Opcode, bytes]]]
@@ -151,7 +151,7 @@ POLICY = 1008
 
 
 class PeerLimits:
-    """Look at one channel when ``next_look`` says so.
+    """Look at one transport when ``next_look`` says so.
 
     Attributes:
         reading: a message is incomplete, and timed.
@@ -176,7 +176,7 @@ class PeerLimits:
         return min((look for look in looks if look is not None), default=None)
 
     def look(self, now: float) -> ConnectionClosed | None:
-        """Note where everything stands; return what ends the channel, if something must."""
+        """Note where everything stands; return what ends the transport, if something must."""
         message = self._framing.incomplete(self._inbox.bytes_received)
         late = self._message.look(message, now)
         taken = self._queue.taken_by_peer() if self._queue.has_output() else None
@@ -228,7 +228,7 @@ class MessageTransport:
         mutex: the connection's one lock; see the module's text.
         frame_reader: what reads the socket, for the I/O thread.
         queue: the send queue; its ``_locked`` methods want the mutex.
-        error: what ended the channel, ``None`` while it lives. Only ever set once.
+        error: what ended the transport, ``None`` while it lives. Only ever set once.
         cut: nothing goes out any more; the I/O thread is ending, or has.
         in_child: this is a forked child's useless copy.
         owner_timer: when the owner wants a batch, even an empty one.
@@ -311,7 +311,7 @@ class MessageTransport:
 
         Raises:
             TimeoutError: no pong in time; the connection goes on.
-            ConnectionClosed: the channel ended.
+            ConnectionClosed: the transport ended.
         """
         ping: Ping | None = None
         try:
@@ -334,7 +334,7 @@ class MessageTransport:
                     self.keep_alive.forget(ping)
 
     def check_locked(self) -> None:
-        """Raise what ended the channel, if it has ended."""
+        """Raise what ended the transport, if it has ended."""
         if self.error is not None:
             raise fresh_copy(self.error) from self.error.__cause__
 
@@ -441,8 +441,8 @@ class MessageTransport:
     def batches(self) -> Generator[list[Received]]:
         """Run the I/O loop; yield the messages that the owner must handle, in order.
 
-        An empty batch says that a timer may be due. The iteration ends with the channel; ``error``
-        is set then. Views in a batch are void once the next one is asked for.
+        An empty batch says that a timer may be due. The iteration ends with the transport;
+        ``error`` is set then. Views in a batch are void once the next one is asked for.
         """
         try:
             poller = select.poll()
@@ -491,7 +491,7 @@ class MessageTransport:
             self.discard()
 
     def _done(self) -> bool:
-        """Return whether there is nothing left to wait for, once the channel has ended."""
+        """Return whether there is nothing left to wait for, once the transport has ended."""
         if self.cut:
             return True
         now = time.monotonic()
@@ -683,7 +683,7 @@ class MessageTransport:
 SMALLEST_LIMIT = 128 * KIB
 
 
-def message_channel(
+def message_transport(
     sock: socket.socket,
     framing: Framing,
     role: Role,
@@ -692,7 +692,7 @@ def message_channel(
     ping_interval: float | None = None,
     ping_timeout: float | None = None,
 ) -> MessageTransport:
-    """Return a channel over a socket whose handshake is done; the socket is the channel's then.
+    """Return a transport over a socket whose handshake is done; the socket is the transport's then.
 
     Args:
         close_timeout, ping_interval, ping_timeout: seconds, as in ``Config``; by default nobody
@@ -714,9 +714,9 @@ def message_channel(
         raise
 
 
-def hang_up(channel: MessageTransport, code: int, reason: str) -> None:
-    """Begin to close a channel behind what is queued, from any thread and without waiting."""
-    with channel.mutex:
-        channel.close_locked(code, reason)
-    channel.flush()
-    channel.wake()
+def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
+    """Begin to close a transport behind what is queued, from any thread and without waiting."""
+    with transport.mutex:
+        transport.close_locked(code, reason)
+    transport.flush()
+    transport.wake()

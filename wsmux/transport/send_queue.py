@@ -1,6 +1,6 @@
 """Queue frames from every thread and send them with one thread at a time, without a sender thread.
 
-- The channel's ``mutex`` guards the queues. Nothing is sent under it.
+- The transport's ``mutex`` guards the queues. Nothing is sent under it.
 - The send lock is held by whoever writes to the socket. It is only ever *tried*: a thread that
   does not get it leaves its frames to the holder, which looks again after letting go. The order is
   send lock, then mutex; no thread takes the send lock while it holds the mutex.

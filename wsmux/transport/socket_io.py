@@ -1,7 +1,7 @@
 """Read and write one socket without ever blocking in it.
 
 ``PlainSocket`` and ``TlsSocket`` offer the same calls. ``recv_into`` is for one thread, ``send``
-for whoever holds the channel's send lock; both return ``None`` when the call would block, and
+for whoever holds the transport's send lock; both return ``None`` when the call would block, and
 ``OSError`` means that the connection is lost.
 """
 

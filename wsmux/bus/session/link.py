@@ -28,7 +28,7 @@ from ...protocols.websocket import WebSocketFraming
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters, wrong_url
 from ...runtime.parking import Parker, Waiter, wake
-from ...transport.message_transport import hang_up, message_channel
+from ...transport.message_transport import hang_up, message_transport
 from ..wire.envelope import MAX_ENVELOPE
 
 __all__ = [
@@ -105,7 +105,7 @@ class Link:
     ) -> None:
         pings = role is Role.CLIENT
         self._max_message = max_message
-        self._channel = message_channel(
+        self._channel = message_transport(
             sock,
             WebSocketFraming(role, max_message),
             role,

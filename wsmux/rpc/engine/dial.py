@@ -28,7 +28,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.hints import check_url, not_connected
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread, start_thread
-from ...transport.message_transport import MessageTransport, message_channel
+from ...transport.message_transport import MessageTransport, message_transport
 from ...transport.message_transport import hang_up as end_messages
 
 __all__ = [
@@ -64,7 +64,7 @@ def channel_over(
 ) -> MessageTransport:
     """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
     framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
-    return message_channel(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
+    return message_transport(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
 
 
 def hang_up(channel: MessageTransport) -> None:
