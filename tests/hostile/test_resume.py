@@ -204,8 +204,8 @@ def test_another_identity_cannot_replace_a_session(connected: bool) -> None:
     with staged(MINE, identity=user) as stage:
         if not connected:
             stage.victim.sock.close()
-            multiplexer = stage.server.handler._multiplexer
-            (live,) = multiplexer._live.values()
+            engine = stage.server.handler._engine
+            (live,) = engine._live.values()
             wait_for(lambda: not live.session.attached, "the loss to be noticed")
         with stage.dial("victim") as thief:
             thief.hello("session-of-mallory", {"metadata": THEIRS})
@@ -226,7 +226,7 @@ def test_new_metadata_of_another_identity_end_the_session() -> None:
 
 def test_new_metadata_of_the_same_identity_are_taken() -> None:
     with staged(MINE, identity=user) as stage:
-        (live,) = stage.server.handler._multiplexer._live.values()
+        (live,) = stage.server.handler._engine._live.values()
         renewed = {**MINE, "more": 1}
         payload = {"type": "REHANDSHAKE_RESP", "metadata": renewed}
         stage.victim.send({"streamId": "rehandshake", "payload": payload})

@@ -30,10 +30,10 @@ DROP = """
     gc.disable()
     if {cycle}:
         del file, stream
-        with client._engine.mutex:
+        with client._multiplexer.mutex:
             gc.collect()
     else:
-        with client._engine.mutex:
+        with client._multiplexer.mutex:
             del file, stream
     client.ping(5)
     try:

@@ -127,7 +127,7 @@ def test_a_writer_without_credit_waits_for_the_peers_application(ends: Ends, beg
     lying = only(ends.server)
     assert lying.stream_id == far.id
     assert lying.moved == far._record.received
-    assert f"{far._entry.buffer.size} bytes lie unread on stream {far.id}" in lying.text
+    assert f"{far._record.buffer.size} bytes lie unread on stream {far.id}" in lying.text
     assert "nobody is reading it" in lying.text
     end(ends)
     writing.result(WAIT)
