@@ -111,7 +111,7 @@ def test_a_thread_that_waits_for_room_hears_of_the_end() -> None:
     with link_and_peer(Role.SERVER) as (running, _):
         fill(running.link)
         sending = in_thread(running.link.send, b"more", Deadline(WAIT))
-        wait_for(lambda: running.link._channel.queue.turns_waiting(), "a waiting writer")
+        wait_for(lambda: running.link._channel.queue.has_waiting_writers(), "a waiting writer")
         running.link.abort()
         with pytest.raises(ConnectionClosed, match="aborted"):
             sending.result(WAIT)

@@ -262,7 +262,7 @@ class Asleep(Waiter):
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
         queue = self._stand.queue
-        self.seen = [mutex, deadline, queue.waiters_locked(), queue.turns_waiting()]
+        self.seen = [mutex, deadline, queue.waiters_locked(), queue.has_waiting_writers()]
         if self._error is not None:
             raise self._error
 
@@ -276,7 +276,7 @@ def test_who_waits_for_room_is_in_the_line_as_long_as_that(
         stand.queue.wait_room_locked(waiter, deadline)
     assert waiter.seen == [stand.mutex, deadline, {waiter}, True]
     with stand.mutex:
-        assert (stand.queue.waiting_locked(), stand.queue.turns_waiting()) == (0, False)
+        assert (stand.queue.waiting_locked(), stand.queue.has_waiting_writers()) == (0, False)
 
 
 # Answers that the peer caused

@@ -232,10 +232,10 @@ class Connection:
 
         It is a ping of the wire where there is one (``yamux``, ``bymux``), else the WebSocket's.
         On a connection that carries little else, more than three quarters of ``Config.max_pings``
-        in five seconds wait for their turn, since a peer of this library would end the connection.
+        in five seconds wait, since a peer of this library would end the connection.
 
         Raises:
-            TimeoutError: no turn or no pong in time; the connection goes on.
+            TimeoutError: too many pings wait, or no pong came in time; the connection goes on.
             LocalProtocolError: ``bymux`` over a plain socket, where both sides are going away.
             ConnectionClosed: the connection has ended.
         """

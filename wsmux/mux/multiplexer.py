@@ -241,8 +241,8 @@ class Multiplexer:
         There is no ticket when the queue has no room, or the peer has given no credit.
         """
         protocol, queue, flow = self.protocol, self.transport.queue, record.flow
-        if turn := queue.quantum_locked(flow, len(data), waited):
-            size = protocol.send_data(record.id, data if len(data) <= turn else data[:turn])
+        if quantum := queue.quantum_locked(flow, len(data), waited):
+            size = protocol.send_data(record.id, data if len(data) <= quantum else data[:quantum])
             if size or not data:
                 record.quiet, record.sent = 0, record.sent + size
                 return size, queue.add_data_locked(protocol.data_to_send(), flow=flow)

@@ -126,7 +126,7 @@ SHARE = 0.75
 
 
 class PingRateLimiter:
-    """Give pings their turns on one connection, by the bound that its own peer is held to."""
+    """Limit the rate of pings on one connection, by the bound that its own peer is held to."""
 
     def __init__(self, transport: MessageTransport) -> None:
         size = max(1.0, SHARE * transport.config.max_pings)

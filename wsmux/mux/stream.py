@@ -388,7 +388,7 @@ class Stream(io.RawIOBase):
         finally:
             record.writing = False
             if waited:
-                multiplexer.wake()  # a turn in the queue was not used: pass it on
+                multiplexer.wake()  # the room in the queue was not used: pass it on
 
     def flush(self) -> None:
         """Do nothing: a write is sent at once."""

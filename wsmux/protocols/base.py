@@ -77,7 +77,7 @@ class MuxProtocol(ABC):
         now: the owner sets it to the time of what it passes on; round trips are measured by it.
         received: the owner sets it to the bytes that the carrier has brought in all.
         floods: what the peer may still do of what costs it little.
-        data_frames: turns of data sent, by which the peer earns the right to grant credit.
+        data_frames: quanta of data sent, by which the peer earns the right to grant credit.
     """
 
     name: str
@@ -195,7 +195,7 @@ class MuxProtocol(ABC):
     def send_data(self, stream_id: int, data: Buffer) -> int:
         """Send the start of ``data``, in one frame or several; return how many bytes.
 
-        As many as there is credit for, and at most ``Config.max_frame_size``: the turn of a stream.
+        As many as there is credit for, and at most ``Config.max_frame_size``: the quantum of a stream.
         """
 
     @abstractmethod

@@ -33,13 +33,13 @@ The text leaves points open. What is done here, and why:
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
   the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
-- "Small enough" packets are 16 KiB; those of one turn share a message.
+- "Small enough" packets are 16 KiB; those of one quantum share a message.
 - Appendix B says when credit is granted anew. How much there is at a time is free: it grows where
   the reader keeps up, as ``flow_control`` says.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
 
-A turn of a stream is several packets. Sent as one message and reported as one piece of data, it
+A quantum of a stream is several packets. Sent as one message and reported as one piece of data, it
 costs little more than a single packet would: Writes that follow each other on a stream are joined.
 """
 
@@ -215,7 +215,7 @@ class BymuxProtocol(MuxProtocol):
         self._over = 0  # streams of the peer that have ended, and whose credit is not granted anew
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
         self._paused = PausedEvents()
-        self._max_turn = config.max_frame_size
+        self._max_quantum = config.max_frame_size
         self._growth = WindowAutotuner(config.max_connection_buffer // 2)
         self._returned: Scope | None = None  # whose credit may grow
         self._reader = PacketReader()
@@ -472,15 +472,15 @@ class BymuxProtocol(MuxProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.outgoing.closed:
             return 0
-        return min(stream.outgoing.credit, self._max_turn)
+        return min(stream.outgoing.credit, self._max_quantum)
 
     def send_data(self, stream_id: int, data: Buffer) -> int:
         stream = self._streams.get(stream_id)
         if stream is None or stream.outgoing.closed:
             raise LocalProtocolError(f"the writing half of stream {stream_id} has ended")
         half, size = stream.outgoing, len(data)
-        if size > half.credit or size > self._max_turn:
-            size = min(half.credit, self._max_turn)
+        if size > half.credit or size > self._max_quantum:
+            size = min(half.credit, self._max_quantum)
         if size:
             half.spend(size)
             body = data if size == len(data) else data[:size]

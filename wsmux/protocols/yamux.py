@@ -215,14 +215,16 @@ class YamuxStream:
         return plain and self.window.receive(size)
 
 
-def check(head: Head, stream: YamuxStream | None, may_open: bool | None, drainable: int) -> None:
+def check(
+    head: Head, stream: YamuxStream | None, may_open: bool | None, late_allowance: int
+) -> None:
     """Refuse a frame that breaks a rule, before anything is stored for it.
 
     Args:
         head: as it came.
         stream: the one it names, if it is there.
         may_open: whether the peer may open the id; ``None`` when it is of this side's parity.
-        drainable: bytes that are still taken for streams that are not there.
+        late_allowance: bytes that are still taken for streams that are not there.
 
     Raises:
         RemoteProtocolError: one of its subclasses, which names the rule.
@@ -240,7 +242,7 @@ def check(head: Head, stream: YamuxStream | None, may_open: bool | None, drainab
         what = "of the parity of this side" if may_open is None else "which is open"
         raise StreamIdError(f"the peer opened stream {stream_id}, {what}")
     if kind == _DATA:
-        _check_data(head, stream, drainable)
+        _check_data(head, stream, late_allowance)
     elif not flags & _RST:
         credit = INITIAL_WINDOW if flags & _SYN else stream.credit.available if stream else 0
         if credit + length > MAX_WINDOW:
@@ -249,7 +251,7 @@ def check(head: Head, stream: YamuxStream | None, may_open: bool | None, drainab
             )
 
 
-def _check_data(head: Head, stream: YamuxStream | None, drainable: int) -> None:
+def _check_data(head: Head, stream: YamuxStream | None, late_allowance: int) -> None:
     stream_id, length = head.stream_id, head.length
     if length > MAX_STREAM_WINDOW:
         raise FrameError(f"data frame of {length} bytes, above {MAX_STREAM_WINDOW}")
@@ -261,7 +263,7 @@ def _check_data(head: Head, stream: YamuxStream | None, drainable: int) -> None:
     elif head.flags & _SYN:
         credit = INITIAL_WINDOW
     else:
-        credit, where = drainable, ", which is not open"
+        credit, where = late_allowance, ", which is not open"
     if length > credit:
         raise FlowControlError(
             f"{length} bytes with {credit} bytes of credit on stream {stream_id}{where}"

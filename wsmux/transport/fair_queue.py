@@ -9,7 +9,7 @@ As the new flows of fq_codel. No threads, sockets or clocks; the transport's mut
 - While there is a line, what goes before it is bounded by what moves in it: an endless row of new
   streams, each with a message or two, gets half of the connection and one turn more.
 
-``SendRateEstimator`` estimates how fast a full socket drains, and how much a stream may send in its
+``SendRateEstimator`` estimates how fast a full socket sends, and how much a stream may send in its
 turn there. The send queue, whose send lock guards it, passes the time.
 """
 
@@ -156,7 +156,7 @@ class SendRateEstimator:
     def full(self, now: float, sent: int) -> bool:
         """Note that the socket takes nothing more, after ``sent`` bytes in all.
 
-        Returns whether a turn is another one than the last time.
+        Returns whether the quantum has changed.
         """
         if self.timing:
             self._add(now, sent)

@@ -482,7 +482,7 @@ class MessageTransport:
                 if ending and self._note_end():
                     yield []  # the owner tells everybody
                 blocked = queue.blocked and not limits.sending
-                if blocked or self.now >= self.next_timer or queue.turns_waiting():
+                if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
                     self._keep_time()
                 queue.flush(0, None, None)  # what does not go out is polled for
         except OSError as error:
@@ -537,7 +537,7 @@ class MessageTransport:
         self.now = time.monotonic()
 
     def _keep_time(self) -> None:
-        """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
+        """Ping a silent peer, give it up, and pass on room that a writer did not use."""
         wakes: list[Parker] = []
         now = self.now
         with self.mutex:

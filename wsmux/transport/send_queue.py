@@ -10,7 +10,7 @@
 - Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
   the bound wait for room, in the order they came. Short messages of streams that have nothing else
   queued go before other data, and before those who wait; see ``fair_queue``, which also says how
-  large a turn of a stream is on a slow path. The send lock guards that.
+  large the quantum of a stream is on a slow path. The send lock guards that.
 
 A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
 knows what was sent: ``flush`` lets it through after reporting ``SendInterrupted`` as the end of
@@ -193,10 +193,10 @@ class SendQueue:
         """Collect as many of the waiting writers as there is room for."""
         if self._room:
             room = self._max_size - self._fair_queue.size
-            turns = 1 + room // self._config.max_frame_size if room > 0 else 0
-            while self._room and turns:
+            writers = 1 + room // self._config.max_frame_size if room > 0 else 0
+            while self._room and writers:
                 self._room.popleft().notify(wakes)
-                turns -= 1
+                writers -= 1
 
     def notify_forced_locked(self, wakes: list[Parker]) -> None:
         """Collect every waiting writer, even one that was collected before."""
@@ -208,7 +208,7 @@ class SendQueue:
         if self._holder_waits and self._interrupt is not None:
             self._interrupt.set()
 
-    def turns_waiting(self) -> bool:
+    def has_waiting_writers(self) -> bool:
         """Return whether writers wait for room; a glance, without the mutex."""
         return bool(self._room)
 

@@ -167,7 +167,7 @@ class Link:
                 waited = False
         finally:
             if waited:
-                channel.wake()  # the turn was not used: it is passed on
+                channel.wake()  # the room was not used: pass it on
         channel.flush()
 
     def send_nowait(self, data: bytes) -> int:
