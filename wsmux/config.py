@@ -79,9 +79,9 @@ class Config:
     in all; on ``yamux`` it is at least 256 KiB."""
 
     max_frame_size: int = 64 * KIB
-    """Most bytes of one stream before another is served: the quantum of fair queueing. This size lets
-    streams interleave; below 32 KiB the cost per message shows. Where the socket sends less than
-    8 MB/s, the quantum is what it sends in 8 ms, but at least 16 KiB."""
+    """Most bytes of one stream before another is served: the quantum of fair queueing. This size
+    lets streams interleave; below 32 KiB the cost per message shows. Where the socket sends less
+    than 8 MB/s, the quantum is what it sends in 8 ms, but at least 16 KiB."""
 
     max_message_size: int = MIB
     """Longest message accepted, refused by its header with 1009. As ``websockets``. Where messages

@@ -195,7 +195,7 @@ class MuxProtocol(ABC):
     def send_data(self, stream_id: int, data: Buffer) -> int:
         """Send the start of ``data``, in one frame or several; return how many bytes.
 
-        As many as there is credit for, and at most ``Config.max_frame_size``: the quantum of a stream.
+        As many as there is credit for, and at most ``Config.max_frame_size``: one quantum.
         """
 
     @abstractmethod

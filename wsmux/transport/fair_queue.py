@@ -7,10 +7,10 @@ As the new flows of fq_codel. No threads, sockets or clocks; the transport's mut
 - All frames before the line go before all in it, and a stream with a frame in line has its next
   ones behind it. So the order within a stream stays.
 - While there is a line, what goes before it is bounded by what moves in it: an endless row of new
-  streams, each with a message or two, gets half of the connection and one turn more.
+  streams, each with a message or two, gets half of the connection and one quantum more.
 
-``SendRateEstimator`` estimates how fast a full socket sends, and how much a stream may send in its
-turn there. The send queue, whose send lock guards it, passes the time.
+``SendRateEstimator`` estimates how fast a full socket sends, and derives the quantum of a stream
+from it. The send queue, whose send lock guards it, passes the time.
 """
 
 from __future__ import annotations
