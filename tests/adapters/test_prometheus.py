@@ -171,7 +171,7 @@ def test_what_names_no_connections_is_refused_at_once_and_nothing_is_registered(
     with pytest.raises(TypeError, match="connection"):
         collector(wrong, registry)
     assert shown(registry) == {}
-    with pytest.raises(TypeError, match="a connection is wanted"):
+    with pytest.raises(TypeError, match="expected a connection"):
         collector(registry=registry).add("ws://127.0.0.1/")  # type: ignore[arg-type]
 
 

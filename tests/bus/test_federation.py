@@ -379,7 +379,7 @@ def test_closing_ends_what_waits(
     submit(federation, ask(), "a.test")
     wait_for(lambda: federation.held == 1)
     federation.close(20.0)
-    assert "ended with 1 messages under way" in caplog.text
+    assert "ended with 1 messages undelivered" in caplog.text
 
 
 def test_nothing_is_taken_after_the_close(make: Make, told: Told) -> None:
@@ -420,7 +420,7 @@ def test_without_a_thread_for_a_worker_the_running_ones_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         submit(federation, ask(), "a.test")
-        wait_for(lambda: "no thread for wsmux-federation-2" in caplog.text)
+        wait_for(lambda: "no thread can be started for wsmux-federation-2" in caplog.text)
     gate.set()
     wait_for(lambda: len(posts.posts) == 2 and not federation.held)
 

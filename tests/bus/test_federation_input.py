@@ -261,7 +261,7 @@ def test_refusals_of_a_source_are_logged_once_a_second_at_most(
     assert stand.post(signed(ask(uid="first"))) == ACCEPTED
     assert {stand.post(signed(ask(uid=str(number)))).status for number in range(15)} == {429}
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["twin 1 is above its limit for what other relays post"]
+    assert lines == ["twin 1 exceeds its limit for messages posted by other relays"]
 
 
 def test_copies_use_up_nobodys_limit() -> None:

@@ -276,7 +276,7 @@ def test_refusals_of_twins_are_logged_once_a_second_at_most(
     assert [made._allowed(1, 1, 0.0) for _ in range(15)] == [True] + [False] * 14
     assert not made._allowed(2, 10_001, 0.0)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["twin 1 is above its limit; its messages are dropped"]
+    assert lines == ["twin 1 exceeds its rate limit; its messages are dropped"]
 
 
 # Queues

@@ -206,7 +206,7 @@ def test_a_key_that_is_no_stream_harms_its_session_alone(
         assert (uid, text.startswith("nothing can wait for 2: WRONGTYPE")) == (asked, True)
         assert get(server, "/healthz")[0] == 200
         with Node(server, 2) as two, Node(server, 3) as three:
-            wait_for(lambda: "b'stream:2' is no stream" in caplog.text)
+            wait_for(lambda: "b'stream:2' is not a stream" in caplog.text)
             for each in (two, three):
                 one.ask(each.address, uid="on")
                 assert each.take().uid == "on"

@@ -186,7 +186,7 @@ def test_the_next_question_connects_anew_after_a_failure(chain: Chain, twins: Ch
 
 def test_a_bad_record_is_a_failure(chain: Chain, twins: ChainTwins) -> None:
     chain.records[1]["account_id"] = "x"
-    with pytest.raises(TwinsUnavailable, match="is no SS58 address"):
+    with pytest.raises(TwinsUnavailable, match="is not an SS58 address"):
         twins.get(1, soon())
 
 

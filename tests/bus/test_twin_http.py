@@ -100,14 +100,14 @@ BAD: dict[str, tuple[int, Any, str]] = {
     "status 401": (401, RECORD, "answered with status 401"),
     "status 204": (204, b"", "answered with status 204"),
     "status 301": (301, RECORD, "answered with status 301"),
-    "nothing": (200, b"", "told of no twin"),
-    "no JSON": (200, b"<html>", "told of no twin"),
-    "no UTF-8": (200, b'"\xff"', "told of no twin"),
-    "nested without end": (200, b"[" * 50_000, "told of no twin"),
+    "nothing": (200, b"", "returned no twin"),
+    "no JSON": (200, b"<html>", "returned no twin"),
+    "no UTF-8": (200, b'"\xff"', "returned no twin"),
+    "nested without end": (200, b"[" * 50_000, "returned no twin"),
     "null": (200, None, "told of no twin: a twin is an object"),
     "a list": (200, [RECORD], "told of no twin: a twin is an object"),
     "a bad account": (200, {**RECORD, "account": "x"}, "told of no twin: 'x' is no SS58"),
-    "another twin": (200, {**RECORD, "id": 2}, "told of twin 2 when asked for 1"),
+    "another twin": (200, {**RECORD, "id": 2}, "returned twin 2 when asked for 1"),
     "too much": (200, b" " * (MAX_RECORD + 1), f"in more than {MAX_RECORD} bytes"),
 }
 
@@ -151,7 +151,7 @@ def test_an_answer_cut_short_is_a_failure(told: Registrar, twins: HttpTwins) -> 
         request.close_connection = True
 
     told.answer = answer
-    with pytest.raises(TwinsUnavailable, match="cannot be asked"):
+    with pytest.raises(TwinsUnavailable, match="cannot be queried"):
         twins.get(1, soon())
 
 
@@ -159,7 +159,7 @@ def test_a_registrar_that_is_away_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     twins = HttpTwins(f"http://127.0.0.1:{port}")
-    with pytest.raises(TwinsUnavailable, match="cannot be asked"):
+    with pytest.raises(TwinsUnavailable, match="cannot be queried"):
         twins.get(1, soon())
     twins.close()
 
@@ -167,7 +167,7 @@ def test_a_registrar_that_is_away_is_a_failure() -> None:
 def test_a_registrar_that_is_silent_is_left_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         twins = HttpTwins(f"http://127.0.0.1:{server.getsockname()[1]}")
-        with pytest.raises(TwinsUnavailable, match="cannot be asked"):
+        with pytest.raises(TwinsUnavailable, match="cannot be queried"):
             twins.get(1, Deadline(0.05))
         twins.close()
 
@@ -187,7 +187,7 @@ def test_a_registrar_that_drips_is_left_at_the_deadline(told: Registrar, twins: 
             left.set()
 
     told.answer = answer
-    with pytest.raises(TwinsUnavailable, match="in time|cannot be asked"):
+    with pytest.raises(TwinsUnavailable, match="in time|cannot be queried"):
         twins.get(1, Deadline(0.2))
     assert left.wait(WAIT)
 
@@ -200,5 +200,5 @@ def test_a_registrar_is_not_asked_when_no_time_is_left(told: Registrar, twins: H
 
 @pytest.mark.parametrize("url", ["http://", "http://[::1", "http://a b", "http://x:port"])
 def test_a_url_that_is_none_is_a_failure(url: str) -> None:
-    with pytest.raises(TwinsUnavailable, match="cannot be asked"):
+    with pytest.raises(TwinsUnavailable, match="cannot be queried"):
         HttpTwins(url).get(1, soon())

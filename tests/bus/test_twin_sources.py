@@ -104,17 +104,20 @@ def test_a_file_may_be_empty_of_twins(path: Path) -> None:
 
 
 BAD_FILES: dict[str, tuple[Any, str]] = {
-    "nothing": (b"", "is no JSON"),
-    "half a list": (b'[{"id": 1,', "is no JSON"),
-    "text": (b"twins", "is no JSON"),
-    "no UTF-8": (b'["\xff"]', "is no JSON"),
-    "nested without end": (b"[" * 100_000, "is no JSON"),
-    "an object": ({"twins": RECORDS}, "is no list of twins"),
-    "null": (None, "is no list of twins"),
-    "a twin alone": (RECORDS[0], "is no list of twins"),
+    "nothing": (b"", "is not JSON"),
+    "half a list": (b'[{"id": 1,', "is not JSON"),
+    "text": (b"twins", "is not JSON"),
+    "no UTF-8": (b'["\xff"]', "is not JSON"),
+    "nested without end": (b"[" * 100_000, "is not JSON"),
+    "an object": ({"twins": RECORDS}, "is not a list of twins"),
+    "null": (None, "is not a list of twins"),
+    "a twin alone": (RECORDS[0], "is not a list of twins"),
     "a list of numbers": ([1], "entry 0: a twin is an object"),
     "a twin twice": ([RECORDS[0], RECORDS[0]], "entry 1: twin 1 is listed twice"),
-    "a bad account": ([RECORDS[0], {"id": 2, "account": "x"}], "entry 1: 'x' is no SS58 address"),
+    "a bad account": (
+        [RECORDS[0], {"id": 2, "account": "x"}],
+        "entry 1: 'x' is not an SS58 address",
+    ),
     "a twin without a number": ([{"account": "x"}], "entry 0: the id of a twin is a number"),
     "too long": (b" " * (MAX_FILE + 1), f"has more than {MAX_FILE} bytes"),
 }
@@ -384,7 +387,7 @@ def test_who_waits_does_so_until_its_own_deadline(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(cached.get, 1, soon())
         wait_for(lambda: gated.asked == [1])
-        with pytest.raises(TwinsUnavailable, match="gated did not tell of twin 1 in time"):
+        with pytest.raises(TwinsUnavailable, match="gated did not return twin 1 in time"):
             cached.get(1, Deadline(0.01))
         gated.gate.set()
         assert answer.result(WAIT) == TWINS[1]

@@ -678,7 +678,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (OK + b"\r\n<html>", "serves no schema of River: a served schema must be JSON"),
+        (OK + b"\r\n<html>", "does not serve a River schema: a served schema must be JSON"),
         (OK + b"\r\n" + b"[" * 100_000, "nested too deeply"),
         (OK + b'\r\n{"services": {}, "x": 1e999}', "schema of River"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/x\r\n\r\n", "127.0.0.1:1/x"),

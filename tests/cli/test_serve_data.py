@@ -36,7 +36,7 @@ def test_other_amounts_are_refused(text: str) -> None:
 def test_limits_of_retention_are_named() -> None:
     limits = retention("rows=5M,age=7d,hard-bytes=1.5G")
     assert limits == {"rows": 5_000_000, "age": 604_800, "hard_bytes": 1_500_000_000}
-    with pytest.raises(argparse.ArgumentTypeError, match="'lines' is none of rows"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'lines' is not one of rows"):
         retention("lines=5")
 
 

@@ -246,7 +246,7 @@ def test_another_page_is_no_debug_page(capsys: pytest.CaptureFixture[str], body:
     with answering(200, body) as url:
         code, out, err = told(capsys, "--once", url)
     assert (code, out) == (2, "")
-    assert err.endswith("is no debug page of wsmux\n")
+    assert err.endswith("is not a debug page of wsmux\n")
 
 
 def test_an_answer_without_end_is_not_read(
@@ -259,7 +259,7 @@ def test_an_answer_without_end_is_not_read(
     with answering(200, body + b" ") as url:
         code, _, err = told(capsys, "--once", url)
     assert code == 2
-    assert "is no debug page of wsmux" in err
+    assert "is not a debug page of wsmux" in err
 
 
 def test_another_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,7 +336,7 @@ def test_a_server_that_does_not_answer_is_given_up(capsys: pytest.CaptureFixture
 def test_a_name_that_is_none_is_told(capsys: pytest.CaptureFixture[str], url: str) -> None:
     code, _, err = told(capsys, "--once", url)
     assert code == 2
-    assert "is no name of a host" in err
+    assert "is not a host name" in err
 
 
 @pytest.mark.parametrize("given", ["two words", "tök", "\x01"])

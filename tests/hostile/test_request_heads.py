@@ -86,7 +86,7 @@ def test_bytes_that_a_wsgi_server_has_read_behind_a_head_are_refused_and_not_dro
         head = request(f"127.0.0.1:{port}", {"Connection": connection})
         peer.send(head + peer.packed(0, ACK, uint32(1000)))
         assert read_head(sock)[0].split()[1] == "400"
-        assert b"bytes came behind the request" in peer.recv_to_end()
+        assert b"bytes followed the request" in peer.recv_to_end()
     with socket.create_connection(("127.0.0.1", port), WAIT) as sock:
         peer = RawPeer(sock, masks=True)
         peer.send(head)

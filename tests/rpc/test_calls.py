@@ -418,7 +418,7 @@ def test_waiting_in_vain_for_a_server_that_speaks_something_else_says_why() -> N
     with (
         wsmux.serve(lambda connection: None) as server,
         rpc.connect(server.url) as client,
-        pytest.raises(TimeoutError, match="attempts go on: the handshake was not answered"),
+        pytest.raises(TimeoutError, match="attempts continue: the handshake was not answered"),
     ):
         client.wait_connected(timeout=0.5)
 

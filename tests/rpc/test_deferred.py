@@ -80,7 +80,7 @@ def test_one_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixtur
     with joined(staged(act)) as client:
         answer(client, rpc.Kind.RPC)
         assert told.first(2) == ["last", "first"]
-    assert "what test.rpc deferred failed" in caplog.text
+    assert "deferred cleanup of test.rpc failed" in caplog.text
 
 
 def test_each_is_done_before_the_next_begins() -> None:

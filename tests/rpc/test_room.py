@@ -22,7 +22,7 @@ NARROW = rpc.Options(
     session_disconnect_grace=WAIT,
 )
 
-FULL = "too much is not acknowledged"
+FULL = "the send buffer is full"
 
 
 class Echo:

@@ -193,7 +193,7 @@ def test_an_expired_token_is_told_of() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_other_machines_need_a_token(host: str) -> None:
-    with pytest.raises(ValueError, match="a token is needed"):
+    with pytest.raises(ValueError, match="a token is required"):
         serve_data(host=host)
 
 

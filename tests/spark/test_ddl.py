@@ -51,5 +51,5 @@ def test_types_are_read(text: str, read: str) -> None:
     ],
 )
 def test_what_is_no_type_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no type of Spark's"):
+    with pytest.raises(ValueError, match="is not a supported Spark type"):
         parse(text)

@@ -154,7 +154,7 @@ PART_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "part cut": (lambda d: put(part(d), part(d).read_bytes()[:-9]), "parquet is damaged"),
     "part missing": (lambda d: part(d).unlink(), "parquet is missing"),
     "part a link": (lambda d: link_outside(part(d)), "parquet is not a file of the store"),
-    "parts a link": (lambda d: link_outside(part(d).parent), "is no file of the store"),
+    "parts a link": (lambda d: link_outside(part(d).parent), "is not a file of the store"),
 }
 
 

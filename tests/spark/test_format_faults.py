@@ -71,7 +71,7 @@ def test_what_is_asked_wrongly_is_told_in_one_line(spark: Any) -> None:
             ({"txnAppId": "a"}, "BAD_OPTION", "the option txnAppId does not belong to a read"),
             ({"dataset": "none"}, "NO_DATASET", "there is no dataset none"),
             ({"token": "wrong-one"}, "UNAUTHORIZED", "unknown token"),
-            ({"token": None}, "UNAUTHORIZED", "a token is needed"),
+            ({"token": None}, "UNAUTHORIZED", "a token is required"),
         ):
             given = {"url": url, "token": "sesame", **options}
             found = failure(lambda given=given: load(spark, **given).collect())

@@ -124,7 +124,7 @@ def test_a_directory_or_a_pipe_is_no_entry(log: CommitLog) -> None:
     (log.path / "00000000000000000000.json").mkdir()
     os.mkfifo(log.path / "00000000000000000001.json")
     for number in (0, 1):
-        with pytest.raises(RiverError, match="is no file"):
+        with pytest.raises(RiverError, match="is not a file"):
             log.entry(number)
 
 

@@ -70,11 +70,11 @@ def test_a_directory_that_others_enter_is_refused(
     shared = directory / f"wsmux-{os.getuid()}"
     shared.mkdir()
     shared.chmod(0o755)
-    with pytest.raises(PermissionError, match="no directory of this user alone"):
+    with pytest.raises(PermissionError, match="must be a directory that only this user can access"):
         LiveSocket(server)
     shared.rmdir()
     shared.symlink_to("/tmp")
-    with pytest.raises(PermissionError, match="no directory of this user alone"):
+    with pytest.raises(PermissionError, match="must be a directory that only this user can access"):
         LiveSocket(server)
     shared.unlink()
     with LiveSocket(server):

@@ -252,4 +252,4 @@ def test_what_cannot_be_handed_over_is_logged(
     with caplog.at_level(logging.ERROR, "wsmux"), client, server:
         client.abort()
         client.close(WAIT)
-    assert "could not be handed over" in caplog.text
+    assert "could not be delivered" in caplog.text

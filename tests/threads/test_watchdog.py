@@ -202,12 +202,14 @@ def test_of_a_flood_of_stalls_the_log_gets_so_many_lines_a_second_and_a_count_of
         StallWatch(servers, after=HOUR) as other,
     ):
         looking(one)
-        assert logged() == ["stall"] * 3 + ["2 more stalls are not logged one by one"]
+        assert logged() == ["stall"] * 3 + [
+            "2 more stalls were found and are not logged one by one"
+        ]
         looking(other)
         assert logged() == []
         second()
         looking(one)
-        assert logged() == ["5 more stalls are not logged one by one"]
+        assert logged() == ["5 more stalls were found and are not logged one by one"]
 
 
 def test_a_logged_stall_has_each_of_its_sentences_whole(caplog: pytest.LogCaptureFixture) -> None:
@@ -232,7 +234,7 @@ def test_what_is_told_to_may_fail(stuck: Stuck, caplog: pytest.LogCaptureFixture
         looking(watch)
         assert watch.look(time.monotonic())
     [record] = caplog.records
-    assert "was told to failed" in record.getMessage()
+    assert "the callback for a stall of" in record.getMessage()
 
 
 # The thread

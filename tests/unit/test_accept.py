@@ -23,5 +23,5 @@ def test_a_client_that_has_left_is_a_refusal_and_no_failure_of_the_application()
             "HTTP_SEC_WEBSOCKET_KEY": "dGhlIHNhbXBsZSBub25jZQ==",
             "HTTP_SEC_WEBSOCKET_VERSION": "13",
         }
-        with pytest.raises(HandshakeError, match="the client left before the answer"):
+        with pytest.raises(HandshakeError, match="the client disconnected before the answer"):
             accept(environ, None)

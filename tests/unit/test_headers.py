@@ -84,7 +84,7 @@ def test_a_header_that_is_no_string_is_refused(place: str, given: Any) -> None:
 def test_the_header_with_the_wrong_value_is_named() -> None:
     with pytest.raises(ValueError, match=r"^the value of the header X-Token has a line break or"):
         header_lines({"X-Good": "x", "X-Token": "secret\n"})
-    with pytest.raises(ValueError, match=r"^the name of header 1 is no token of HTTP"):
+    with pytest.raises(ValueError, match=r"^the name of header 1 is not an HTTP token"):
         header_lines(["X-Good: x", "X Token: y"])
 
 

@@ -66,12 +66,12 @@ def test_every_extra_that_is_named_exists() -> None:
         (b"ws://h", "got b'ws://h'"),
         ("FTP://h", "expected a ws://, wss:// or tcp:// URL, got 'FTP://h'"),
         ("WS://", "got 'WS://', which has no host"),
-        ("ws://h/a\r\nX-Y: z", "'ws://h/a\\r\\nX-Y: z' has a character that no URL has"),
-        ("ws://h/a b", "quote it, a space as %20"),
-        ("ws://h/\0", "has a character that no URL has"),
-        ("ws://h/\x7f", "has a character that no URL has"),
-        ("ws://h/\ud800", "has a character that no URL has"),
-        ("tcp://h\n:1", "has a character that no URL has"),
+        ("ws://h/a\r\nX-Y: z", "'ws://h/a\\r\\nX-Y: z' has a character that URLs cannot have"),
+        ("ws://h/a b", "percent-encode it, a space as %20"),
+        ("ws://h/\0", "has a character that URLs cannot have"),
+        ("ws://h/\x7f", "has a character that URLs cannot have"),
+        ("ws://h/\ud800", "has a character that URLs cannot have"),
+        ("tcp://h\n:1", "has a character that URLs cannot have"),
     ],
 )
 def test_a_wrong_url_is_told_with_what_was_expected(url: Any, told: str) -> None:

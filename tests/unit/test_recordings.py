@@ -88,7 +88,7 @@ def test_nothing_may_follow() -> None:
         (LINES[0].replace('"frames": 2', '"frames": true'), "a frames that cannot be"),
         (LINES[0].replace('"bytes"', "1"), "a carrier that cannot be"),
         (LINES[0].replace('{"max_streams": 5}', "[]"), "a config that cannot be"),
-        (joined([LINES[0], "nonsense"]), "line 2 is no JSON"),
+        (joined([LINES[0], "nonsense"]), "line 2 is not JSON"),
     ],
     ids=lambda value: str(value)[:20],
 )

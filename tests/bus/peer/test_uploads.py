@@ -86,7 +86,7 @@ def test_a_gateway_without_uploads_takes_none(
 ) -> None:
     with gateway(server, relay, twins, BOB):
         answer = caller.ask("file.upload", [2], {"path": str(file)})
-    assert answer["err"]["message"] == "file uploads are switched off at twin 2"
+    assert answer["err"]["message"] == "file uploads are disabled at twin 2"
 
 
 @pytest.mark.parametrize(
