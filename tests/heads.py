@@ -98,12 +98,12 @@ REFUSED = {
     "lower-case-http": _line("GET / http/1.1", "request line"),
     "no-http": _line("GET /", "request line"),
     # the target
-    "target-of-a-fragment": _line("GET /#top HTTP/1.1", "no path"),
-    "target-of-a-host": _line(f"GET {HOST} HTTP/1.1", "no path"),
-    "target-of-an-asterisk": _line("GET * HTTP/1.1", "no path"),
+    "target-of-a-fragment": _line("GET /#top HTTP/1.1", "not a path"),
+    "target-of-a-host": _line(f"GET {HOST} HTTP/1.1", "not a path"),
+    "target-of-an-asterisk": _line("GET * HTTP/1.1", "not a path"),
     "whole-target-of-another-host": _line("GET http://b.example/ HTTP/1.1", "differ"),
     "whole-target-with-user": _line(f"GET http://me@{HOST}/ HTTP/1.1", "differ"),
-    "whole-target-of-a-websocket": _line(f"GET ws://{HOST}/ HTTP/1.1", "no path"),
+    "whole-target-of-a-websocket": _line(f"GET ws://{HOST}/ HTTP/1.1", "not a path"),
     "target-with-a-space": _line("GET /a b HTTP/1.1", "request line"),
     "target-behind-a-tab": _line("GET\t/ HTTP/1.1", "request line"),
     # a body

@@ -154,11 +154,11 @@ def test_a_refused_deletion_is_logged_once(
     first, second = take_all(mailbox, 2)
     client.set(address.stream_key(), "text")
     mailbox.ack([first.id])
-    wait_for(lambda: "Redis refused, for good: " in caplog.text)
+    wait_for(lambda: "Redis refused permanently: " in caplog.text)
     client.delete(address.stream_key())
     mailbox.ack([second.id])
     wait_for(lambda: not queues._writer._deleting)
-    assert caplog.text.count("Redis refused, for good: ") == 1
+    assert caplog.text.count("Redis refused permanently: ") == 1
     mailbox.close()
 
 

@@ -142,7 +142,7 @@ def test_an_expired_request_is_told(life: int) -> None:
 def test_twins_of_other_relays_need_a_federation() -> None:
     table = Table({1: (DOMAIN,), 2: ("other.test",)})
     with served(relay(table)) as server, Node(server, 1) as one:
-        assert "nothing to other relays" in told(one, ask(one.address, Address(2)))
+        assert "does not forward to other relays" in told(one, ask(one.address, Address(2)))
 
 
 def test_failed_answers_vanish() -> None:

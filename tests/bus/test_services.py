@@ -204,7 +204,7 @@ def test_too_many_that_wait_are_refused(
     first = alice.submit(2, "wait", timeout=WAIT)
     assert running.acquire(timeout=WAIT)
     second = alice.submit(2, "wait", timeout=WAIT)
-    with pytest.raises(BusError, match="wait here already"):
+    with pytest.raises(BusError, match="are waiting"):
         alice.call(2, "wait", timeout=WAIT)
     gate.set()
     assert first.result(WAIT)

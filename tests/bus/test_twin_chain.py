@@ -235,7 +235,7 @@ def test_who_waits_for_another_question_does_so_until_its_deadline(
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(twins.get, 1, soon())
         wait_for(lambda: chain.queries == 1)
-        with pytest.raises(TwinsUnavailable, match="was busy with other questions"):
+        with pytest.raises(TwinsUnavailable, match="was busy with other lookups"):
             twins.get(2, Deadline(0.01))
         chain.gate.set()
         assert answer.result(WAIT) is not None

@@ -123,7 +123,7 @@ def test_a_bad_answer_is_named_with_its_source(told: Registrar, twins: HttpTwins
 
 def test_another_account_than_was_asked_for_is_refused(told: Registrar, twins: HttpTwins) -> None:
     told.put(f"/twins?account=0x{bytes(32).hex()}", RECORD)
-    with pytest.raises(TwinsUnavailable, match="told of another account"):
+    with pytest.raises(TwinsUnavailable, match="returned another account"):
         twins.find(bytes(32), soon())
 
 

@@ -17,7 +17,7 @@ def program(code: str) -> list[str]:
 
 
 def test_what_ends_before_it_serves_is_an_error() -> None:
-    with pytest.raises(CommandError, match="has ended before it served"):
+    with pytest.raises(CommandError, match="ended before it served"):
         supervise(program("pass"), 2, environment=os.environ, ready=pytest.fail)
 
 

@@ -29,7 +29,7 @@ def test_durations_have_suffixes(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "5q", "1e9", "5 G", "nan"])
 def test_other_amounts_are_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="no number above 0"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a number above 0"):
         amount(text)
 
 

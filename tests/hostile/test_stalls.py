@@ -45,7 +45,7 @@ def test_a_peer_that_takes_nothing_loses_the_connection(protocol: str) -> None:
         stream = victim.connection.accept_stream(timeout=WAIT)
         stream.timeout = WAIT
         data, before = bytes(10 * MIB), memory()
-        with pytest.raises(wsmux.ConnectionClosedError, match="took no byte for Config.stall"):
+        with pytest.raises(wsmux.ConnectionClosedError, match="accepted no bytes for Config.stall"):
             stream.write(data)
         victim.check_end("the peer accepted no bytes for Config.stall_timeout = 0.4 s")
         assert victim.connection.stats().queued_bytes <= victim.connection.config.max_send_queue
@@ -60,7 +60,7 @@ def test_what_the_io_thread_cannot_send_is_timed_as_well() -> None:
         stream.timeout = 0.01
         with pytest.raises(wsmux.WriteTimeout):
             stream.write(bytes(10 * MIB))
-        victim.check_end("took no byte")
+        victim.check_end("accepted no bytes")
 
 
 def test_a_connection_with_nothing_to_send_is_left_alone() -> None:

@@ -213,13 +213,13 @@ class TestConnecting:
 
     def test_a_server_is_greeted_once(self) -> None:
         client = handshaking()
-        with pytest.raises(LocalProtocolError, match="greeted once"):
+        with pytest.raises(LocalProtocolError, match="sent once"):
             client.hello(1, None, 0.0)
 
     def test_a_server_is_not_greeted_before_the_connection_stands(self) -> None:
         client = Client()
         client.connect(0.0)
-        with pytest.raises(LocalProtocolError, match="greeted once"):
+        with pytest.raises(LocalProtocolError, match="sent once"):
             client.hello(1, None, 0.0)
 
     def test_a_connection_is_made_once(self) -> None:

@@ -146,7 +146,7 @@ def test_nothing_comes_behind_the_end_of_requests(raw: RawRiver, gate: Gate) -> 
     raw.open("s", "hangs", None, CLOSED)
     assert gate.entered.wait(WAIT)
     send(raw, "request")
-    assert "behind the end of requests" in refused(raw)["message"]
+    assert "after the end of requests" in refused(raw)["message"]
     assert gate.over.wait(WAIT)
     check_alive(raw)
 

@@ -169,7 +169,7 @@ def test_a_stream_may_be_ended_twice(client: rpc.Client) -> None:
         stream.close_write()
         assert list(stream) == ["abc"]
         stream.close_write()
-        with pytest.raises(ValueError, match="that this side has closed"):
+        with pytest.raises(ValueError, match="whose requests this side has closed"):
             stream.write({"text": "def"})
 
 
@@ -229,7 +229,7 @@ def test_an_upload_may_be_ended_before_it_is_finished(client: rpc.Client) -> Non
     with client.upload("test", "total", None, WAIT) as upload:
         upload.write(1)
         upload.close_write()
-        with pytest.raises(ValueError, match="that this side has closed"):
+        with pytest.raises(ValueError, match="whose requests this side has closed"):
             upload.write(2)
         assert upload.finish() == 1
 

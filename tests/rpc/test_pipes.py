@@ -303,7 +303,7 @@ def test_nothing_is_written_behind_the_end() -> None:
     line = Alone()
     with line.writer:
         line.writer.write(1)
-    with pytest.raises(ValueError, match="that this side has closed"):
+    with pytest.raises(ValueError, match="whose requests this side has closed"):
         line.writer.write(2)
     assert line.sent == [1, "CLOSE"]
 

@@ -114,7 +114,7 @@ def test_ending_needs_no_room(client: rpc.Client, echo: Echo) -> None:
     echo.go.set()
     stream = begun_stream(client)
     stream.close_write()
-    with pytest.raises(ValueError, match="that this side has closed"):
+    with pytest.raises(ValueError, match="whose requests this side has closed"):
         stream.write(-1)
     client.wait_connected(WAIT)
     assert list(stream) == [0, 1, 2]

@@ -64,8 +64,8 @@ class TestCarrierThatIsThereOnce:
             served = pool.submit(handler, theirs)
             pending = Pending(client, witness, pool)
             theirs.shutdown(socket.SHUT_RDWR)
-            pending.check_callers("cannot be connected again")
-            with pytest.raises(rpc.RiverError, match="cannot be connected again"):
+            pending.check_callers("cannot be reconnected")
+            with pytest.raises(rpc.RiverError, match="cannot be reconnected"):
                 client.rpc("test", "same", 1, WAIT)
             served.result(WAIT)
             handler.shutdown()

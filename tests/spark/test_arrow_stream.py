@@ -162,8 +162,8 @@ def test_a_stream_without_its_end_marker_is_refused() -> None:
 
 
 def test_bytes_behind_the_end_are_refused() -> None:
-    assert "behind the end" in refused(GOOD + b"x")
-    assert "behind the end" in refused(GOOD + GOOD)
+    assert "follow the end" in refused(GOOD + b"x")
+    assert "follow the end" in refused(GOOD + GOOD)
 
 
 BAD = {

@@ -115,7 +115,9 @@ def test_a_server_that_gives_no_socket_says_so() -> None:
     with make_plain_server("127.0.0.1", 0, app, handler_class=Silent) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        with pytest.raises(wsmux.HandshakeError, match="offers no socket") as caught:
+        with pytest.raises(
+            wsmux.HandshakeError, match="gives applications no access to the socket"
+        ) as caught:
             wsmux.connect(f"ws://127.0.0.1:{server.server_port}/", timeout=WAIT)
         thread.join(WAIT)
     assert caught.value.status == 500

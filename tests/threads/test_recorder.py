@@ -183,7 +183,7 @@ def test_the_recording_says_which_limits_are_not_the_default() -> None:
 
 def test_nothing_is_recorded_unasked() -> None:
     client, server = wsmux.pair()
-    with client, server, pytest.raises(wsmux.LocalProtocolError, match="nothing is recorded"):
+    with client, server, pytest.raises(wsmux.LocalProtocolError, match="is not recorded"):
         client.dump_recording()
 
 

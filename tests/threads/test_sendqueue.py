@@ -601,7 +601,9 @@ def test_a_failed_send_voids_what_was_with_the_socket(stand: Stand) -> None:
 def test_an_interrupted_send_is_the_end_and_says_so(stand: Stand) -> None:
     stand.add(1)
     stand.valve.failure = KeyboardInterrupt()
-    with pytest.raises(SendInterrupted, match="^a send was interrupted, so") as caught:
+    with pytest.raises(
+        SendInterrupted, match="^a send was interrupted in the middle, so"
+    ) as caught:
         stand.queue.flush(0, None, None)
     assert isinstance(caught.value.__cause__, KeyboardInterrupt)
     assert not stand.queue.has_output()

@@ -294,7 +294,7 @@ def test_a_function_that_fails_ends_its_watch(
 
     StallWatch(fail, after=0.01)
     wait_for(lambda: not threads())
-    assert "a watch for stalls failed" in caplog.text
+    assert "the stall watch failed" in caplog.text
 
 
 def test_without_a_thread_there_is_no_watch(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,7 +253,7 @@ def test_a_socks_client_that_leaves_is_forgotten(
     with connected(socks) as sock:
         sock.sendall(GREETING)
         assert received(sock, 2) == b"\x05\x00"
-    wait_for(lambda: "left before" in caplog.text)
+    wait_for(lambda: "disconnected before" in caplog.text)
 
 
 # Reconnecting

@@ -69,7 +69,7 @@ def test_bytes_of_the_carrier_are_a_stream() -> None:
 
 
 def test_wire_without_a_ping_says_so() -> None:
-    with pytest.raises(LocalProtocolError, match="no ping of its own"):
+    with pytest.raises(LocalProtocolError, match="no protocol-level ping"):
         native(Role.CLIENT).ping(1)
 
 

@@ -38,7 +38,7 @@ WRONG: dict[str, Any] = {
     "a value with a return": {"A": "secret\rOrigin: x"},
     "a value with a zero": {"A": "secret\0"},
     "a value with a delete": {"A": "secret\x7f"},
-    "a value beyond Latin-1": {"A": "secret →"},
+    "a value outside Latin-1": {"A": "secret →"},
     "a value with half a character": {"A": "secret \ud800"},
     "a line with a line break": ["A: secret\r\nB: c"],
     "a line with a line feed": ["X-A: 1", "A: secret\nB: c"],
@@ -100,7 +100,7 @@ def test_headers_that_can_be_sent_are_kept_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [("secret\r\nA: b", ValueError), ("secret →", ValueError), (b"secret", TypeError)],
-    ids=["line break", "beyond Latin-1", "bytes"],
+    ids=["line break", "outside Latin-1", "bytes"],
 )
 def test_an_option_that_becomes_a_header_is_checked_as_one(
     place: str, name: str, given: Any, error: type[Exception]

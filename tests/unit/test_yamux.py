@@ -67,7 +67,7 @@ def test_its_carrier_is_a_stream_of_bytes() -> None:
 
 
 def test_the_native_wire_has_no_ping() -> None:
-    with pytest.raises(LocalProtocolError, match="no ping of its own"):
+    with pytest.raises(LocalProtocolError, match="no protocol-level ping"):
         NativeProtocol(Role.CLIENT, Config()).ping(1)
 
 

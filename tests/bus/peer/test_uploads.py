@@ -78,7 +78,7 @@ def test_uploads_are_off_unless_they_are_wanted(
     alice: Peer, taker: Peer, caller: Caller, file: Path
 ) -> None:
     answer = caller.ask("file.upload", [2], {"path": str(file)})
-    assert "switched off" in answer["err"]["message"]
+    assert "disabled" in answer["err"]["message"]
 
 
 def test_a_gateway_without_uploads_takes_none(
@@ -93,8 +93,8 @@ def test_a_gateway_without_uploads_takes_none(
     ("wish", "text"),
     [
         ({"path": "/nowhere/at/all"}, "cannot be read"),
-        ({"path": "/"}, "cannot be read|no regular file"),
-        ({"path": "/dev/null"}, "no regular file"),
+        ({"path": "/"}, "cannot be read|not a regular file"),
+        ({"path": "/dev/null"}, "not a regular file"),
         ({"path": "\0"}, "cannot be read"),
         ({"path": "\ud800"}, "cannot be read"),
         ({"path": 5}, "the 'path' of a file"),
@@ -115,7 +115,7 @@ def test_what_is_no_file_is_not_sent(sender: Peer, caller: Caller, wish: object,
         ("file.write", [2], {}, "no command"),
         ("file.upload", [99], {}, "unknown twin"),
         ("file.upload", [2], {"dat": "e30"}, "base64"),
-        ("file.upload", [2], {"dat": "ew=="}, "no JSON"),
+        ("file.upload", [2], {"dat": "ew=="}, "not JSON"),
     ],
 )
 def test_a_wrong_wish_is_told(
@@ -162,7 +162,7 @@ def test_pieces_that_change_places_fail_the_upload(
 
     relay.change = swap
     answer = caller.ask("file.upload", [2], {"path": str(file)})
-    assert "changed places" in answer["err"]["message"]
+    assert "arrived out of order" in answer["err"]["message"]
     assert kept(tmp_path) == []
 
 
@@ -329,7 +329,7 @@ def test_an_upload_that_a_gateway_left_is_told(
         ret = caller.push("file.upload", [2], {"path": str(file)})
         wait_for(lambda: relay.passed)
     with gateway(server, relay, twins, ALICE):
-        assert "started anew" in caller.answer(ret)["err"]["message"]
+        assert "restarted" in caller.answer(ret)["err"]["message"]
 
 
 def test_a_closing_gateway_ends_its_uploads(

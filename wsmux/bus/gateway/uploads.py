@@ -106,7 +106,7 @@ class Uploads:
             BusError: code 500; it cannot be done, or uploads are off.
         """
         if self._receiver is None:
-            text = f"file uploads are switched off at twin {self._endpoint.address}"
+            text = f"file uploads are disabled at twin {self._endpoint.address}"
             raise BusError(FAILED, text, retry_safe=True)
         assert received.source is not None
         answer, finished = self._receiver.take(envelope, received.source, received.payload)
