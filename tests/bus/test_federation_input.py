@@ -189,11 +189,11 @@ def of_no_kind() -> Envelope:
         (signed(ask(), BOB), 401, "signature"),
         (expired(0), 410, "message has expired"),
         (expired(-1), 410, "message has expired"),
-        (ping(), 400, "no message of kind ping"),
-        (pong_for(ping()), 400, "no message of kind pong"),
-        (of_no_kind(), 400, "no message of kind none"),
+        (ping(), 400, "do not forward messages of kind ping"),
+        (pong_for(ping()), 400, "do not forward messages of kind pong"),
+        (of_no_kind(), 400, "do not forward messages of kind none"),
         (signed(ask(Address(9))), 404, "unknown twin destination"),
-        (signed(ask(Address(3))), 403, "no relay of twin 3"),
+        (signed(ask(Address(3))), 403, "not a relay of twin 3"),
     ],
 )
 def test_what_does_not_belong_here_is_refused(

@@ -186,7 +186,7 @@ def test_a_request_without_a_source_is_dropped(bob: Client, relay: StageRelay) -
 def test_a_payload_that_is_no_json_is_refused(bob: Client, relay: StageRelay, plain: bytes) -> None:
     bob.serve({"add": sum})
     relay.deliver(request(plain=plain))
-    assert "no JSON" in answers(relay)[0].error.message
+    assert "not JSON" in answers(relay)[0].error.message
 
 
 def test_too_many_that_wait_are_refused(

@@ -201,7 +201,7 @@ def test_the_bytes_of_a_websocket_are_shown_with_and_without_its_handshake(
         ("wsmux", "bytes", b"\x00\x33\x01x", "malformed frames: 1"),
         ("wsmux", "bytes", b"\x00\x00\x9f\xff\xff\xff", "above the limit"),
         ("wsmux", "websocket", b"\xff" * 20, "reserved"),
-        ("wsmux", "websocket", b"GET / HTTP/1.1\r\n", "behind 0 bytes of wsmux"),
+        ("wsmux", "websocket", b"GET / HTTP/1.1\r\n", "after 0 bytes of wsmux"),
         ("yamux", "websocket", b"\x82\x85abcd", "truncated"),
     ],
 )

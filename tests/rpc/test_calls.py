@@ -374,7 +374,7 @@ def test_the_end_of_the_grace_tells_what_went_wrong() -> None:
         rpc.connect(f"ws://127.0.0.1:{taken.getsockname()[1]}", options=options) as client,
     ):
         taken.close()
-        with pytest.raises(rpc.RiverError, match="within the grace: .*refused"):
+        with pytest.raises(rpc.RiverError, match="within the grace period: .*refused"):
             client.rpc("test", "same", 1, WAIT)
 
 

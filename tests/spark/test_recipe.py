@@ -294,7 +294,7 @@ def test_a_refused_stream_is_raised_with_the_server_s_code(streams: wsmux.Server
 
 def test_what_is_no_first_line_is_told_after_retries(streams: wsmux.Server) -> None:
     recipe = connection(streams.url, retries=1, retry_backoff=0)
-    with pytest.raises(SparkError, match=r"NO_CONNECTION.*no JSON"):
+    with pytest.raises(SparkError, match=r"NO_CONNECTION.*not JSON"):
         recipe.open_stream("silly")
 
 

@@ -372,7 +372,9 @@ def replay(
             connection.abort()
             thread.join(patience)
         if thread.is_alive():
-            differences.append(f"the handler goes on {patience:g} s after the connection's end")
+            differences.append(
+                f"the handler is still running {patience:g} s after the connection ended"
+            )
     streams = set(script.said.data) | set(player.said.data)
     return Outcome(player.fed, len(streams), differences)
 

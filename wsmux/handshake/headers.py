@@ -27,7 +27,7 @@ def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]
 
     Raises:
         TypeError: they are neither a mapping of strings nor a collection of lines.
-        ValueError: a name is no token of HTTP, or a value has a character that no header has.
+        ValueError: a name is not an HTTP token, or a value has a character that headers cannot have.
     """
     if headers is None:
         return []
@@ -62,7 +62,7 @@ def _check(place: int, name: object, value: object) -> None:
         raise TypeError(f"the name of a header must be a string, but that of {place} is {kind}")
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"the name of header {place} is no token of HTTP: "
+            f"the name of header {place} is not an HTTP token: "
             "letters, digits and hyphens without a space, such as X-Name"
         )
     _check_value(f"the value of the header {name}", value)

@@ -61,7 +61,7 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
         raise ValueError(f"mode must combine r and w with b or t, not {mode!r}")
     if buffering == 0:
         raise ValueError(
-            "the files of makefile() have a buffer: for bytes without one use the stream itself, "
+            "the files of makefile() are buffered: for unbuffered bytes use the stream itself, "
             "which is a file, too"
         )
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering

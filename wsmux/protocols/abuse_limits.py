@@ -129,7 +129,7 @@ class AbuseLimits:
 
     def _flood(self, what: str, limit: str) -> FrameError:
         allowed = getattr(self._config, limit)
-        return FrameError(f"too many {what}: Config.{limit} allows {allowed}", POLICY)
+        return FrameError(f"too many {what}: Config.{limit} is {allowed}", POLICY)
 
 
 class StallTimer:

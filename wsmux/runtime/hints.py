@@ -83,8 +83,8 @@ def check_characters(url: str, shown: str | None = None) -> None:
     if _NOT_IN_URLS.search(url):
         told = url if shown is None else shown
         raise ValueError(
-            f"{told!r} has a character that no URL has, such as a space or a line break: "
-            "quote it, a space as %20"
+            f"{told!r} has a character that URLs cannot have, such as a space or a line "
+            "break: percent-encode it, a space as %20"
         )
 
 

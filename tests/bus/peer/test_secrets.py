@@ -64,7 +64,7 @@ def run(server: RedisServer) -> None:
         for to, command in ((1, "spoilt"), (1, "../x"), (2, "fail"), (2, "none"), (9, "echo")):
             with pytest.raises(BusError):
                 carol.call(to, command, SECRET, timeout=WAIT)
-        with pytest.raises(BusError, match="no JSON"):
+        with pytest.raises(BusError, match="not JSON"):
             carol.call_raw(2, "echo", SECRET.encode(), timeout=WAIT)
         for raw in (SECRET, f'{{"dat": "{SECRET}"}}', f'["{SECRET}"]'):
             caller.redis.lpush("msgbus.system.local", raw)

@@ -275,7 +275,7 @@ def test_no_name_of_another_is_used(receiving: Receiving, tmp_path: Path, uid: s
 
 def test_the_same_upload_is_not_negotiated_twice(receiving: Receiving) -> None:
     receiving.take("file.negotiate", OFFER)
-    with pytest.raises(BusError, match="before"):
+    with pytest.raises(BusError, match="already been negotiated"):
         receiving.take("file.negotiate", OFFER)
 
 

@@ -86,7 +86,7 @@ class MemoryFederationQueue(FederationQueue):
             if len(self._sizes) >= self._max_messages or self._bytes + len(data) > self._max_bytes:
                 raise _refusal(
                     f"{len(self._sizes)} messages of {self._bytes} bytes wait for other relays, "
-                    "which is as much as this one holds"
+                    "the limit of this relay"
                 )
             ticket = str(next(self._tickets))
             self._sizes[ticket] = len(data)
