@@ -27,7 +27,7 @@ def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]
 
     Raises:
         TypeError: they are neither a mapping of strings nor a collection of lines.
-        ValueError: a name is not an HTTP token, or a value has a character that headers cannot have.
+        ValueError: a name is not an HTTP token, or a value has a character that is not allowed.
     """
     if headers is None:
         return []
