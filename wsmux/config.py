@@ -23,7 +23,7 @@ class Recording:
     A connection that ends abnormally, with anything but ``ConnectionClosedOK``, hands its recording
     to ``to``, in its I/O thread, after everybody who waited on it has been woken. Any connection
     tells it by ``dump_recording()``, whenever it is asked. It is text: JSON, a line for each frame
-    behind a first line about the connection. ``wsmux inspect`` shows it, ``wsmux replay`` runs it
+    after a first line about the connection. ``wsmux inspect`` shows it, ``wsmux replay`` runs it
     against a handler.
     """
 
@@ -125,7 +125,7 @@ class Config:
 
     max_updates_per_frame: int = 10
     """Grants of credit for each data frame sent: ``5 + 2 * (streams + 10 * frames)`` in all. As
-    Envoy. A peer that grants each byte anew, as it reads bytewise, needs more."""
+    Envoy. A peer that reads byte by byte and grants each one needs more."""
 
     max_resets: int = 1000
     """Streams at once that the peer opened and then reset, or gave cause to refuse or reset. As

@@ -62,7 +62,7 @@ def open_stream(
 
     Args:
         connection: what carries it.
-        name: what the span is called behind ``wsmux``: one of a few texts, not data.
+        name: what the span is called after ``wsmux``: one of a few texts, not data.
         timeout: seconds that opening may block.
         tracer: else the global provider's.
 

@@ -49,7 +49,7 @@ class MuxAdapter(BaseAdapter):
 
     Args:
         connection: what carries the streams, or a function that returns one, asked for each
-            request, for who connects anew after a loss. The adapter closes none.
+            request, for who connects again after a loss. The adapter closes none.
 
     Raises what requests documents: ``ConnectTimeout`` (no room for a stream in time),
     ``ReadTimeout`` (the other end was silent, or took no more of the body), ``ConnectionError``

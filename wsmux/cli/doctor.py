@@ -1,6 +1,6 @@
 """Find out what stands between here and a server, and what to do about it.
 
-A line for each step on stdout: what was found, and behind an arrow what to do. Exit status 1 when a
+A line for each step on stdout: what was found, and after an arrow what to do. Exit status 1 when a
 step failed; a warning is none.
 """
 

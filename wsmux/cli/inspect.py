@@ -186,7 +186,7 @@ def _receiver(args: argparse.Namespace) -> Framing:
 
 
 def _messages(file: IO[bytes], framing: Framing, handshake: bool) -> Iterator[Received]:
-    """Yield what a carrier brings; raise what it finds wrong behind that."""
+    """Yield what a carrier brings; raise what it finds wrong after that."""
     pending = _behind_handshake(file) if handshake else b""
     while rest := memoryview(pending or _some(file)):
         pending = b""

@@ -279,7 +279,7 @@ class _Requests:
             yield result
 
     def finish(self, deadline: Deadline) -> bool:
-        """Wait until the requests are sent, behind the responses; tell whether they were taken.
+        """Wait until the requests are sent, after the responses; tell whether they were taken.
 
         Somebody who types has no more to say.
         """

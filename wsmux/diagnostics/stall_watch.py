@@ -80,7 +80,7 @@ class StallWatch:
     Told is what keeps bytes from moving: writers without credit, both sides writing with nobody
     reading, bytes and streams that nobody takes here, a full socket, a mute peer. Threads that wait
     for what the peer may send are not. A stall is told once; when it is over and comes again, it is
-    told again. That a write gives up and is tried anew does not end a stall, as long as no byte
+    told again. That a write gives up and is tried again does not end a stall, as long as no byte
     moves.
 
     Args:
@@ -175,7 +175,7 @@ class _Warnings:
         fork.register(self)
 
     def forked(self) -> None:
-        """Count anew: a forked child has none of the connections, and maybe a lock held."""
+        """Count again: a forked child has none of the connections, and maybe a lock held."""
         self._lock = threading.Lock()
         self._until = -math.inf  # the end of the second that the counts are for
         self._lines = self._left_out = 0
@@ -225,7 +225,7 @@ class _Thread:
         register(self)
 
     def forked(self) -> None:
-        """Begin anew: a forked child has none of the connections."""
+        """Begin again: a forked child has none of the connections."""
         self._mutex = threading.Lock()
         self._watches: set[StallWatch] = set()
         self._asleep = Waiter()

@@ -83,7 +83,7 @@ class Plan:
         )
 
     def dial(self, offers: list[str], deadline: Deadline) -> socket.socket:
-        """Return a socket behind the handshake, if there is one, and nothing that reads it.
+        """Return a socket after the handshake, if there is one, and nothing that reads it.
 
         Raises:
             HandshakeError, TimeoutError, OSError: as ``connect``.

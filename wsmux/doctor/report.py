@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 class Failed(Exception):
-    """Report that a step failed, so that those behind it cannot be made."""
+    """Report that a step failed, so that those after it cannot be made."""
 
     def __init__(self, name: str, fact: str, fix: str) -> None:
         super().__init__(fact)

@@ -1,7 +1,7 @@
 """Speak HTTP/1.1 over one stream, as client or server, by h11.
 
 h11 comes with simple-websocket (by wsproto). It is strict where others guess: an ambiguous length,
-a bare CR or a space before a colon is an error, so that nothing can be smuggled behind a request.
+a bare CR or a space before a colon is an error, so that nothing can be smuggled after a request.
 Bodies pass in pieces, so that a slow reader holds back its writer by the stream's credit.
 """
 
@@ -26,7 +26,7 @@ CHUNK = 64 * 1024
 MAX_HEAD = 64 * 1024
 
 # Headers that concern one connection only (RFC 9110 section 7.6.1, RFC 2616 section 13.5.1). What
-# frames the message is written anew for the next connection; ``Expect`` was met on this one.
+# frames the message is written again for the next connection; ``Expect`` was met on this one.
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -165,7 +165,7 @@ class Exchange:
             return  # their state tells
 
     def next_cycle(self) -> bool:
-        """Begin anew for a further request on the stream; false if there can be none."""
+        """Begin again for a further request on the stream; false if there can be none."""
         self._settle()
         if self.connection.our_state is not h11.DONE or self.connection.their_state is not h11.DONE:
             return False

@@ -58,7 +58,7 @@ class ConnectionRegistry:
         fork.register(self)
 
     def forked(self) -> None:
-        """Begin anew: a forked child serves none of them."""
+        """Begin again: a forked child serves none of them."""
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
         self._stopping = False

@@ -40,7 +40,7 @@ def refusal(error: HandshakeError) -> Response:
 def _end_reading(sock: socket.socket) -> None:
     """Let gunicorn find the end of a connection that was refused.
 
-    It passes over ``Connection: close`` of an application, and would take what came behind the
+    It passes over ``Connection: close`` of an application, and would take what came after the
     request for the next one.
     """
     with suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as same:

@@ -82,7 +82,7 @@ class Admission:
         fork.register(self)
 
     def forked(self) -> None:
-        """Begin anew: a forked child serves none of them, and nobody counts in it."""
+        """Begin again: a forked child serves none of them, and nobody counts in it."""
         self._lock = threading.Lock()
         self._arrived = 0
         self._held = 0

@@ -5,7 +5,7 @@ differently is refused, so that no header is hidden from a check. Here are the b
 deadline and one size for the whole head, whatever the number of reads, and one of each for a body,
 which only ``POST`` has. The result is a WSGI environ, which is what simple-websocket takes.
 
-No byte behind the head is taken off the socket. What a client sends before it is answered waits
+No byte after the head is taken off the socket. What a client sends before it is answered waits
 there for whoever reads the socket next: ``read_body``, or the framing of a WebSocket.
 """
 
@@ -180,7 +180,7 @@ def read_request(
     under which all of them are, in order.
 
     Args:
-        sock: a connected socket; its timeout is changed. What comes behind the head stays in it.
+        sock: a connected socket; its timeout is changed. What comes after the head stays in it.
         deadline: when the head must have come.
         max_size: bytes of the head.
         methods: what may be asked for; the body of a ``POST`` is for ``read_body``.
@@ -257,7 +257,7 @@ def _read_head(
 
 
 def _size_within_head(sock: socket.socket, deadline: Deadline, head: bytearray) -> int:
-    """Return how many bytes can be read of a head that is not whole yet, and none behind it."""
+    """Return how many bytes can be read of a head that is not whole yet, and none after it."""
     part = next((n for n in (3, 2, 1) if head.endswith(_END[:n])), 0)
     if isinstance(sock, ssl.SSLSocket):
         return len(_END) - part  # which has no way to look without taking

@@ -217,7 +217,7 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
     duplicated and is the server's own.
 
     Raises:
-        HandshakeError: the WSGI server gives no socket, the request is malformed, bytes behind it
+        HandshakeError: the WSGI server gives no socket, the request is malformed, bytes after it
             have come already that the WSGI server keeps, or the client has left.
     """
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
@@ -275,7 +275,7 @@ def _check_patched() -> None:
 
 
 def _came_early(environ: Mapping[str, Any]) -> bool:
-    """Return whether a WSGI server has read bytes behind the request, where nobody will find them.
+    """Return whether a WSGI server has read bytes after the request, where nobody will find them.
 
     A client waits for the answer (RFC 6455 section 4.1). What comes while the server does not read
     stays in the socket, and is the first that the framing gets.

@@ -217,7 +217,7 @@ class Connection:
 
         Clean are 1000 and 1001, which end the loop alike: afterwards ``close_code`` tells a peer
         that has finished (1000) from one that goes away (1001), as a server that is restarted does,
-        and to which a client may connect anew.
+        and to which a client may connect again.
         """
         while True:
             try:

@@ -28,7 +28,7 @@ class ByteQueue:
 
     def __init__(self) -> None:
         self._first: bytes | bytearray = b""  # those that are joined are bytearrays
-        # The chunks behind it: most streams never have any, and an empty deque is 760 bytes.
+        # The chunks after it: most streams never have any, and an empty deque is 760 bytes.
         self._more: deque[bytes | bytearray] | None = None
         self._offset = 0  # bytes of the first chunk already taken
         self.size = 0
@@ -73,7 +73,7 @@ class ByteQueue:
         if start:
             chunk = chunk[start:]
         left, more = self.size - len(chunk), self._more
-        # No call from here on, behind which a signal handler could raise and leave half of it done.
+        # No call from here on, after which a signal handler could raise and leave half of it done.
         self._offset, self.size = 0, left
         if more:
             self._first = more[0]

@@ -223,7 +223,7 @@ class MuxProtocol(ABC):
         """Take no further streams from the peer; running ones go on."""
 
     def close_notice(self, code: int) -> None:  # noqa: B027  (most carriers say it)
-        """Say, behind everything sent, that the connection ends with a close code.
+        """Say, after everything sent, that the connection ends with a close code.
 
         Does nothing where the carrier says it.
         """

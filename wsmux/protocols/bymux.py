@@ -12,7 +12,7 @@ The text leaves points open. What is done here, and why:
 - Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. Neither is ever sent.
 - What is forbidden ends the connection: opening a stream with the wrong parity or without credit.
   Id 0 is an even id. Both sides start without credit (but for what ``BymuxState`` says), grant
-  global credit with their first bytes, and anew as streams end.
+  global credit with their first bytes, and again as streams end.
 - Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
   no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
   body of a Write (1009), as nothing else does.
@@ -26,7 +26,7 @@ The text leaves points open. What is done here, and why:
 - Pongs have no id, so one ping is under way at a time; of those asked for meanwhile, the last goes
   out when that one is answered. Pongs that nobody waits for are ignored. A side that has sent Close
   and StopRead sends no Pong. While a Pong waits in the outbox it answers further pings, too.
-- Streams that the peer opens behind this side's global StopRead, with credit, are ended at once.
+- Streams that the peer opens after this side's global StopRead, with credit, are ended at once.
 - A stream ends when all four packets have passed. The peer may then use the id again; towards the
   owner such a stream is called id + n * 2^64, for a fresh n, so that no late call reaches it. This
   side uses no id twice: its opening might overtake the Close of the one before in the send queue.
@@ -34,7 +34,7 @@ The text leaves points open. What is done here, and why:
   the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
 - A Write's size is compared with the credit before its body is read, so no more than that is kept.
 - "Small enough" packets are 16 KiB; those of one quantum share a message.
-- Appendix B says when credit is granted anew. How much there is at a time is free: it grows where
+- Appendix B says when credit is granted again. How much there is at a time is free: it grows where
   the reader keeps up, as ``flow_control`` says.
 
 ``go_away`` sends both global packets: running streams finish, no new ones come from either side.
@@ -212,7 +212,7 @@ class BymuxProtocol(MuxProtocol):
         self._all = Scope(None, None, state.opening, state.accepting)
         self._streams: dict[int, Scope] = {}  # by what the owner calls them
         self._active: dict[int, Scope] = {}  # by their ids on the wire
-        self._over = 0  # streams of the peer that have ended, and whose credit is not granted anew
+        self._over = 0  # streams of the peer that have ended, and whose credit is not granted again
         self._pongs: set[int | None] = set()  # with a Pong in the outbox
         self._paused = PausedEvents()
         self._max_quantum = config.max_frame_size
@@ -412,7 +412,7 @@ class BymuxProtocol(MuxProtocol):
         return True
 
     def _stop_writing(self, scope: Scope) -> bool:
-        """Send Close behind all that it ends; tell whether it was not sent before."""
+        """Send Close after all that it ends; tell whether it was not sent before."""
         if scope.outgoing.closed:
             return False
         scope.outgoing.closed = True

@@ -113,7 +113,7 @@ class PacketReader:
         return self._packets if self._kept else None
 
     def packet(self, data: memoryview, position: int) -> tuple[Packet | None, int]:
-        """Return the next packet, if enough of it is here, and the position behind what was taken.
+        """Return the next packet, if enough of it is here, and the position after what was taken.
 
         Raises:
             FrameError: a packet is of a type that does not exist.

@@ -184,7 +184,7 @@ class ReceiveHalf(_Half):
 
     Attributes:
         unread: taken and not yet given back by the application: bytes, or living streams.
-        returned: given back, and not yet granted anew.
+        returned: given back, and not yet granted again.
         size: all that is granted at a time.
         grown, updated: as those of a ``GrowingWindow``.
     """
@@ -196,7 +196,7 @@ class ReceiveHalf(_Half):
         self.unread = 0
         self.returned = 0
         self.size = self.credit
-        self._regained = 0  # granted anew, since that was half of it all
+        self._regained = 0  # granted again, since that was half of it all
         self.grown = 0
         self.updated: float | None = None
 
@@ -253,7 +253,7 @@ class ReceiveHalf(_Half):
         return count
 
     def halved(self) -> bool:
-        """Return whether half of it all was granted anew since that was last so.
+        """Return whether half of it all was granted again since that was last so.
 
         What is granted at a time may be little: the less the peer has, the less is enough.
         """

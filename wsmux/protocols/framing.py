@@ -11,7 +11,7 @@ says with control frames is said by three further types on id 0, numbered as RFC
 8 close (uint16 code, UTF-8 reason), 9 ping, 10 pong. The founding text only says that a length
 would follow the type on a carrier without messages.
 
-``LengthFraming`` writes each message behind its length, uint32 big-endian, as River's TypeScript
+``LengthFraming`` writes each message after its length, uint32 big-endian, as River's TypeScript
 implementation does over Unix sockets (section "Wire format"). There are no pings and no closing
 message; River's own heartbeats and the end of the stream stand for them.
 """

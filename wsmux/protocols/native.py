@@ -34,12 +34,12 @@ GO_AWAY, codes all the application's. It works around the package's defects:
 
 - CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
   lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
-  as all is read; but on a stream that the peer opened not behind our own CLOSE, where a late ACK
+  as all is read; but on a stream that the peer opened not after our own CLOSE, where a late ACK
   opens a phantom stream there.
 - The window announced fits one message, since the package sends all its credit in one.
 - Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
   answered as the package answers it.
-- Bytes behind a complete body are ignored; an ACK on a lower id never seen counts as late.
+- Bytes after a complete body are ignored; an ACK on a lower id never seen counts as late.
 
 ``StreamIds`` knows which ids have been opened by two numbers and the few ranges that were left out.
 """
@@ -690,7 +690,7 @@ class NativeProtocol(AckBacklogProtocol):
         if stream is None or stream.read is not _READING:
             return  # the peer sends no more: returning credit would only confuse js-ws
         # A late ACK makes js-ws take a finished stream of its own for a new one: on those, none
-        # behind our own end.
+        # after our own end.
         prompt = self._prompt and (stream.local or stream.write is _WRITING)
         returned = stream.window.consume(count, prompt)
         if returned:

@@ -35,7 +35,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int] | None:
-    """Return the integer at ``offset`` and the offset behind it; longer forms are accepted.
+    """Return the integer at ``offset`` and the offset after it; longer forms are accepted.
 
     Returns ``None`` when ``data`` ends within it.
     """

@@ -11,7 +11,7 @@ Where the specification is silent, or this machine is stricter or milder than ot
 - What arrives on a stream that the owner has neither accepted nor refused is reported after it has.
 - Only a whole stream can be reset. ``reset_write``, ``reset_read`` and ``refuse`` send RST with
   the code in the length of a window update, if the half in question is still open. RST overtakes
-  data, which it makes void; behind our FIN it does not, since what FIN ends is whole.
+  data, which it makes void; after our FIN it does not, since what FIN ends is whole.
 - There is no word for "I read no further". After ``close_read`` nothing is sent; what comes is
   counted, dropped, and its credit returned. When writing has ended too, the peer gets
   ``close_timeout`` to end its half; then RST frees the stream.
@@ -633,7 +633,7 @@ class YamuxProtocol(AckBacklogProtocol):
     def go_away(self, code: int) -> None:
         """Take no further streams; the wire has only code 0 for that, whatever ``code`` says.
 
-        It goes behind what was written, since many peers end the connection when they hear it.
+        It goes after what was written, since many peers end the connection when they hear it.
         """
         if not self._refusing:
             self._refusing = True

@@ -1,6 +1,6 @@
 """Cut a stream of bytes into Yamux frames, and write their heads.
 
-A frame is a head of 12 bytes, big-endian, and behind the head of a data frame its body::
+A frame is a head of 12 bytes, big-endian, and after the head of a data frame its body::
 
     version u8 | type u8 | flags u16 | stream id u32 | length u32
 """
@@ -113,7 +113,7 @@ class FrameReader:
         return _NONE if what or not length or end > len(data) else (stream_id, start, end)
 
     def head(self, data: memoryview, position: int) -> tuple[Head | None, int]:
-        """Return the next head, if it is whole, and the position behind what was taken."""
+        """Return the next head, if it is whole, and the position after what was taken."""
         if not self._part and len(data) - position >= HEAD_SIZE:
             return Head._make(_HEAD.unpack_from(data, position)), position + HEAD_SIZE
         end = position + HEAD_SIZE - len(self._part)
@@ -128,7 +128,7 @@ class FrameReader:
     def body(
         self, data: memoryview, position: int, size: int, keep: bool
     ) -> tuple[bytes | None, int]:
-        """Return the body, if it is whole, and the position behind what was taken.
+        """Return the body, if it is whole, and the position after what was taken.
 
         A body that is not to be kept is passed over without being stored, and comes out empty.
         """

@@ -203,7 +203,7 @@ class Cutter:
         where frames are kept.
 
         Raises:
-            FrameError: nobody can tell how long a frame is; nothing may be fed behind it.
+            FrameError: nobody can tell how long a frame is; nothing may be fed after it.
         """
         view, position = memoryview(data), 0
         if view and not self._part and not self._rest:

@@ -10,7 +10,7 @@ What becomes of calls when something is lost:
   server yet: a call waits for one as long as the grace. Attempts to connect go on all the time, and
   a call that is made later has a session, and a grace, of its own.
 - *A stream or socket that was handed over*: it cannot be made again, so the session ends with it.
-- *The server's state*: it was started anew, or another one took its place. It refuses to resume the
+- *The server's state*: it was started again, or another one took its place. It refuses to resume the
   session, whose calls end as above. The next session begins at once. A session that never had a
   connection goes to the new server with all its calls.
 - *The client's state*: a new client with the ``client_id`` of another takes its place. At the
@@ -358,8 +358,8 @@ def connect(
             themselves. Calls by attribute then know their kinds, and wrong names are errors.
         eager: connect now; this does not wait for it.
         connect_on_call: connect when a call is made and there is no connection.
-        is_fatal: told what made an attempt fail, tells whether it is in vain to try again; then
-            the session ends, and the next call begins anew. By default nothing is.
+        is_fatal: told what made an attempt fail, tells whether it is of no use to try again; then
+            the session ends, and the next call begins again. By default nothing is.
         headers: further headers, as a mapping or as lines, or a quick function that makes them
             for each attempt, such as one with a token that is renewed.
         ssl_context, http_options: as in ``wsmux.connect``.

@@ -112,7 +112,7 @@ class RpcHandler:
         self._served = 0
 
     def __call__(self, carrier: Stream | socket.socket) -> None:
-        """Serve one stream or plain socket until it has ended, each message behind its length."""
+        """Serve one stream or plain socket until it has ended, each message after its length."""
         sock = socket_over(carrier) if isinstance(carrier, Stream) else carrier
         self.serve_socket(sock, websocket=False)
 
@@ -312,8 +312,8 @@ def serve(
     Args:
         services: what is offered.
         host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        path: listen on a Unix socket there instead; each message goes behind its length.
-        transport: ``"tcp"`` serves plain sockets, each message behind its length.
+        path: listen on a Unix socket there instead; each message goes after its length.
+        transport: ``"tcp"`` serves plain sockets, each message after its length.
         origins, ssl_context, max_connections: as in ``wsmux.serve``.
         config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
             is for streams. River's own limits are ``Options``.

@@ -67,7 +67,7 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
     first: opening, accepting, reading, writing, pinging, closing, connecting, and those of
     ``wsmux.rpc`` and ``wsmux.bus``. A call that begins when the time is up raises at once if it
     would have to wait. Blocks may nest; the one that ends first counts. The time does not follow
-    into threads that the block starts, nor does it end what goes on behind the block, such as a
+    into threads that the block starts, nor does it end what goes on after the block, such as a
     subscription that was begun in it::
 
         with wsmux.deadline(5):

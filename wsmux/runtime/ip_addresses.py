@@ -72,7 +72,7 @@ class Proxies:
     ) -> Address | None:
         """Return whose request it is: the last in line who is no trusted proxy.
 
-        Each proxy writes behind the others whom it was asked by, so that only what stands right of
+        Each proxy writes after the others whom it was asked by, so that only what stands right of
         the first untrusted address was written by proxies, and anything left of it by anybody.
 
         Args:

@@ -6,7 +6,7 @@ Every logger of this package is made by ``logger``. What passes through one is
   logs, for an exception with its class and where it was raised. The next line of a cause tells how
   many were left out. DEBUG is not limited: who turns it on wants every line.
 - escaped: a character that does not print, line ends and terminal codes among them, stands as
-  Python writes it in a string. The lines of a traceback stay lines, each behind ``  | ``, so that
+  Python writes it in a string. The lines of a traceback stay lines, each after ``  | ``, so that
   none can pass for a line of the log.
 - cut: of each value the first 500 characters, of a traceback the last 16,000.
 
@@ -152,7 +152,7 @@ def logger(name: str) -> logging.Logger:
 
 
 def forget() -> None:
-    """Begin to count anew; a forked child does, whose parent may have held the lock."""
+    """Begin to count again; a forked child does, whose parent may have held the lock."""
     _guard.forget()
 
 

@@ -233,7 +233,7 @@ class WaitQueue:
         parker = borrow()
         interrupted = True
         self._began[parker] = time.monotonic(), threading.get_ident()
-        self.parked += (parker,)  # not a call, behind which a signal could be looked for
+        self.parked += (parker,)  # not a call, after which a signal could be looked for
         try:
             _sleep(parker, mutex, deadline)
             interrupted = False
@@ -313,7 +313,7 @@ def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
         mutex.release()
         parker.park(deadline)
     finally:
-        # CPython looks for signals behind a call and where a function starts, so a plain acquire
+        # CPython looks for signals after a call and where a function starts, so a plain acquire
         # may have succeeded when the exception comes. A loop over an iterator is not a call: when
         # it raises, the mutex is not held. The mutex is held for microseconds; a second signal
         # would have to come within them.

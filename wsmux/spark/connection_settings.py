@@ -89,7 +89,7 @@ class Link:
             return self._client
 
     def streams(self) -> Connection:
-        """Return the connection for streams, made anew if the last one was lost.
+        """Return the connection for streams, made again if the last one was lost.
 
         Raises:
             SparkError: UNAUTHORIZED or NO_CONNECTION.
@@ -122,7 +122,7 @@ class Link:
         return self._again(what, lambda: self._opened(what, line))
 
     def close(self) -> None:
-        """Close what there is; asked again, the link connects anew."""
+        """Close what there is; asked again, the link connects again."""
         with self._lock:
             client, self._client = self._client, None
             streams, self._streams = self._streams, None
@@ -327,7 +327,7 @@ class Recipe:
         return self.link().client()
 
     def streams(self) -> Connection:
-        """Return this process's connection for streams, made anew if the last one was lost."""
+        """Return this process's connection for streams, made again if the last one was lost."""
         return self.link().streams()
 
     def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:

@@ -87,7 +87,7 @@ class Flow:
         end(self.sink)
 
     def half_close(self) -> None:
-        """End behind what was handed on, and drop what comes."""
+        """End after what was handed on, and drop what comes."""
         self.link.drop()
         self.deaf = True
         self.finish()

@@ -105,7 +105,7 @@ class FaultyNet(ABC):
         self._freeze(())
 
     def half_close(self, way: str = "up") -> None:
-        """End one way of all connections behind what was handed on; what follows there is lost."""
+        """End one way of all connections after what was handed on; what follows there is lost."""
         self._way(way)
         self._do(lambda: self._half_close_all(way))
 

@@ -204,7 +204,7 @@ class Link:
     def piece(self, now: float) -> memoryview | None:
         """Return what is to be handed on next, if it is due.
 
-        What is due goes first, and the pacer is looked at behind it: an owner who comes late must
+        What is due goes first, and the pacer is looked at after it: an owner who comes late must
         not look like a receiver who does not read.
         """
         if not self._flying or self._flying[0][0] > now:

@@ -71,7 +71,7 @@ class MuxEnd(End):
         self.error: WsmuxError | None = None
         self._now = 0.0
         self._writing: dict[int, bytearray] = {}  # what no credit has come for
-        self._ending: set[int] = set()  # to be closed behind that
+        self._ending: set[int] = set()  # to be closed after that
         self._out: list[bytes] = []
         self._close_sent = self._heard_close = self._over = False
 
@@ -95,7 +95,7 @@ class MuxEnd(End):
         self._settle()
 
     def close_write(self, stream_id: int) -> None:
-        """End the writing half behind what was written."""
+        """End the writing half after what was written."""
         self._ending.add(stream_id)
         self._settle()
 
@@ -120,7 +120,7 @@ class MuxEnd(End):
         self._settle()
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """End the connection behind what was sent; what no credit has come for is dropped."""
+        """End the connection after what was sent; what no credit has come for is dropped."""
         if self.error is None:
             self.error = closed_error(code, reason, "local")
             self.machine.close_notice(code)

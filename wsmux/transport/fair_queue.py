@@ -5,7 +5,7 @@ As the new flows of fq_codel. No threads, sockets or clocks; the transport's mut
 - Frames stand in one line. A frame goes before the line when its stream has none in it, and has
   sent little before it since everybody who was in line then had a turn.
 - All frames before the line go before all in it, and a stream with a frame in line has its next
-  ones behind it. So the order within a stream stays.
+  ones after it. So the order within a stream stays.
 - While there is a line, what goes before it is bounded by what moves in it: an endless row of new
   streams, each with a message or two, gets half of the connection and one quantum more.
 

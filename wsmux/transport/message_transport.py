@@ -60,7 +60,7 @@ from .socket_io import Socket, Wakeup, take_over
 
 __all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_transport"]
 
-# Messages, and the pings and pongs that came behind them.
+# Messages, and the pings and pongs that came after them.
 Part = tuple[list[Received], list[tuple[Opcode, bytes]]]
 
 
@@ -118,7 +118,7 @@ class FrameReader:
         return self._sort(frames) if framing.controls or self.peer_closed else frames
 
     def in_order(self, messages: list[Received]) -> list[Part]:
-        """Cut what ``read`` returned last behind the pings and pongs that came in between."""
+        """Cut what ``read`` returned last after the pings and pongs that came in between."""
         if not self._pings_and_pongs:
             return [(messages, [])]
         parts: list[Part] = []
@@ -353,7 +353,7 @@ class MessageTransport:
             self._finished.wait(LINGER)
 
     def close_locked(self, code: int, reason: str) -> int:
-        """Queue a Close behind what is queued; return its ticket for ``flush``."""
+        """Queue a Close after what is queued; return its ticket for ``flush``."""
         try:
             return self._begin_close_locked(code, reason)
         except BaseException:  # interrupted by a signal handler
@@ -620,7 +620,7 @@ class MessageTransport:
         return True
 
     def _answer(self, controls: list[tuple[Opcode, bytes]]) -> None:
-        """Handle pings and pongs, behind the messages that came before them and before others."""
+        """Handle pings and pongs, after the messages that came before them and before others."""
         wakes: list[Parker] = []
         now = time.monotonic()  # the ping may have been sent since the poll
         try:
@@ -715,7 +715,7 @@ def message_transport(
 
 
 def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
-    """Begin to close a transport behind what is queued, from any thread and without waiting."""
+    """Begin to close a transport after what is queued, from any thread and without waiting."""
     with transport.mutex:
         transport.close_locked(code, reason)
     transport.flush()

@@ -160,7 +160,7 @@ class SendQueue:
         self._fair_queue.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
-        """Return whether a data frame may be queued now; who has not waited goes behind who has."""
+        """Return whether a data frame may be queued now; who has not waited goes after who has."""
         return self._fair_queue.size < self._max_size and (waited or not self._room)
 
     def quantum_locked(self, flow: FlowState, size: int, waited: bool) -> int:
@@ -254,7 +254,7 @@ class SendQueue:
             self._old_flows or self._new_flows or self._control or self._out or self._pongs
         ):
             # A loop over an iterator, since an interrupt can come between a call that gets the
-            # lock and the line behind it.
+            # lock and the line after it.
             for _ in iter(self._try_lock, False):
                 emptied = self.wants_io = False
                 try:

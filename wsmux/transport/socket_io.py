@@ -142,7 +142,7 @@ class TlsSocket(PlainSocket):
         self._tls = sock
         self._lock = threading.Lock()
         self._retry: Buffer | None = None  # OpenSSL must be given the same bytes again
-        self._end: OSError | None = None  # what came behind the bytes returned last
+        self._end: OSError | None = None  # what came after the bytes returned last
 
     def recv_into(self, target: memoryview) -> int | None:
         """Receive as many records as there are and fit: OpenSSL returns one at a time.
@@ -293,7 +293,7 @@ class Wakeup:
         """Make the descriptor readable; does nothing after ``close``."""
         self._wanted = True
         # Who does not get the guard leaves it to the holder, who looks again after letting go. A
-        # loop over an iterator, since an interrupt can come behind a call that got the guard.
+        # loop over an iterator, since an interrupt can come after a call that got the guard.
         while self._wanted:
             for _ in iter(self._try_guard, False):
                 try:

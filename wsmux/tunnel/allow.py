@@ -10,7 +10,7 @@ Patterns are ``HOST:PORTS`` and ``unix:/PATH``:
 ``[2001:db8::/32]:*``    the same in IPv6; every port
 ``*:443``                every host
 ``unix:/run/app.sock``   that socket
-``!10.0.0.0/8:*``        none of these: a pattern behind ``!`` denies, whatever allows it
+``!10.0.0.0/8:*``        none of these: a pattern after ``!`` denies, whatever allows it
 ======================  ============================================================
 
 Each address that a name resolves to is judged, and those that are allowed are connected to as they

@@ -1,4 +1,4 @@
-"""Ask the server to listen, with each connection anew, and again for what it refuses.
+"""Ask the server to listen, again on each connection, and repeat what it refused.
 
 A server may refuse after a reconnect what it granted before: it has not noticed yet that the last
 connection is lost and listens at the port for that, or what it allows has changed. That must not

@@ -6,7 +6,7 @@ Both are heads of HTTP/1.1 (RFC 9112), without a body::
     HTTP/1.1 200 OK\r\n\r\n
 
 The words of the answer are for people, one sentence; only the answer to ``LISTEN`` has the place
-there that is listened at, and the answer to ``EXEC`` a token. What comes behind a head is carried.
+there that is listened at, and the answer to ``EXEC`` a token. What comes after a head is carried.
 Parsing is strict: a byte that need not be there is refused.
 """
 

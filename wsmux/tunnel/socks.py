@@ -66,7 +66,7 @@ class SocksServer:
         self._reply(REPLIES.get(status, FAILED))
 
     def early(self) -> bytes:
-        """Return what came behind the request, which goes to the place."""
+        """Return what came after the request, which goes to the place."""
         return self._buffer
 
     def _greeting(self) -> None:

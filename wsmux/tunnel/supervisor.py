@@ -38,7 +38,7 @@ class Supervisor:
     """Keep connected, as far as that is possible.
 
     Args:
-        connect: makes a connection, or raises what ``wsmux.connect`` does. It is called anew each
+        connect: makes a connection, or raises what ``wsmux.connect`` does. It is called again each
             time, so it may fetch a fresh token.
         prepare: called with each connection before anybody else gets it; what it raises ends the
             attempt.

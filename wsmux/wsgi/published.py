@@ -2,7 +2,7 @@
 
 The client connects to a WebSocket route, says a token, and from then on requests under the prefix
 go down new streams of its connection. Nothing of a request is passed on unread: it is taken apart
-and written anew by h11, so that it cannot say one thing here and another there. What it may not
+and written again by h11, so that it cannot say one thing here and another there. What it may not
 say at all (two lengths, a length that is no number, control characters) is answered by 400.
 """
 
@@ -296,5 +296,5 @@ class _Answer:
             yield piece
 
     def close(self) -> None:
-        """End the exchange, as a WSGI server does behind the last piece."""
+        """End the exchange, as a WSGI server does after the last piece."""
         self._exchange.end()

@@ -156,7 +156,7 @@ def serve(
 
     Args:
         connection: one without a stream handler: its streams are taken.
-        app: the WSGI application. The request's headers are those that the other end sends; behind
+        app: the WSGI application. The request's headers are those that the other end sends; after
             ``Published``, wrap it in Werkzeug's ``ProxyFix(app, x_for=1, x_proto=1, x_host=1,
             x_prefix=1)`` to see the public address.
         workers: requests that run at once; further ones wait, and are refused after

@@ -2,7 +2,7 @@
 
 A message is offered to its relays one after the other, best first; that is a pass. Three passes
 with short pauses make a round; a round without success is repeated after ``RETRY`` seconds, with
-the twin looked up anew, until the message expires. As the founding relay, but for one thing: there
+the twin looked up again, until the message expires. As the founding relay, but for one thing: there
 any refusal is final. Here a relay that refuses for good is not asked again, and only the refusal of
 the last one that is left ends the message.
 

@@ -14,7 +14,7 @@ __all__ = ["WINDOW", "FixedWindow", "Limiter", "NoLimit"]
 # Seconds of one window, aligned to the clock.
 WINDOW = 60
 
-# Twins counted at once; of more, the one not heard of for longest starts anew.
+# Twins counted at once; of more, the one not heard of for longest starts again.
 CAPACITY = 100_000
 
 

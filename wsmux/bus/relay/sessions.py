@@ -91,7 +91,7 @@ class Session:
     # Any thread
 
     def deliver(self, data: bytes, expires_at: int) -> None:
-        """Hand an envelope over, or queue it behind what waits; blocks only as the queue does.
+        """Hand an envelope over, or queue it after what waits; blocks only as the queue does.
 
         Raises:
             QueueUnavailable: it went neither way.

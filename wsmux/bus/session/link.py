@@ -209,7 +209,7 @@ class Link:
         self._channel.wake()
 
     def hang_up(self, code: int = NORMAL, reason: str = "") -> None:
-        """Begin to close behind what is queued; returns at once. The first cause stays."""
+        """Begin to close after what is queued; returns at once. The first cause stays."""
         hang_up(self._channel, code, reason)
 
     def fail(self, code: int, reason: str) -> None:

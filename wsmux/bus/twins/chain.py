@@ -2,7 +2,7 @@
 
 That client serves one thread at a time and is slow to connect, so one connection is kept and
 threads take turns. Its errors have no common base: whatever it raises counts as a failure of the
-node, and the next question connects anew.
+node, and the next question connects again.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class CachedTwins(TwinDirectory):
             failure = answer.exception(deadline.remaining())
         except TimeoutError as late:
             raise TwinsUnavailable(f"{self.name} did not return twin {twin_id} in time") from late
-        if failure is not None:  # raised anew, since the other thread's traceback is its own
+        if failure is not None:  # raised again, since the other thread's traceback is its own
             raise TwinsUnavailable(getattr(failure, "message", str(failure))) from failure
         return answer.result()
 

@@ -7,7 +7,7 @@ check expiry, sender, signature and encryption only:
 - The destination must be this twin and session.
 - Twin 0, by which relays speak, may send errors and pongs alone; known peers take anything from it.
 - What was accepted once is refused until it has expired. It is known by its signature, not by its
-  uid, which the parts of an upload share; a copy cut anew, whose signature is the same, is refused
+  uid, which the parts of an upload share; a copy cut again, whose signature is the same, is refused
   with it.
 - The kind must be one that is awaited, and a request must name a command.
 """

@@ -334,7 +334,7 @@ class ClientEngine(Calls):
 
         Raises:
             TimeoutError: there is no connection in time; attempts go on.
-            RiverError: there is none, and it is in vain to try again.
+            RiverError: there is none, and it is of no use to try again.
         """
         wakes: list[Parker] = []
         with self.mutex:

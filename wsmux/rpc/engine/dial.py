@@ -88,7 +88,7 @@ def dialler(
     """
     if not callable(headers):
         lines = header_lines(headers)
-        # A mapping is read anew for each attempt, anything else once.
+        # A mapping is read again for each attempt, anything else once.
         headers = headers if isinstance(headers, Mapping) else lines
     check_options(options)
     if isinstance(target, Connection):

@@ -45,7 +45,7 @@ class Notices:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread behind what is still to be told; does not wait."""
+        """End the thread after what is still to be told; does not wait."""
         self._waiting.put(None)
 
     def _tell(self) -> None:

@@ -247,7 +247,7 @@ class ServerEngine(Router):
         frame: bytes,
         wakes: list[Parker],
     ) -> None:
-        """Handle one message; the caller wakes ``wakes`` behind the last of many."""
+        """Handle one message; the caller wakes ``wakes`` after the last of many."""
         session = live.session
         with live.order:
             over: list[ServerCall] = []

@@ -318,7 +318,7 @@ class Connector:
         return self._new_session(now)
 
     def hard_disconnect(self, now: float) -> None:
-        """End the session and the connection at once; ``connect`` begins anew."""
+        """End the session and the connection at once; ``connect`` begins again."""
         if self.state is not ConnectorState.CLOSED:
             self.given_up = "disconnected by this side"
             self._end_session(self.given_up)
@@ -549,7 +549,7 @@ class Connector:
             self._try(now)
 
     def _fail(self, now: float, failure: Failure) -> None:
-        """End session and connection; the next ``connect`` begins anew."""
+        """End session and connection; the next ``connect`` begins again."""
         self.given_up = failure.text
         self._events.append(failure)
         self._end_session(failure.text)

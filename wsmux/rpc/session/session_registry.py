@@ -4,8 +4,8 @@ The rules are those of the section "Handshake", as shipped servers apply them, p
 
 1. The session that the client names is here: it is resumed, unless its counters and the client's
    exclude each other. A connection that it still has is replaced.
-2. Another session is here: that one is destroyed, and the client begins anew.
-3. No session is here: the client begins anew, unless its counters say that it wants to resume.
+2. Another session is here: that one is destroyed, and the client begins again.
+3. No session is here: the client begins again, unless its counters say that it wants to resume.
 
 Stricter than shipped servers:
 

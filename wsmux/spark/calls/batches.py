@@ -194,7 +194,7 @@ class Deduplicator:
     """Remember what came of keys, so that what comes again is not done again.
 
     A row that fails is not remembered. Who comes with a key that is being worked on waits for that.
-    Everything is kept in memory: another process, or this one started anew, knows nothing of it.
+    Everything is kept in memory: another process, or this one started again, knows nothing of it.
 
     Args:
         keys: how many to remember; the oldest go first.

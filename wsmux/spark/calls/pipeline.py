@@ -5,7 +5,7 @@ taken and what it has given, and yields outcomes in the order of the work, or as
 here knows rows, sockets or Spark; the calls themselves look at the time.
 
 Calls are started together where that is possible: one lock and one send for many. While the oldest
-is not answered nobody is woken, and when it is, those behind it mostly are too.
+is not answered nobody is woken, and when it is, those after it mostly are too.
 
 A fault that may pass makes its call be started again, after a pause, together with the others that
 have failed so. When the generator is closed, or anything raises, what is under way is cancelled.

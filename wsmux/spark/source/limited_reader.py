@@ -44,7 +44,7 @@ class LimitedStreamReader(Follower, SupportsTriggerAvailableNow):
         return self.next_end(start, rows, size)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what there is: the query ends behind it, whatever comes meanwhile."""
+        """Note what there is: the query ends after it, whatever comes meanwhile."""
         self._most = list(self.heads().latest)
 
     def reportLatestOffset(self) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def upto(
         heads: what the topic holds.
         max_rows: of the batch. max_bytes: the same, by the mean size of the rows that each
             partition holds; one row at least.
-        most: what is not passed, whatever has come behind it.
+        most: what is not passed, whatever has come after it.
     """
     ends = heads.latest
     if most is not None:

@@ -15,7 +15,7 @@ startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, of a topic       
 endingOffsets       the same, where a batch read of a topic ends                  latest
 maxRowsPerTrigger   most rows of a batch of a query                               no limit
 maxBytesPerTrigger  most bytes of one, about                                      no limit
-failOnDataLoss      fail when offsets are gone, and do not go on behind them      true
+failOnDataLoss      fail when offsets are gone, and do not go on after them      true
 txnAppId            who writes, so that a rerun writes nothing                    none
 txnVersion          a number that rises with each write of that one               none
 batchRows           most rows of a record batch                                   no limit

@@ -38,7 +38,7 @@ def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, A
 
 
 def ask_once(recipe: Recipe, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
-    """Call a procedure as ``ask`` does, on a connection that is closed behind it."""
+    """Call a procedure as ``ask`` does, on a connection that is closed after it."""
     with recipe.once() as link:
         return ask(link, service, procedure, **init)
 

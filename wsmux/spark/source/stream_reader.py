@@ -2,7 +2,7 @@
 
 In the process that plans a query, a feed of heads tells what has come, so that Spark can ask as
 often as it does; in a task, a span of offsets is read over a stream. Spans can be read again as
-long as their rows are held, and the server is told behind each batch what is not needed any more.
+long as their rows are held, and the server is told after each batch what is not needed any more.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Add the batches of a query to a topic, each of them once for each checkpoint.
 
-Spark makes a writer anew for each thing that it does with one, so none of them can hold what a
+Spark makes a writer again for each thing that it does with one, so none of them can hold what a
 batch is called. A batch is known by the id of its query, which is kept in the checkpoint, and its
 number; the server makes one transaction of the two, whoever asks. A task begins that, stages its
 partition, and brings back the receipt with the transaction's name, which the commit works with. A
-batch that was committed before a crash, and comes again behind it, is known as ``done``.
+batch that was committed before a crash, and comes again after it, is known as ``done``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read record batches of a partition in a task, whatever happens to the connection.
 
-A reading that is cut goes on behind the last row that came: the server's order is always the same.
+A reading that is cut goes on after the last row that came: the server's order is always the same.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class CommitLog:
         return True
 
     def keep_state(self, number: int, make: Callable[[], Mapping[str, Any]]) -> None:
-        """Keep the state behind an entry, if it is time to, and drop what it makes needless."""
+        """Keep the state after an entry, if it is time to, and drop what it makes needless."""
         states, entries = self._numbers()
         last = max(states, default=-1)
         if number - last < BETWEEN_STATES:

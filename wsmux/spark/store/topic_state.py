@@ -34,7 +34,7 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """The offset behind the last row."""
+        """The offset after the last row."""
         return self.start + self.rows
 
 
