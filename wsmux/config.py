@@ -21,10 +21,10 @@ class Recording:
     openings and bulk 4 to 6 %; whole frames cost bulk an eighth.
 
     A connection that ends abnormally, with anything but ``ConnectionClosedOK``, hands its recording
-    to ``to``, in its I/O thread, after everybody who waited on it has been woken. Any connection
-    tells it by ``dump_recording()``, whenever it is asked. It is text: JSON, a line for each frame
-    after a first line about the connection. ``wsmux inspect`` shows it, ``wsmux replay`` runs it
-    against a handler.
+    to ``to``, in its I/O thread, after every thread that waited on it has been woken. Any
+    connection tells it by ``dump_recording()``, whenever it is asked. It is text: JSON, a line for
+    each frame after a first line about the connection. ``wsmux inspect`` shows it, ``wsmux replay``
+    runs it against a handler.
     """
 
     frames: int = 1024

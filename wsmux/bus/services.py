@@ -51,7 +51,7 @@ class ServiceRequest(NamedTuple):
     """What a function may know of the request it answers, beside its arguments.
 
     Attributes:
-        source: who asks; the signature was checked.
+        source: the caller; the signature was checked.
         command: what for.
         data: the payload, decrypted, as it came.
         schema: the media type of the payload.

@@ -281,7 +281,7 @@ class _Requests:
     def finish(self, deadline: Deadline) -> bool:
         """Wait until the requests are sent, after the responses; tell whether they were taken.
 
-        Somebody who types has no more to say.
+        A terminal has no more input then.
         """
         if os.isatty(self._in):
             return True

@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.processes == 1 or args.child:
         return _serve(args, known)
     open_directory(args.directory)  # so that what is wrong with it is said once
-    with listen(args.host, args.port) as probe:  # nobody else is there, who may share it
+    with listen(args.host, args.port) as probe:  # no other server is there, which could share it
         port = probe.getsockname()[1]
     with _reserved(args.host, port):
         return supervise(

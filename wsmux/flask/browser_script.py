@@ -21,8 +21,8 @@ def script_blueprint(*, path: str = "/wsmux.js", name: str = "wsmux_script") -> 
 
     A page imports it, ``import { Wsmux } from "/wsmux.js"``, and uses it as the browsers'
     ``WebTransport``. It speaks the native wire alone, needs no build step and nothing else, and is
-    there for everybody who may see the page. The route of the ``Mux`` takes pages of its own origin
-    only, unless ``origins`` lists others.
+    there for everybody with access to the page. The route of the ``Mux`` takes pages of its own
+    origin only, unless ``origins`` lists others.
 
     Args:
         path: where the module is; ``url_for("wsmux_script.module")`` gives it.

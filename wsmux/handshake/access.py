@@ -1,4 +1,4 @@
-"""Let in who knows a token, at the upgrade, before a WebSocket is there."""
+"""Admit clients that present a known token, before the WebSocket is accepted."""
 
 from __future__ import annotations
 

@@ -356,10 +356,10 @@ class Connection:
     def explain(self) -> list[Finding]:
         """Return who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
 
-        What holds up the whole connection comes first, then what stands still, then who waits for
-        what may come, each by its length. Empty when nobody waits. Never blocks, however stuck the
-        connection is, and raises nothing when it has ended. What the peer's threads do is known
-        only by what they keep from moving here.
+        What holds up the whole connection comes first, then what stands still, then threads that
+        wait for what may come, each by its length. Empty when nobody waits. Never blocks, however
+        stuck the connection is, and raises nothing when it has ended. What the peer's threads do is
+        known only by what they keep from moving here.
         """
         return findings(look(self._multiplexer, thread_names(), idle=False))
 

@@ -1,8 +1,8 @@
-"""Find out who waits for what on a connection, and say it in sentences.
+"""Find out which thread waits for what on a connection, and say it in sentences.
 
 Two steps. ``look_locked`` copies numbers under the connection's mutex, and nothing else: no name of
 a thread is looked up there and no text is made. ``findings`` makes sentences of the copy. So a
-connection on which everything is stuck costs who asks no more than the mutex, which nobody holds
+stuck connection costs the caller no more than the mutex, which nobody holds
 while waiting.
 """
 

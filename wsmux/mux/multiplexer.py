@@ -391,7 +391,7 @@ class Multiplexer:
                 self.flush()  # the answers to many, before they are too many
         held = self._held()
         # Is there more to do than what messages of running streams ask for? A glance is enough:
-        # who changes these afterwards wakes this thread.
+        # a thread that changes these afterwards wakes this one.
         if (
             table.changed
             or not messages

@@ -109,12 +109,12 @@ class Cause(StrEnum):
 
 
 class Finding(NamedTuple):
-    """Say in a sentence, which ``str`` returns, who waits for what and since when.
+    """Say in a sentence, which ``str`` returns, which thread waits for what and since when.
 
     Attributes:
         cause: what is waited for.
         stream_id: on which stream; ``None`` for the connection.
-        thread: who waits, ``""`` when nobody does.
+        thread: the name of the waiting thread, ``""`` if none waits.
         seconds: for how long; 0 when that is not known.
         moved: what has moved there so far, in bytes; a wait ends when it grows.
         text: the sentence.

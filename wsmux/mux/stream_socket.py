@@ -17,7 +17,7 @@ this side closed the stream itself              the socket is reset; what it hel
 
 Both threads wait in ``poll``, on the socket and on a wake-up: ``shutdown`` would wake them as well,
 but look like an end to whoever is at the socket. A Unix socket knows no reset; there a lost stream
-ends in ``EPIPE`` for who writes, and for who reads in an end of file.
+ends in ``EPIPE`` for a writer, and in an end of file for a reader.
 """
 
 from __future__ import annotations

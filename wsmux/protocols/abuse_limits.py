@@ -29,7 +29,7 @@ UPDATE_FACTOR = 2
 # half, by CLOSE and by ERROR.
 LATE_PER_STREAM = 4
 
-# Bytes received that earn a ping: who measures round trips under load pings as it sends.
+# Bytes received that earn a ping: an end that measures round trips under load pings as it sends.
 BYTES_PER_PING = 1024
 
 # Looks that a watch takes in the time that something may stand still.

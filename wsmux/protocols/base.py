@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Role(StrEnum):
-    """Which of the two ends this is; it decides the parity of stream ids, and who masks."""
+    """Which of the two ends this is; it decides the parity of stream ids, and which end masks."""
 
     CLIENT = "client"
     SERVER = "server"

@@ -17,7 +17,7 @@ The text leaves points open. What is done here, and why:
   no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
   body of a Write (1009), as nothing else does.
 - A Write of 0 bytes is taken even without credit. ``abuse_limits`` charges it, as all but data.
-  There are no resets to charge, only refusals: credit bounds who opens streams to end them.
+  There are no resets to charge, only refusals: credit bounds streams that are opened only to end.
 - A Close is answered with StopRead at once: no more credit is needed, and what was received stays
   readable. A StopRead is answered with Close at once: credit left must not be used up first, and
   infinite credit never would be.
@@ -524,7 +524,8 @@ class BymuxProtocol(MuxProtocol):
         self._stop_writing(self._all)
         self._stop_reading(self._all)
         if not usable:
-            self._events.append(ev.OpenPermitted())  # who waits is to hear that none will be opened
+            # Waiting threads must learn that no stream will be opened.
+            self._events.append(ev.OpenPermitted())
 
     def close_notice(self, code: int) -> None:
         """Go away at a clean end; there is no word for another, which must not look clean."""

@@ -2,7 +2,7 @@
 
 A stream is two independent halves. Rule 1: states move only here, by ``advance``. Rule 2: the
 tables do not know which side of the connection they serve. A pair that is not in a table is
-illegal: ``advance`` raises ``KeyError`` and nothing changes; the caller, which knows who asked,
+illegal: ``advance`` raises ``KeyError`` and nothing changes; the caller, which knows the cause,
 names the broken rule.
 
 ::

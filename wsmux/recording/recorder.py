@@ -199,7 +199,7 @@ class Recorder:
         whole = plan.payload is not None
         coming, going = cutter(wire, whole), cutter(wire, whole)
 
-        # To be called by the I/O thread, and by who may send.
+        # Called by the I/O thread, and by the thread that holds the send lock.
         self.received = self._received.receiver()
         if coming is not None:
             self.received = partial(_receive_bytes, self._received, coming, _most(plan))

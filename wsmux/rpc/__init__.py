@@ -49,7 +49,7 @@ __all__ = [
     "serve",
 ]
 
-# A client must not pay for servers, and nobody for Flask who does not use it.
+# A client must not pay for servers, nor a program without Flask for Flask.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -10,8 +10,8 @@ What becomes of calls when something is lost:
   server yet: a call waits for one as long as the grace. Attempts to connect go on all the time, and
   a call that is made later has a session, and a grace, of its own.
 - *A stream or socket that was handed over*: it cannot be made again, so the session ends with it.
-- *The server's state*: it was started again, or another one took its place. It refuses to resume the
-  session, whose calls end as above. The next session begins at once. A session that never had a
+- *The server's state*: it was started again, or another one took its place. It refuses to resume
+  the session, whose calls end as above. The next session begins at once. A session that never had a
   connection goes to the new server with all its calls.
 - *The client's state*: a new client with the ``client_id`` of another takes its place. At the
   server the calls of the old one end, as soon as it has no connection, or gives no sign of life for
@@ -103,7 +103,7 @@ class ServiceProxy:
         return ProcedureProxy(self._client, self._name, name, procedure)
 
     def __dir__(self) -> Iterable[str]:
-        """Return the procedures of the schema too, for those who type in a shell."""
+        """Return the procedures of the schema too, for completion in a shell."""
         return [*super().__dir__(), *(() if self._known is None else self._known.procedures)]
 
 
@@ -189,7 +189,7 @@ class Client:
         return ServiceProxy(self, name, self._schema)
 
     def __dir__(self) -> Iterable[str]:
-        """Return the services of the schema too, for those who type in a shell."""
+        """Return the services of the schema too, for completion in a shell."""
         return [*super().__dir__(), *(() if self._schema is None else self._schema.services)]
 
     def rpc(self, service: str, procedure: str, init: Any, timeout: float | None = None) -> Any:

@@ -300,7 +300,7 @@ def serve(
     *,
     path: str | None = None,
     transport: Literal["websocket", "tcp"] = "websocket",
-    # who may come
+    # access
     origins: Iterable[str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
     max_connections: int = MAX_CONNECTIONS,
@@ -317,7 +317,7 @@ def serve(
         origins, ssl_context, max_connections: as in ``wsmux.serve``.
         config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
             is for streams. River's own limits are ``Options``.
-        options: what handlers share, who may come, and the rest; see ``Serving``.
+        options: what handlers share, access, and the rest; see ``Serving``.
 
     Raises:
         ValueError, TypeError: an argument is wrong. OSError: it cannot listen there.

@@ -24,7 +24,7 @@ __all__ = [
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
-# What somebody meant who gave the address of a page.
+# What was probably meant by the address of a page.
 _MEANT = {"http": "ws", "https": "wss"}
 
 # What would end it in the head of a request, and what no encoding can write.

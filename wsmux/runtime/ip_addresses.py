@@ -70,7 +70,7 @@ class Proxies:
     def client(
         self, peer: Address | None, forwarded_for: str | None, forwarded: str | None
     ) -> Address | None:
-        """Return whose request it is: the last in line who is no trusted proxy.
+        """Return whose request it is: the last address that is not a trusted proxy.
 
         Each proxy writes after the others whom it was asked by, so that only what stands right of
         the first untrusted address was written by proxies, and anything left of it by anybody.
@@ -81,7 +81,7 @@ class Proxies:
             forwarded: the header ``Forwarded`` (RFC 7239), used only without the other.
 
         Returns:
-            ``None`` if no trusted proxy says who it is.
+            ``None`` if no trusted proxy names it.
         """
         if not self.trusts(peer):
             return peer
@@ -139,7 +139,7 @@ def _escaped(text: str, place: int) -> bool:
 
 
 def _for(element: str) -> str:
-    """Return who asked a proxy, by its element of ``Forwarded``."""
+    """Return the address that a proxy was asked by, from its element of ``Forwarded``."""
     for pair in _entries(element, ";"):
         name, _, value = pair.partition("=")
         if name.strip().lower() == "for":

@@ -4,7 +4,7 @@ Every logger of this package is made by ``logger``. What passes through one is
 
 - at most one line a second for each cause, from INFO up: a cause is the place in the code that
   logs, for an exception with its class and where it was raised. The next line of a cause tells how
-  many were left out. DEBUG is not limited: who turns it on wants every line.
+  many were left out. DEBUG is not limited: turning it on asks for every line.
 - escaped: a character that does not print, line ends and terminal codes among them, stands as
   Python writes it in a string. The lines of a traceback stay lines, each after ``  | ``, so that
   none can pass for a line of the log.

@@ -81,7 +81,7 @@ class ProcessMemory:
         return verdict
 
     def _over(self, holder: Holder, limit: int, waits: bool) -> tuple[Verdict, Holder | None]:
-        """Decide above the limit; return the verdict, and who is asked instead."""
+        """Decide above the limit; return the verdict, and which connection is asked instead."""
         asked = None
         if self._asked is None:
             largest = max(self._held, key=self._held.__getitem__)
@@ -105,7 +105,7 @@ class ProcessMemory:
             self._waiting.pop(holder, None)
             woken = self._next()
             if self._asked is holder:
-                # Somebody has to look for the next one; who reports does.
+                # The reporting thread looks for the next one.
                 self._asked = None
                 woken = woken or next(iter(self._waiting), None)
         if woken is not None:

@@ -101,7 +101,7 @@ class ThreadPool:
         return getattr(self._here, "works", False)
 
     def _call_locked(self, count: int, wakes: list[Parker]) -> int:
-        """Call workers, those first who worked last; return how many threads are to be started."""
+        """Wake workers, the latest to work first; return how many threads are to be started."""
         woken = min(count, len(self._parked))
         for _ in range(woken):
             self._parked.pop().notify(wakes)

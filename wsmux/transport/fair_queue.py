@@ -3,7 +3,7 @@
 As the new flows of fq_codel. No threads, sockets or clocks; the transport's mutex guards it.
 
 - Frames stand in one line. A frame goes before the line when its stream has none in it, and has
-  sent little before it since everybody who was in line then had a turn.
+  sent little since every stream that was in line then was served.
 - All frames before the line go before all in it, and a stream with a frame in line has its next
   ones after it. So the order within a stream stays.
 - While there is a line, what goes before it is bounded by what moves in it: an endless row of new
@@ -130,8 +130,8 @@ class FairQueue:
 QUANTUM_SECONDS = 0.008
 MIN_QUANTUM = 16 * KIB
 
-# Seconds that the socket must have been full in all for a figure; a reader who is late for a moment
-# is no slow path. What a fast path carries in that time proves it one at once.
+# Seconds that the socket must have been full in all for a figure; a reader that is late for a
+# moment is no slow path. What a fast path carries in that time proves it one at once.
 SPAN = 0.1
 
 

@@ -7,7 +7,7 @@ Threads and locks:
   it. How sending works, and the send lock, is told in ``send_queue``.
 - One I/O thread, the one that iterates ``batches()``, reads, answers pings and keeps time. It
   never waits in a send.
-- Nobody who waits holds anything that another thread needs: callers are parked on the mutex; the
+- No waiting thread holds anything that another thread needs: callers are parked on the mutex; the
   thread that sends waits in ``poll``, which a shutdown ends. So two ends that both write bulk and
   read nothing cannot hang each other's I/O threads.
 

@@ -9,7 +9,7 @@
   asks it to poll for writability. So each queued frame always has somebody in charge of it.
 - Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
   the bound wait for room, in the order they came. Short messages of streams that have nothing else
-  queued go before other data, and before those who wait; see ``fair_queue``, which also says how
+  queued go before other data, and before waiting writers; see ``fair_queue``, which also says how
   large the quantum of a stream is on a slow path. The send lock guards that.
 
 A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
@@ -160,7 +160,7 @@ class SendQueue:
         self._fair_queue.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
-        """Return whether a data frame may be queued now; who has not waited goes after who has."""
+        """Return whether a data frame may be queued now; waiting writers go first."""
         return self._fair_queue.size < self._max_size and (waited or not self._room)
 
     def quantum_locked(self, flow: FlowState, size: int, waited: bool) -> int:

@@ -292,8 +292,8 @@ class Wakeup:
     def set(self) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
         self._wanted = True
-        # Who does not get the guard leaves it to the holder, who looks again after letting go. A
-        # loop over an iterator, since an interrupt can come after a call that got the guard.
+        # A thread that does not get the guard leaves it to the holder, which looks again after
+        # release. A loop over an iterator, since an interrupt can come after a call that got it.
         while self._wanted:
             for _ in iter(self._try_guard, False):
                 try:

@@ -63,7 +63,7 @@ def _resolved(place: Tcp, named: bool) -> list[tuple[int, Any]]:
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        if not named:  # who may not go there is not told whether it exists
+        if not named:  # a client that may not go there must not learn whether it exists
             raise _forbidden(place) from error
         raise TunnelError(502, f"the name {place.host} cannot be resolved") from error
     return [(family, address) for family, _, _, _, address in found]

@@ -107,7 +107,7 @@ class Forwarder:
 
     def close(self) -> None:
         """Stop listening, here and there, reset the tunnels, and close the connection."""
-        self._supervisor.close()  # first: who waits for it lets go of the entrances
+        self._supervisor.close()  # first: threads that wait for it release the listeners
         self._stack.close()
 
     def __enter__(self) -> Self:

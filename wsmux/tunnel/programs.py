@@ -213,7 +213,7 @@ class _Running:
             streams = list(self._streams.values())
         for stream in (self._control, *streams):
             if not stream.closed:
-                stream.close_read()  # wakes who reads of it
+                stream.close_read()  # wakes its reader
         self._wake.set()
         for thread in threads:
             if thread.ident is not None:

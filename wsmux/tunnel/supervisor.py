@@ -1,4 +1,4 @@
-"""Keep one connection alive, and let those who need it wait while there is none.
+"""Keep one connection alive, and let callers wait while there is none.
 
 Threads and locks: one thread waits for the end of each connection and makes the next one. The
 condition guards which connection there is; nobody connects, opens or calls back under it.

@@ -18,7 +18,7 @@ __all__ = ["Waiting", "backlog_key", "decode_backlog", "encode_backlog"]
 
 
 class Waiting(NamedTuple):
-    """Say who waits for the answer to which envelope.
+    """Describe a request that waits for an answer.
 
     Attributes:
         uid: that of the envelope.

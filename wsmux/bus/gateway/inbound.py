@@ -1,4 +1,4 @@
-"""Hand what relays bring to programs: requests to services, answers to those who wait.
+"""Hand what relays bring to programs: requests to services, answers to waiting callers.
 
 Nothing is believed before ``Endpoint.accept`` has checked it. Then a request goes to the list of
 its command, and an answer, if it comes from whom was asked, to the list that its request named.

@@ -120,7 +120,7 @@ class Outgoing(Half):
         self._store.done(REPLY, raw, Deadline(GRACE))
 
     def send(self, tracked: Tracked) -> None:
-        """Hand an envelope to a relay, waiting for one while it lives; else tell who waits."""
+        """Hand an envelope to a relay, waiting for one while it lives; else answer its caller."""
         envelope = envelopes.parse(tracked.signed)
         life = envelopes.time_left(envelope, clock())
         try:

@@ -152,7 +152,7 @@ class PeerRedis:
         self._persist(replace, deadline)
 
     def tracked(self, uid: str, deadline: Deadline) -> Tracked | None:
-        """Return who waits for an answer; ``signed`` is empty if another gateway sent it."""
+        """Return a request without an answer; ``signed`` is empty if another gateway sent it."""
         backlog, signed = self._persist(
             lambda: self._redis.mget(backlog_key(uid), OUTBOX + uid), deadline
         )

@@ -30,7 +30,7 @@ __all__ = ["SendJob", "open_file"]
 
 CHUNK = 512 * 1024
 
-# Bytes that a receiver who confirms has not confirmed.
+# Bytes that a confirming receiver has not confirmed.
 WINDOW = 8 * CHUNK
 
 
@@ -118,7 +118,7 @@ class SendJob:
                 self._received = max(self._received, said["received"])
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        """Wait for a receiver who confirms; raise what it complains of."""
+        """Wait until the receiver confirms; raise the error that it reports."""
         with self._condition:
             while self._error is None and self._acks and not ready():
                 if self._deadline.expired():

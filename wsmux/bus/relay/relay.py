@@ -92,7 +92,7 @@ class Relay:
 
     Args:
         domains: those under which twins name this relay; without one, every twin is another's.
-        twins: who is who; the relay's then.
+        twins: the directory of twins; the relay closes it.
         queues: where envelopes wait, in memory by default; the relay's then.
         federate: makes what sends to other relays, of the relay; without it, requesters are told
             that nothing goes there.

@@ -39,7 +39,7 @@ ANY_ORIGIN = frozenset({"*"})
 MAX_CONNECTIONS = 4096
 
 # Envelopes of other relays handled at once, and seconds that one waits for its turn: other relays
-# give up after 3. One that has not come whole takes no turn, or who sends slowly would hold up all.
+# give up after 3. An incomplete one holds no place, or a slow sender would delay all others.
 MAX_POSTS = 16
 POST_WAIT = 1.0
 

@@ -55,7 +55,7 @@ def serve_relay(
     Args:
         domains: the names under which twins list this relay; without one, every twin is another
             relay's.
-        twins: who is who; the relay's then.
+        twins: the directory of twins; the relay closes it.
         host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
         redis: the URL of the Redis that keeps what waits, shared with other relays of these
             domains; without one, memory does, and what waits is lost with the process.

@@ -257,7 +257,7 @@ class Link:
         try:
             for received in batches:
                 ended = channel.error is not None
-                if ended:  # what still comes is for nobody, and who waits must hear of it
+                if ended:  # nobody takes what still comes, and waiting threads must learn of it
                     with channel.mutex:
                         channel.notify_forced_locked(wakes)
                     wake(wakes)

@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
     Attributes:
         uid: that of the envelope, which the answer repeats.
-        twin: who was asked, as the directory had it then.
+        twin: the twin that was asked, as the directory had it then.
         destination: where; without a session any session of the twin may answer.
         command: what was asked for.
         sealed: the payload was encrypted.
@@ -112,7 +112,7 @@ class PendingCalls:
         return self._calls.get(uid)
 
     def remove(self, call: Call) -> bool:
-        """Forget a call; false if somebody else did, who then tells its caller."""
+        """Forget a call; false if another thread did, which then answers its caller."""
         with self._condition:
             if self._calls.pop(call.uid, None) is None:
                 return False

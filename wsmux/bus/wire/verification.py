@@ -40,7 +40,7 @@ class Received(NamedTuple):
 
     Attributes:
         kind: what it is.
-        source: who sent it; ``None`` for a relay.
+        source: the sender; ``None`` for a relay.
         twin: what the directory knows of the source; ``None`` for a relay.
         payload: the payload, decrypted.
         encrypted: whether it came encrypted.

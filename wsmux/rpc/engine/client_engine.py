@@ -444,7 +444,7 @@ class ClientEngine(Calls):
                 self._send_locked(call, self._close_packed, CLOSED)
             if call.completed_locked():
                 self._forget_locked(call)
-            self._room.notify(wakes)  # who waits to write learns of it
+            self._room.notify(wakes)  # waiting writers learn of it
             self.settle_locked(wakes)
         self.after(wakes)
 

@@ -30,7 +30,8 @@ class Notices:
 
     def add(self, kind: str, *what: Any) -> None:
         """Queue a notice for the application; never blocks."""
-        shown = what[:1] if kind == "session_status" else what  # who has a session's id, has it
+        # The id of a session is kept out of logs: knowing it is enough to take the session over.
+        shown = what[:1] if kind == "session_status" else what
         _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:
             return

@@ -150,7 +150,7 @@ class Context:
     Attributes:
         state: that of its service.
         context: what the server was given for all handlers.
-        client_id, session_id, stream_id: who calls, and how the call is named on the wire.
+        client_id, session_id, stream_id: the caller, and the call's name on the wire.
         service, procedure: what is called.
     """
 

@@ -210,8 +210,8 @@ class Session:
 
     Attributes:
         id: the session's id.
-        owner: who may resume or replace it at a server, as the application says; ``None`` for
-            whoever knows the ids.
+        owner: the one whose clients may resume or replace it at a server, as the application
+            says; ``None`` for any client that knows the ids.
         attachments: connections so far. An owner that notes it when it attaches one can tell what
             comes late from a connection that was replaced.
     """

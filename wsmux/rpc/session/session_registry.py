@@ -1,4 +1,4 @@
-"""Keep a server's sessions by client id, and decide who may begin or resume one.
+"""Keep a server's sessions by client id, and decide which client may begin or resume one.
 
 The rules are those of the section "Handshake", as shipped servers apply them, per client id:
 
@@ -9,15 +9,15 @@ The rules are those of the section "Handshake", as shipped servers apply them, p
 
 Stricter than shipped servers:
 
-- *Rule 2 and stolen client ids.* A shipped server lets whoever knows the id of a client destroy
-  its session. Here a session that is connected is first asked for a sign of life; until it has
-  been silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come
-  again after a short wait. So a client that lost its state gets in at once if its old connection
-  is gone, and within about two seconds if nobody told the server; and of two live clients of one
-  id the first one stays. A session without a connection is given up at once, as in the
-  text. Who knows the session id is the session's client: ids must not be guessable, and are
-  compared in a time that says nothing about them. Where the application tells who owns a session,
-  nobody else resumes or replaces it, whatever ids they know.
+- *Rule 2 and stolen client ids.* A shipped server lets whoever knows the id of a client destroy its
+  session. Here a session that is connected is first asked for a sign of life; until it has been
+  silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come again
+  after a short wait. So a client that lost its state gets in at once if its old connection is gone,
+  and within about two seconds if nobody told the server; and of two live clients of one id the
+  first one stays. A session without a connection is given up at once, as in the text. Who knows the
+  session id is the session's client: ids must not be guessable, and are compared in a time that
+  says nothing about them. Where the application names the owner of a session, nobody else resumes
+  or replaces it, whatever ids they know.
 - A refused handshake never destroys the session that is here.
 - A handshake for another server's id is refused: no message of that client would ever be handled.
 - A client that claims messages which were never sent cannot resume.

@@ -275,7 +275,7 @@ class Deduplicator:
                 self._end(key, (self._now(), None))
 
     def _begin(self, key: Hashable) -> tuple[threading.Event | None, Any] | None:
-        """Return who is at work on a key, or what came of it; ``None`` makes it the caller's."""
+        """Return the task at work on a key, or its outcome; ``None`` makes it the caller's."""
         with self._lock:
             self._forget_locked()
             if key in self._known:

@@ -72,7 +72,7 @@ class DataServer(Server):
     Args:
         datasets, topics: what is served; either may be left out.
         listener: a listening socket, which is the server's then.
-        token: who may come; see ``Access``.
+        token: access; see ``Access``.
         services: further services of River. streams: further streams by name; each is a function
             of the stream and its header, or a ``NamedStream``.
         limits: bounds of record batches. config: limits of the connections that carry streams.

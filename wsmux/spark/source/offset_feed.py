@@ -181,7 +181,7 @@ class _Feed:
         return self.link.error(NO_CONNECTION, text, str(self._target))
 
     def close(self) -> None:
-        """Stop, and wake who waits; the server hears of it, and the thread closes the rest."""
+        """Stop and wake waiting threads; the server hears of it, the thread closes the rest."""
         self.stopped = True
         self._pausing.set()
         subscription = self._subscription

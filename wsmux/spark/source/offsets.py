@@ -4,9 +4,9 @@ What Spark writes to its checkpoint is an object, made and read here::
 
     {"topic": "clicks", "reader": "6f9d...", "offsets": {"0": 120, "1": 98}}
 
-``offsets`` says up to where each partition was read. ``reader`` names who reads, by chance, so that
-the server knows what is still needed: it is made with the first offsets, and lasts as long as the
-checkpoint. The end of the first batch has ``from`` too, the offsets at which the batch begins:
+``offsets`` says up to where each partition was read. ``reader`` is a random name of the reader, so
+that the server knows what is still needed: it is made with the first offsets, and lasts as long as
+the checkpoint. The end of the first batch has ``from`` too, the offsets at which the batch begins:
 Spark asks for those again after a crash, and ``latest`` may be another place by then.
 """
 
@@ -169,7 +169,7 @@ def shares(wanted: Sequence[int], budget: int, turn: int = 0) -> list[int]:
     """Split a budget: nobody gets more than wanted, nor less than another unless by that or by 1.
 
     Args:
-        turn: who is the first to get what cannot be split. Let it grow by the budget each time,
+        turn: which one gets first what cannot be split. Let it grow by the budget each time,
             and everybody's turn comes.
 
     >>> shares([10, 2, 10], 9)

@@ -16,7 +16,7 @@ endingOffsets       the same, where a batch read of a topic ends                
 maxRowsPerTrigger   most rows of a batch of a query                               no limit
 maxBytesPerTrigger  most bytes of one, about                                      no limit
 failOnDataLoss      fail when offsets are gone, and do not go on after them      true
-txnAppId            who writes, so that a rerun writes nothing                    none
+txnAppId            the writer, so that a rerun writes nothing                    none
 txnVersion          a number that rises with each write of that one               none
 batchRows           most rows of a record batch                                   no limit
 frameBytes          bytes that are written at once, 1 KiB to 64 KiB               65536
@@ -79,7 +79,7 @@ _ALL = frozenset(Action)
 # Spark's own, which it hands on with the others.
 _SPARKS = frozenset({"checkpointlocation"})
 
-# What only CREATE TABLE gives. Spark keeps no options of such a table for those who read it.
+# What only CREATE TABLE gives. Spark keeps no options of such a table for its readers.
 _TABLES = frozenset({"provider"})
 
 _HEADER = "header."

@@ -57,7 +57,7 @@ class SpanPartition(InputPartition):
 
 
 class Follower(DataSourceStreamReader):
-    """Follow a topic; how far each batch goes is for those to say who are made of this.
+    """Follow a topic; subclasses say how far each batch goes.
 
     Nothing is connected before the first question, and never in a copy that was sent to a task.
 
@@ -74,7 +74,7 @@ class Follower(DataSourceStreamReader):
         self._topic = options.topic or ""
         self._recipe = options.recipe()
         self._feed: HeadsFeed | None = None
-        self._reader = ""  # who is known to the server
+        self._reader = ""  # the reader's name at the server
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
         self._most: list[int] | None = None

@@ -134,7 +134,7 @@ class _Cut(Exception):
 
 
 class _Sink:
-    """A stream, whose failures are told from those of who gives the batches."""
+    """A stream whose failures are told apart from those of the source of the batches."""
 
     def __init__(self, stream: Stream, frame_bytes: int) -> None:
         self._stream = stream

@@ -185,7 +185,7 @@ class DatasetStore(ABC):
 
         Args:
             mode: ``append``, which creates it if need be, ``overwrite`` or ``create``.
-            app, app_version: who writes, and a number that rises with everything it writes: what
+            app, app_version: the writer, and a number that rises with everything it writes: what
                 has one that is not above the last committed is ``done``.
         """
 

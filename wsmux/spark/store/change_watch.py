@@ -23,7 +23,7 @@ class _Topic:
 
 
 class Watch:
-    """Wake those who wait for a topic.
+    """Wake threads that wait for a topic.
 
     Changes of this process are told at once. For those of others one of the waiting threads looks,
     every ``poll`` seconds, and tells the rest; nobody looks while nobody waits.
