@@ -104,9 +104,9 @@ BAD: dict[str, tuple[int, Any, str]] = {
     "no JSON": (200, b"<html>", "returned no twin"),
     "no UTF-8": (200, b'"\xff"', "returned no twin"),
     "nested without end": (200, b"[" * 50_000, "returned no twin"),
-    "null": (200, None, "told of no twin: a twin is an object"),
-    "a list": (200, [RECORD], "told of no twin: a twin is an object"),
-    "a bad account": (200, {**RECORD, "account": "x"}, "told of no twin: 'x' is no SS58"),
+    "null": (200, None, "returned no twin: a twin is an object"),
+    "a list": (200, [RECORD], "returned no twin: a twin is an object"),
+    "a bad account": (200, {**RECORD, "account": "x"}, "returned no twin: 'x' is not an SS58"),
     "another twin": (200, {**RECORD, "id": 2}, "returned twin 2 when asked for 1"),
     "too much": (200, b" " * (MAX_RECORD + 1), f"in more than {MAX_RECORD} bytes"),
 }

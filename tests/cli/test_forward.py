@@ -117,7 +117,7 @@ def test_where_the_server_may_not_listen_it_fails_in_one_line() -> None:
         done = run("forward", server.url, "-R", "0:127.0.0.1:80")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.count(b"\n") == 1
-    assert b"where to listen" in done.stderr
+    assert b"addresses to listen on" in done.stderr
 
 
 def test_a_server_without_tunnels_is_told() -> None:

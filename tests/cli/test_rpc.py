@@ -680,11 +680,11 @@ OK = b"HTTP/1.1 200 OK\r\n"
     [
         (OK + b"\r\n<html>", "does not serve a River schema: a served schema must be JSON"),
         (OK + b"\r\n" + b"[" * 100_000, "nested too deeply"),
-        (OK + b'\r\n{"services": {}, "x": 1e999}', "schema of River"),
+        (OK + b'\r\n{"services": {}, "x": 1e999}', "River schema"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/x\r\n\r\n", "127.0.0.1:1/x"),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found: no schema is served there"),
         (b"HTTP/1.1 503 Busy\r\n\r\n", "503 Busy\n"),
-        (OK + b"Content-Length: 5\r\n\r\n{", "schema of River"),
+        (OK + b"Content-Length: 5\r\n\r\n{", "River schema"),
         (b"SSH-2.0-OpenSSH\r\n", "HTTP"),
         (b"", "HTTP"),
     ],

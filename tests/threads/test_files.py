@@ -242,7 +242,7 @@ def test_a_mode_that_makes_no_sense_is_refused(streams: Joined, mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["rb", "wb", "rwb", "r", "wt"])
 def test_a_file_without_a_buffer_is_the_stream_itself(streams: Joined, mode: str) -> None:
-    with pytest.raises(ValueError, match="without one use the stream itself"):
+    with pytest.raises(ValueError, match="for unbuffered bytes use the stream itself"):
         streams.near.makefile(mode, buffering=0)
 
 

@@ -113,7 +113,7 @@ def test_a_place_that_is_not_allowed_resets_the_connection(
 def test_a_port_that_the_server_may_not_listen_at_is_told_at_once() -> None:
     with (
         tunnels(connect=["127.0.0.1:*"]) as server,
-        pytest.raises(TunnelError, match="where to listen"),
+        pytest.raises(TunnelError, match="addresses to listen on"),
         forwarding(server, remote=[parse_forward("0:127.0.0.1:1")]),
     ):
         raise AssertionError("it forwards")
