@@ -288,7 +288,7 @@ def test_a_full_queue_is_reported_to_the_requester(make: Make, told: Told) -> No
     for _ in range(3):
         submit(federation, ask(), "a.test")
     assert len(told.errors) == 1
-    assert "as much as this one holds" in told.texts()[0]
+    assert "the limit of this relay" in told.texts()[0]
     gate.set()
     wait_for(lambda: len(posts.posts) == 2 and not federation.held)
     submit(federation, ask(), "a.test")

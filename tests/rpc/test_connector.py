@@ -540,7 +540,7 @@ class TestAnswers:
         client = handshaking()
         assert client.session is not None
         client.hear(welcome_payload(client.session.id), **{"from": "OTHER"})
-        assert "calls itself 'OTHER'" in client.told(Failure)[0].text
+        assert "identified itself as 'OTHER'" in client.told(Failure)[0].text
 
     def test_a_server_that_speaks_first_is_fatal(self) -> None:
         client = Client()

@@ -205,7 +205,7 @@ def test_names_of_the_server_are_taken() -> None:
 
 
 def test_a_directory_and_stores_exclude_each_other(store: NoDatasets) -> None:
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="exclude each other"):
         serve_data("/nowhere", datasets=store)
     with pytest.raises(ValueError, match="ttl"):
         serve_data(datasets=store, ttl=3.0)

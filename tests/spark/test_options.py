@@ -228,8 +228,12 @@ def test_what_is_missing_is_named() -> None:
     [
         (Action.READ, {"dataset": "d", "topic": "t"}, "dataset and topic exclude each other"),
         (Action.READ, {"minPartitions": 1, "numPartitions": 1}, "exclude each other"),
-        (Action.READ, {"startingOffsets": "latest"}, "of use with the option topic only"),
-        (Action.READ, {"topic": "t", "pushdown": "true"}, "of use with the option dataset only"),
+        (Action.READ, {"startingOffsets": "latest"}, "can only be used with the option topic"),
+        (
+            Action.READ,
+            {"topic": "t", "pushdown": "true"},
+            "can only be used with the option dataset",
+        ),
         (Action.WRITE, {"txnAppId": "a"}, "the option txnAppId needs the option txnVersion"),
         (Action.WRITE, {"txnVersion": 1}, "the option txnVersion needs the option txnAppId"),
         (Action.READ, {"token": "a", "header.Authorization": "b"}, "exclude each other"),

@@ -194,7 +194,7 @@ def _check(options: Options, given: set[str]) -> None:
     for name in foreign:
         if name in given:
             needed = "topic" if options.dataset else "dataset"
-            raise bad_option(f"the option {name} needs the option {needed} only")
+            raise bad_option(f"the option {name} can only be used with the option {needed}")
 
 
 _OF_TOPICS = (
