@@ -30,13 +30,17 @@ Timeouts are the builtin ``TimeoutError``; a write that runs out of time raises 
 ``side`` is ``"local"`` when this process caused the error, ``"remote"`` when the peer did and
 ``None`` when nobody can tell. ``retry_safe`` is true only when the peer is known to have handled
 nothing of the work. Every error can be pickled, with its fields and notes.
+
+``CloseCode`` names the codes that a connection ends with.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, Literal
 
 __all__ = [
+    "CloseCode",
     "ConcurrencyError",
     "ConnectionClosed",
     "ConnectionClosedError",
@@ -64,29 +68,65 @@ __all__ = [
 
 Side = Literal["local", "remote"]
 
-# RFC 6455 section 7.4.1, and the IANA registry of close codes.
-CLOSE_MEANINGS = {
-    1000: "normal closure",
-    1001: "going away",
-    1002: "protocol error",
-    1003: "unsupported data",
-    1005: "no code given",
-    1006: "connection lost without a closing message",
-    1007: "invalid data",
-    1008: "policy violation",
-    1009: "message too big",
-    1010: "extension required",
-    1011: "internal error",
-    1012: "service restart",
-    1013: "try again later",
-    1014: "bad gateway",
+
+class CloseCode(IntEnum):
+    """Name the close codes of WebSocket that wsmux sends, or puts into words.
+
+    Every code is also an ``int``. A peer may send others, such as those of an application (3000 to
+    4999), so the ``code`` of an error is a plain ``int``; compare it with these names.
+    """
+
+    NORMAL_CLOSURE = 1000
+    """The peer has finished, or ``close()`` was called (RFC 6455 section 7.4.1)."""
+    GOING_AWAY = 1001
+    """A server stops, or a client leaves (RFC 6455 section 7.4.1)."""
+    PROTOCOL_ERROR = 1002
+    """The peer broke a rule of the protocol (RFC 6455 section 7.4.1)."""
+    UNSUPPORTED_DATA = 1003
+    """A text message where messages are binary (RFC 6455 section 7.4.1)."""
+    NO_STATUS_RCVD = 1005
+    """The peer closed without a code; never sent (RFC 6455 section 7.4.1)."""
+    ABNORMAL_CLOSURE = 1006
+    """The connection ended without a closing message; never sent (RFC 6455 section 7.4.1)."""
+    INVALID_DATA = 1007
+    """Bytes of the wrong kind, as text that is not UTF-8 (RFC 6455 section 7.4.1)."""
+    POLICY_VIOLATION = 1008
+    """The peer went beyond a limit, or may not do this (RFC 6455 section 7.4.1)."""
+    MESSAGE_TOO_BIG = 1009
+    """A message above ``Config.max_message_size`` (RFC 6455 section 7.4.1)."""
+    MANDATORY_EXTENSION = 1010
+    """A client misses an extension in the server's answer (RFC 6455 section 7.4.1)."""
+    INTERNAL_ERROR = 1011
+    """The side that closes has failed, as a handler that raises (RFC 6455 section 7.4.1)."""
+    SERVICE_RESTART = 1012
+    """The server restarts (IANA registry of WebSocket close codes)."""
+    TRY_AGAIN_LATER = 1013
+    """The server is overloaded, or the peer too slow (IANA registry of WebSocket close codes)."""
+    BAD_GATEWAY = 1014
+    """The server after a bridge has failed (IANA registry of WebSocket close codes)."""
+    TAKEN_OVER = 4001
+    """A newer connection has the session of the bus; for private use (RFC 6455 section 7.4.2)."""
+
+
+_CLOSE_MEANINGS: dict[int, str] = {
+    CloseCode.NORMAL_CLOSURE: "normal closure",
+    CloseCode.GOING_AWAY: "going away",
+    CloseCode.PROTOCOL_ERROR: "protocol error",
+    CloseCode.UNSUPPORTED_DATA: "unsupported data",
+    CloseCode.NO_STATUS_RCVD: "no code given",
+    CloseCode.ABNORMAL_CLOSURE: "connection lost without a closing message",
+    CloseCode.INVALID_DATA: "invalid data",
+    CloseCode.POLICY_VIOLATION: "policy violation",
+    CloseCode.MESSAGE_TOO_BIG: "message too big",
+    CloseCode.MANDATORY_EXTENSION: "extension required",
+    CloseCode.INTERNAL_ERROR: "internal error",
+    CloseCode.SERVICE_RESTART: "service restart",
+    CloseCode.TRY_AGAIN_LATER: "try again later",
+    CloseCode.BAD_GATEWAY: "bad gateway",
 }
 
-# For a bridge whose other side has failed.
-BAD_GATEWAY = 1014
-
 # RFC 6455 section 7.4.1: a peer that is done or going away; everything else is a failure.
-CLEAN_CODES = frozenset({1000, 1001})
+CLEAN_CODES: frozenset[int] = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY})
 
 
 def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
@@ -114,9 +154,9 @@ class ProtocolError(WsmuxError):
         code: the WebSocket close code that goes with it.
     """
 
-    def __init__(self, message: str, code: int = 1002) -> None:
+    def __init__(self, message: str, code: int = CloseCode.PROTOCOL_ERROR) -> None:
         super().__init__(message)
-        self.code = code
+        self.code = int(code)
 
 
 class LocalProtocolError(ProtocolError):
@@ -150,7 +190,9 @@ class RemoteProtocolError(ProtocolError):
 
     side: Side | None = "remote"
 
-    def __init__(self, message: str, code: int = 1002, ended_by: Side = "local") -> None:
+    def __init__(
+        self, message: str, code: int = CloseCode.PROTOCOL_ERROR, ended_by: Side = "local"
+    ) -> None:
         super().__init__(message, code)
         self.ended_by: Side = ended_by
 
@@ -186,10 +228,10 @@ class ConnectionClosed(WsmuxError, ConnectionError):
 
     def __init__(self, code: int, reason: str = "", side: Side | None = None) -> None:
         who = {"local": " by this side", "remote": " by the peer", None: ""}[side]
-        meaning = CLOSE_MEANINGS.get(code, "private use" if code >= 3000 else "unknown")
+        meaning = _CLOSE_MEANINGS.get(code, "private use" if code >= 3000 else "unknown")
         text = f"connection closed{who} with code {code} ({meaning})"
         super().__init__(f"{text}: {reason}" if reason else text)
-        self.code = code
+        self.code = int(code)
         self.reason = reason
         self.side = side
 

@@ -12,7 +12,7 @@ from .endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from .endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
 from .endpoints.shutdown import REASON, end_connections
 from .endpoints.stream_handlers import StreamHandler
-from .exceptions import HandshakeError
+from .exceptions import CloseCode, HandshakeError
 from .handshake.access import Access, TokenCheck
 from .handshake.origin import allowed_origins
 from .handshake.tcp import SCHEME
@@ -119,7 +119,7 @@ class Server(Acceptor):
             self._connections.add(connection)
         try:
             if self._stopping.is_set():
-                connection.close(code=1001, reason=REASON)
+                connection.close(code=CloseCode.GOING_AWAY, reason=REASON)
             self._connection_options.serve(connection, self._handler)
         finally:
             with self._lock:

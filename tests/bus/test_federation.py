@@ -21,6 +21,7 @@ from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse, request, response
 from wsmux.bus.wire.messages import Envelope
+from wsmux.runtime import thread_pool
 
 from ..threads.waiting import wait_for
 from .posts import DONE, Posts, relay_answering
@@ -360,7 +361,7 @@ def test_a_queue_that_fails_is_taken_from_again(
 
 
 def test_workers_end_when_nothing_is_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "IDLE", 0.02)
+    monkeypatch.setattr(thread_pool, "IDLE", 0.02)
     posts = Posts()
     federation = make(posts)
     for _ in range(8):
@@ -420,9 +421,26 @@ def test_without_a_thread_for_a_worker_the_running_ones_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         submit(federation, ask(), "a.test")
-        wait_for(lambda: "no thread can be started for wsmux-federation-2" in caplog.text)
+        wait_for(lambda: "no thread can be started for wsmux-federation;" in caplog.text)
     gate.set()
     wait_for(lambda: len(posts.posts) == 2 and not federation.held)
+
+
+def test_without_a_thread_for_the_clock_the_feeder_ends(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "wsmux-federation-clock":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    before = set(threading.enumerate())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        make(Posts())
+    wait_for(lambda: set(threading.enumerate()) <= before)
 
 
 def test_the_bytes_of_an_envelope_are_forwarded_untouched(make: Make) -> None:

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from wsmux.bus.session.link import EVICTED, NORMAL, Link, dial
+from wsmux.bus.session.link import Link, dial
 from wsmux.bus.wire.envelope import MAX_ENVELOPE
-from wsmux.exceptions import ConnectionClosed, ForkedError, HandshakeError
+from wsmux.exceptions import CloseCode, ConnectionClosed, ForkedError, HandshakeError
 from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
 
@@ -261,11 +261,14 @@ def test_nothing_behind_a_text_message_counts() -> None:
 def test_close_sends_what_is_queued_first() -> None:
     with pair() as (client, relay):
         client.send(b"last")
-        client.link.close(NORMAL, "done", Deadline(WAIT))
+        client.link.close(CloseCode.NORMAL_CLOSURE, "done", Deadline(WAIT))
         assert relay.next() == b"last"
         assert relay.next() is None
         assert isinstance(relay.link.error, ConnectionClosed)
-        assert (relay.link.error.code, relay.link.error.reason) == (NORMAL, "done")
+        assert (relay.link.error.code, relay.link.error.reason) == (
+            CloseCode.NORMAL_CLOSURE,
+            "done",
+        )
 
 
 def test_hang_up_returns_at_once_from_the_io_thread() -> None:
@@ -282,11 +285,14 @@ def test_hang_up_returns_at_once_from_the_io_thread() -> None:
 def test_fail_drops_what_is_queued() -> None:
     with link_and_peer(Role.SERVER) as (running, _):
         last = fill(running.link)
-        running.link.fail(EVICTED, "too slow")
+        running.link.fail(CloseCode.TRY_AGAIN_LATER, "too slow")
         assert running.next() is None
         assert running.link.sent < last
         assert isinstance(running.link.error, ConnectionClosed)
-        assert (running.link.error.code, running.link.error.reason) == (EVICTED, "too slow")
+        assert (running.link.error.code, running.link.error.reason) == (
+            CloseCode.TRY_AGAIN_LATER,
+            "too slow",
+        )
 
 
 def test_the_first_cause_stays() -> None:

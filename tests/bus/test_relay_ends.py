@@ -14,10 +14,10 @@ from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.queues import QueueUnavailable
 from wsmux.bus.relay.router import OFFLINE
 from wsmux.bus.relay.server import RelayServer
-from wsmux.bus.session.link import BAD_ENVELOPE, EVICTED, GOING_AWAY, NOT_BINARY, TAKEN_OVER
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse
 from wsmux.bus.wire.tokens import make_token
+from wsmux.exceptions import CloseCode
 from wsmux.runtime.deadline import Deadline
 
 from ..faults.rawpeer import (
@@ -75,7 +75,7 @@ def test_a_later_connection_takes_over() -> None:
         first.nothing()
         with Node(server, 2, "s") as second:
             code, reason = first.ended()
-            assert (code, "took over the session 2:s" in reason) == (TAKEN_OVER, True)
+            assert (code, "took over the session 2:s" in reason) == (CloseCode.TAKEN_OVER, True)
             sender.ask(second.address, uid="second")
             assert second.take().uid == "second"
         counted(server, EVICTIONS.format("cancelled"), 1)
@@ -87,7 +87,7 @@ def test_a_takeover_leaves_the_later_connection_alone() -> None:
         nodes = [Node(server, 2) for _ in range(10)]
         for node in nodes[:-1]:
             with node:
-                assert node.ended()[0] == TAKEN_OVER
+                assert node.ended()[0] == CloseCode.TAKEN_OVER
         with nodes[-1] as last:
             alone(server, Address(1), Address(2))
             counted(server, 'relay_worker_connections{worker="0"}', 2)
@@ -202,7 +202,7 @@ def test_what_is_no_envelope_ends_the_connection_with_a_sentence(data: bytes) ->
     with served() as server, Node(server, 2) as other, raw(server, 1) as peer:
         peer.send_frame(BINARY, data)
         code, reason = peer.recv_close()
-        assert (code, "are no envelope" in reason) == (BAD_ENVELOPE, True)
+        assert (code, "are no envelope" in reason) == (CloseCode.INVALID_DATA, True)
         other.nothing()
 
 
@@ -210,7 +210,7 @@ def test_a_text_message_ends_the_connection_with_a_sentence() -> None:
     with served() as server, raw(server, 1) as peer:
         peer.send_frame(TEXT, b"{}")
         assert peer.recv_close() == (
-            NOT_BINARY,
+            CloseCode.UNSUPPORTED_DATA,
             "received a text message; envelopes are binary messages",
         )
 
@@ -250,7 +250,7 @@ def frames(peer: RawPeer) -> list[str]:
             uids.append(parse(frame.payload).uid)
     except (EOFError, ConnectionError):
         return uids
-    assert int.from_bytes(frame.payload[:2], "big") == EVICTED
+    assert int.from_bytes(frame.payload[:2], "big") == CloseCode.TRY_AGAIN_LATER
     return uids
 
 
@@ -355,7 +355,7 @@ def test_shutdown_tells_every_twin() -> None:
         server.shutdown(timeout=WAIT)
         for node in nodes:
             with node:
-                assert node.ended() == (GOING_AWAY, "the relay shuts down; connect again")
+                assert node.ended() == (CloseCode.GOING_AWAY, "the relay shuts down; connect again")
         with pytest.raises(ConnectionError):
             Node(server, 1)
 

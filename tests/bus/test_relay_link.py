@@ -12,12 +12,12 @@ import pytest
 from wsmux.bus.errors import CallTimeout
 from wsmux.bus.session import relay_connection as module
 from wsmux.bus.session.identity_session import clock
-from wsmux.bus.session.link import TAKEN_OVER
 from wsmux.bus.session.relay_connection import LinkState, RelayLink
 from wsmux.bus.session.relay_pool import Transport
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.tokens import make_token
+from wsmux.exceptions import CloseCode
 from wsmux.runtime.deadline import Deadline
 
 from ..patience import WAIT
@@ -167,7 +167,7 @@ def test_a_connection_that_holds_forgets_the_failures(
 def test_who_is_driven_out_learns_why(relay: StageRelay) -> None:
     with linked(relay.url) as link:
         wait_for(relay.connected)
-        relay._links[Address(1)].hang_up(TAKEN_OVER, "taken over by a newer connection")
+        relay._links[Address(1)].hang_up(CloseCode.TAKEN_OVER, "taken over by a newer connection")
         wait_for(lambda: "taken over" in link.status().reason)
 
 

@@ -266,6 +266,16 @@ def test_extension_that_was_not_offered_is_refused() -> None:
     refusal(upgrading({"Sec-WebSocket-Extensions": "permessage-deflate"}))
 
 
+def test_extension_in_a_line_that_ends_without_a_cr_is_refused() -> None:
+    def script(sock: socket.socket) -> None:
+        extension: dict[str, str | None] = {"Sec-WebSocket-Extensions": "permessage-deflate"}
+        reply = response(read_head(sock)[1]["sec-websocket-key"], extension)
+        sock.sendall(reply.replace(b"\r\n", b"\n"))
+        drain(sock)
+
+    assert "which was not offered" in str(refusal(script))
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import pytest
 
 from wsmux import exceptions
 from wsmux.exceptions import (
+    CloseCode,
     ConcurrencyError,
     ConnectionClosed,
     ConnectionClosedError,
@@ -64,15 +66,16 @@ def state(error: BaseException) -> object:
     return type(error), str(error), error.args, vars(error)
 
 
-def test_examples_cover_every_public_class() -> None:
-    public = {name for name in exceptions.__all__ if name[0].isupper()}
-    assert {type(error).__name__ for error in EXAMPLES} == public
+PUBLIC = {name for name in exceptions.__all__ if name[0].isupper()} - {"CloseCode"}
 
 
-def test_docstring_draws_every_public_class() -> None:
+def test_examples_cover_every_public_error() -> None:
+    assert {type(error).__name__ for error in EXAMPLES} == PUBLIC
+
+
+def test_docstring_draws_every_public_error() -> None:
     assert exceptions.__doc__ is not None
-    missing = [name for name in exceptions.__all__ if name[0].isupper()]
-    assert [name for name in missing if f"{name} " not in exceptions.__doc__] == []
+    assert [name for name in PUBLIC if f"{name} " not in exceptions.__doc__] == []
 
 
 @every_error
@@ -240,6 +243,23 @@ def test_error_reads_as(error: WsmuxError, text: str) -> None:
 )
 def test_close_code_means(code: int, meaning: str) -> None:
     assert str(ConnectionClosed(code)) == f"connection closed with code {code} ({meaning})"
+
+
+@pytest.mark.parametrize("code", CloseCode)
+def test_a_named_close_code_prints_as_its_number(code: CloseCode) -> None:
+    number = str(int(code))
+    assert [f"{code}", f"{code:d}", "%d" % code, "%s" % code, str(code)] == [number] * 5  # noqa: UP031
+    assert json.dumps({"code": code}) == f'{{"code": {number}}}'
+    assert pickle.loads(pickle.dumps(code)) is code
+    assert f"code {number} (" in str(ConnectionClosed(code))
+
+
+@pytest.mark.parametrize("code", CloseCode)
+def test_the_code_of_an_error_is_a_plain_number(code: CloseCode) -> None:
+    for error in (ProtocolError("a rule", code), FrameError("cut", code), closed_error(code)):
+        assert type(error.code) is int
+        assert error.code == code
+        assert repr(error.__dict__["code"]) == str(int(code))
 
 
 def test_os_errors_carry_no_errno() -> None:

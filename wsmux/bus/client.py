@@ -35,7 +35,7 @@ from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from .errors import FAILED, UNKNOWN_TWIN, BadMessage, BusError, Replayed, remote_error
 from .services import Function, Services, decode, encode
-from .session.identity_session import Endpoint, clock, life_until
+from .session.identity_session import Endpoint, life_until
 from .session.pending import Call, PendingCalls
 from .session.relay_connection import RelayStatus
 from .session.relay_pool import Transport
@@ -213,24 +213,12 @@ class Client:
         deadline, life = Deadline(timeout), life_until(timeout)
         self._transport.start()
         twin = self._endpoint.twin(destination.twin, deadline)
-        payload = self._endpoint.seal(data, twin, deadline)
-        envelope = envelopes.request(
-            str(uuid.uuid4()),
-            self.address,
-            destination,
-            command,
-            clock(),
-            life,
-            plain=payload.plain,
-            cipher=payload.cipher,
-            schema=schema,
-            tags=tags,
+        uid = str(uuid.uuid4())
+        signed, sealed = self._endpoint.request(
+            uid, twin, destination, command, data, life, deadline, schema=schema, tags=tags
         )
-        signed = self._endpoint.sign(envelope)
         future: Future[Any] = Future()
-        call = Call(
-            envelope.uid, twin, destination, command, payload.sealed, deadline, future, read
-        )
+        call = Call(uid, twin, destination, command, sealed, deadline, future, read)
         self._calls.add(call)
         try:
             self._transport.send(signed, deadline, twin.id)

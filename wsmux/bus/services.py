@@ -20,11 +20,10 @@ from ..runtime.capacity_limiter import CapacityLimiter
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.thread_pool import ThreadPool
-from .errors import FAILED, BusError, CallTimeout, Replayed
+from .errors import FAILED, BusError, Replayed
 from .session.answer_cache import Answers
 from .session.identity_session import Endpoint, clock
 from .session.relay_pool import Transport
-from .wire import envelope as envelopes
 from .wire.address import Address
 from .wire.envelope import JSON_SCHEMA, time_left
 from .wire.messages import Envelope
@@ -38,9 +37,6 @@ Function = Callable[..., Any]
 # Requests that wait for a thread, and their bytes.
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-
-# Seconds for which an error is worth delivering that comes when the request has expired.
-ERROR_LIFE = 60
 
 MAX_CODE = 2**32 - 1
 
@@ -175,12 +171,12 @@ class Services:
             return
         except BusError as error:
             _log.info("a request from twin %d is refused: %s", envelope.source.twin, error)
-            self._send(envelope, self._error(envelope, error), deadline)
+            self._transport.answer(self._error(envelope, error), deadline, envelope.source.twin)
             return
         signed = self._answer(envelope, received, served, deadline)
         with self._lock:
             self._answers.keep(key, signed)
-        self._send(envelope, signed, deadline)
+        self._transport.answer(signed, deadline, envelope.source.twin)
 
     def _answer(
         self, envelope: Envelope, received: Received, served: _Served, deadline: Deadline
@@ -197,20 +193,11 @@ class Services:
             deadline,
             received.encrypted,
         )
-        endpoint = self._endpoint
         try:
             answer = encode(_run(served, request))
-            payload = endpoint.seal(answer, received.twin, deadline, must=received.encrypted)
-            now = clock()
-            made = envelopes.response(
-                envelope,
-                endpoint.address,
-                now,
-                max(1, time_left(envelope, now)),
-                plain=payload.plain,
-                cipher=payload.cipher,
+            return self._endpoint.response(
+                envelope, received.twin, answer, deadline, encrypted=received.encrypted
             )
-            return endpoint.sign(made)
         except BusError as error:
             return self._error(envelope, error)
         except Exception as error:
@@ -225,25 +212,9 @@ class Services:
             self._transport.offer(again)
 
     def _error(self, envelope: Envelope, error: BusError) -> bytes:
-        now = clock()
-        life = time_left(envelope, now)
         code = error.code if 0 <= error.code <= MAX_CODE else FAILED
         text = error.message.encode(errors="replace").decode()
-        source = self._endpoint.address
-        return self._endpoint.sign(
-            envelopes.error(envelope, source, code, text, now, life if life > 0 else ERROR_LIFE)
-        )
-
-    def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
-        """Send an answer as long as it is worth it."""
-        if not envelope.source.twin:
-            return  # that is nobody
-        try:
-            self._transport.send(signed, deadline, envelope.source.twin)
-        except CallTimeout as error:
-            _log.warning("an answer could not be sent: %s", error)
-        except ValueError:
-            _log.info("an answer could not be sent: the client is closed")
+        return self._endpoint.error(envelope, code, text)
 
     # The thread of a link
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from ..exceptions import CloseCode
 from ..runtime.logs import logger
 from .addresses import (
     PROTOCOLS,
@@ -108,7 +109,9 @@ def _bridge(args: argparse.Namespace, options: dict[str, Any], client: Connectio
         )
     except (wsmux.WsmuxError, OSError) as error:
         talk(f"wsmux bridge: {sentence(error)}")
-        client.close(code=1014, reason="the server behind the bridge cannot be reached")
+        client.close(
+            code=CloseCode.BAD_GATEWAY, reason="the server behind the bridge cannot be reached"
+        )
         return
     _log.info("%s (%s) to %s (%s)", client.name, client.protocol, args.to, server.protocol)
     wsmux.bridge(client, server)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..config import Config
 from ..endpoints.connection_options import ConnectionHandler, ConnectionOptions
 from ..endpoints.stream_handlers import StreamHandler
-from ..exceptions import FrameError
+from ..exceptions import CloseCode, FrameError
 from ..protocols.base import Role
 from ..protocols.bymux_packets import PONG
 from ..protocols.bymux_packets import encode_head as bymux_head
@@ -39,9 +39,6 @@ __all__ = ["Outcome", "replay"]
 
 CHUNK = 256 * 1024
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
-
-# The code of a connection that was cut.
-LOST = 1006
 
 # What the handler's side says when its handler returns, on one wire or another.
 GOODBYE = ("CARRIER_CLOSE 1000", "GO_AWAY 0", "CLOSE", "STOP_READ")
@@ -362,10 +359,11 @@ def replay(
         try:
             missing = player.play(patience)
             differences = [missing] if missing else []
-            if header.ended is None or header.code == LOST:
+            lost = header.code == CloseCode.ABNORMAL_CLOSURE
+            if header.ended is None or lost:
                 player.said.forget_goodbye()
             differences += compare(script.said, player.said)
-            player.end(None if script.closes or header.code == LOST else 1000, patience)
+            player.end(None if script.closes or lost else CloseCode.NORMAL_CLOSURE, patience)
         except FrameError as error:  # on a plain socket no such frame can come
             raise BadRecording(f"a frame of the recording cannot be sent: {error}") from error
         finally:

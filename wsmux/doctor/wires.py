@@ -17,7 +17,7 @@ from enum import Enum, auto
 from itertools import chain
 from typing import NamedTuple
 
-from ..exceptions import FrameError, HandshakeError, RemoteProtocolError
+from ..exceptions import CloseCode, FrameError, HandshakeError, RemoteProtocolError
 from ..protocols.base import Role
 from ..protocols.events import (
     CreditGranted,
@@ -45,7 +45,9 @@ HANDSHAKES = 4
 WINDOW = 65_521
 
 # Close codes by which a peer says that it does not understand.
-MISUNDERSTOOD = frozenset({1002, 1003, 1007})
+MISUNDERSTOOD = frozenset(
+    {CloseCode.PROTOCOL_ERROR, CloseCode.UNSUPPORTED_DATA, CloseCode.INVALID_DATA}
+)
 
 # What shows that the peer speaks the wire; it may refuse the stream.
 PROOFS = (

@@ -18,8 +18,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ..exceptions import (
-    BAD_GATEWAY,
+    CloseCode,
     ConnectionClosed,
+    ConnectionClosedOK,
     ForkedError,
     LocalProtocolError,
     StreamRefused,
@@ -382,7 +383,7 @@ def bridge(one: Connection, other: Connection) -> None:
         )
         for incoming, outgoing in ((one, other), (other, one))
     ]
-    code = BAD_GATEWAY
+    code: int = CloseCode.BAD_GATEWAY
     try:
         for thread in acceptors:
             start_thread(thread)
@@ -400,8 +401,7 @@ def bridge(one: Connection, other: Connection) -> None:
 
 def _code_behind(ended: Connection) -> int:
     error = ended.error
-    clean = isinstance(error, ConnectionClosed) and error.code in (1000, 1001)
-    return error.code if clean and isinstance(error, ConnectionClosed) else BAD_GATEWAY
+    return error.code if isinstance(error, ConnectionClosedOK) else CloseCode.BAD_GATEWAY
 
 
 def _accept(incoming: Connection, outgoing: Connection, relay: StreamRelay) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..config import Config
-from ..exceptions import ConnectionClosed, ForkedError
+from ..exceptions import CloseCode, ConnectionClosed, ForkedError
 from ..handshake.request import Request
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
@@ -115,6 +115,6 @@ class ConnectionOptions:
                 _log.info("the handler of %s ended: %s", connection.name, error)
             else:
                 _log.exception("the handler of %s failed; the connection ends", connection.name)
-                connection.close(code=1011, reason="internal error")
+                connection.close(code=CloseCode.INTERNAL_ERROR, reason="internal error")
         finally:
             connection.close()

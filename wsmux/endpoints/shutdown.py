@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ..exceptions import HandshakeError, WsmuxError
+from ..exceptions import CloseCode, HandshakeError, WsmuxError
 from ..mux.connection import Connection
 from ..runtime import fork
 from ..runtime.deadline import Deadline
@@ -42,10 +42,10 @@ def end_connections(
     for connection in connections:
         connection.wait_drained(deadline.remaining())
     for connection in connections:
-        connection.begin_close(code=1001, reason=REASON)
+        connection.begin_close(code=CloseCode.GOING_AWAY, reason=REASON)
     closing = Deadline(close_timeout)
     for connection in connections:
-        connection.close(closing.remaining(), code=1001)
+        connection.close(closing.remaining(), code=CloseCode.GOING_AWAY)
     return closing
 
 
@@ -87,7 +87,7 @@ class ConnectionRegistry:
             late = self._stopping
         try:
             if late:
-                connection.close(code=1001, reason=REASON)
+                connection.close(code=CloseCode.GOING_AWAY, reason=REASON)
             yield
         finally:
             with self._lock:

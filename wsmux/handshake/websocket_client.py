@@ -100,8 +100,8 @@ class _Watched:
         return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the response, as far as they have come."""
-        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        """Return the headers of the response for a sentence on what is wrong with it."""
+        lines = self.head.decode("latin-1").split("\n")[1:]
         pairs = (line.partition(":") for line in lines if ":" in line)
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
@@ -232,7 +232,8 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _check_unasked(url: str, client: _Client, offered: Sequence[str]) -> None:
     """Refuse an answer that chooses what was not offered (RFC 6455 section 4.1)."""
-    headers = client.watched.headers() if client.watched else {}
+    assert client.handshake_response is not None
+    headers = client.handshake_response.headers
     chosen = headers.get("sec-websocket-extensions")
     what = "extension"
     if not chosen and not offered:
@@ -263,14 +264,13 @@ def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
     return "its Sec-WebSocket-Accept header does not fit the key that was sent"
 
 
-def _answered(url: str, client: _Client, status: int, body: bytes) -> str:
+def _answered(url: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
     """Return a sentence on an answer that is no upgrade, with its text but for that of a page."""
     try:
         answer = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         answer = str(status)
     text = f"{url} answered {answer} instead of switching to WebSocket"
-    headers = client.watched.headers() if client.watched else {}
     page = "html" in headers.get("content-type", "").lower() or body.lstrip().startswith(b"<")
     told = "" if page else " ".join(body.decode(errors="replace").split())
     if told:
@@ -286,7 +286,8 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
     try:
         yield
     except websocket.WebSocketBadStatusException as error:
-        text = _answered(url, client, error.status_code, error.resp_body or b"")
+        headers, body = error.resp_headers or {}, error.resp_body or b""
+        text = _answered(url, error.status_code, headers, body)
         raise HandshakeError(text, error.status_code) from error
     except websocket.WebSocketTimeoutException as error:
         raise TimeoutError(f"no answer from {url} in time") from error

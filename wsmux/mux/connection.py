@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from ..config import Config
 from ..exceptions import (
+    CloseCode,
     ConnectionClosed,
     ConnectionClosedOK,
     LocalProtocolError,
@@ -35,7 +36,6 @@ __all__ = ["Connection", "StartOn"]
 StartOn = Literal["open", "data"]
 
 # RFC 6455 section 7.4.1: the code of an end that came without one.
-LOST = 1006
 
 
 class Connection:
@@ -122,7 +122,9 @@ class Connection:
         error = self._multiplexer.transport.error
         if error is None:
             return None
-        return error.code if isinstance(error, ConnectionClosed) else LOST
+        if isinstance(error, ConnectionClosed):
+            return error.code
+        return int(CloseCode.ABNORMAL_CLOSURE)
 
     @property
     def close_reason(self) -> str | None:
@@ -267,7 +269,13 @@ class Connection:
 
         multiplexer.change(refuse)
 
-    def close(self, timeout: float | None = None, *, code: int = 1000, reason: str = "") -> None:
+    def close(
+        self,
+        timeout: float | None = None,
+        *,
+        code: int = CloseCode.NORMAL_CLOSURE,
+        reason: str = "",
+    ) -> None:
         """Send what was written, close the WebSocket and wait for the peer to do so.
 
         Blocks for at most ``timeout`` seconds, by default ``Config.close_timeout``; then the
@@ -288,7 +296,7 @@ class Connection:
         if threading.current_thread() is not self._multiplexer.thread:
             self._multiplexer.thread.join(deadline.remaining())
 
-    def begin_close(self, *, code: int = 1000, reason: str = "") -> None:
+    def begin_close(self, *, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Start what ``close`` does and return at once; ``close`` then waits for the rest."""
         self._multiplexer.close(code, reason, None)
         self._multiplexer.wake_everybody()

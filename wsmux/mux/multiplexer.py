@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from ..config import KIB
 from ..exceptions import (
+    CloseCode,
     ConnectionClosedError,
     ForkedError,
     FrameError,
@@ -223,7 +224,9 @@ class Multiplexer:
     def broken_locked(self) -> None:
         """End the connection, because a signal handler ended a change in the middle."""
         text = "a call was interrupted in the middle of a change"
-        self.transport.abort_locked(ConnectionClosedError(1006, text, "local"))
+        self.transport.abort_locked(
+            ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, "local")
+        )
 
     def code_for(self, reason: int | BaseException) -> int:
         """Return the error code for what ``reset`` was given."""
@@ -335,7 +338,7 @@ class Multiplexer:
         control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
         if control and not self.queue.add_control_locked(control, solicited=solicited):
             text = "the peer causes answers and does not read them"
-            self.transport.fail_locked(closed_error(1008, text, "local"))
+            self.transport.fail_locked(closed_error(CloseCode.POLICY_VIOLATION, text, "local"))
         if data:
             self.queue.add_data_locked(data)
         return bool(control or data)
@@ -370,7 +373,9 @@ class Multiplexer:
                 self._handle(messages)
         except Exception:
             _log.exception("the I/O thread of %s failed; the connection ends", self.transport.name)
-            self.transport.abort(ConnectionClosedError(1011, "internal error", "local"))
+            self.transport.abort(
+                ConnectionClosedError(CloseCode.INTERNAL_ERROR, "internal error", "local")
+            )
         finally:
             batches.close()
             if not isinstance(self.transport.error, ForkedError):
@@ -427,7 +432,9 @@ class Multiplexer:
         try:
             for kind, data in messages:
                 if kind is not _BINARY:
-                    raise FrameError("text message; this protocol is binary", 1003)
+                    raise FrameError(
+                        "text message; this protocol is binary", CloseCode.UNSUPPORTED_DATA
+                    )
                 protocol.receive_data(data)
                 table.apply(now, wakes)
         except RemoteProtocolError as error:
@@ -471,7 +478,7 @@ class Multiplexer:
         if not (table.records and self.protocol.pending_closes()):
             self.quiet.notify(wakes)
         if self.transport.error is None and self._idle(now):
-            self.begin_close_locked(1000, "idle")
+            self.begin_close_locked(CloseCode.NORMAL_CLOSURE, "idle")
         self.transport.set_owner_timer(table.next_timer())
         if self.transport.error is not None:
             self._input_closed = True  # whatever was received with the end has been handled
@@ -521,5 +528,5 @@ class Multiplexer:
             self.table.shed(record, f"unread bytes exceed {limit}", wakes)
         elif partial:
             text = f"{partial} bytes of a message that is not whole and unread ones exceed {limit}"
-            self.transport.fail_locked(closed_error(1008, text, "local"))
+            self.transport.fail_locked(closed_error(CloseCode.POLICY_VIOLATION, text, "local"))
             self._input_closed = True

@@ -11,12 +11,9 @@ There is no clock here: the owner says what time it is.
 from __future__ import annotations
 
 from ..config import Config
-from ..exceptions import FrameError
+from ..exceptions import CloseCode, FrameError
 
 __all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "AbuseLimits", "StallTimer", "TokenBucket"]
-
-# RFC 6455 section 7.4.1: the code for a peer that floods.
-POLICY = 1008
 
 # Seconds in which Config.max_empty_frames and Config.max_pings are counted. As zmuxio.
 FLOOD_PERIOD = 5.0
@@ -129,7 +126,9 @@ class AbuseLimits:
 
     def _flood(self, what: str, limit: str) -> FrameError:
         allowed = getattr(self._config, limit)
-        return FrameError(f"too many {what}: Config.{limit} is {allowed}", POLICY)
+        return FrameError(
+            f"too many {what}: Config.{limit} is {allowed}", CloseCode.POLICY_VIOLATION
+        )
 
 
 class StallTimer:

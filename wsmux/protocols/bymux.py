@@ -52,6 +52,7 @@ from typing import ClassVar
 from ..config import KIB, Config
 from ..exceptions import (
     CLEAN_CODES,
+    CloseCode,
     FlowControlError,
     FrameError,
     LocalProtocolError,
@@ -181,7 +182,6 @@ class PausedEvents:
 
 
 _new = tuple.__new__  # for events that come with every packet: at half the cost
-TOO_BIG = 1009
 
 
 class BymuxProtocol(MuxProtocol):
@@ -296,7 +296,9 @@ class BymuxProtocol(MuxProtocol):
                 f"Write of {size} bytes on stream {stream.wire_id} with {half.credit} of credit"
             )
         if half.infinite and size > self.config.max_message_size:
-            raise FrameError(f"Write of {size} bytes on stream {stream.wire_id}", TOO_BIG)
+            raise FrameError(
+                f"Write of {size} bytes on stream {stream.wire_id}", CloseCode.MESSAGE_TOO_BIG
+            )
         if not size:
             self._note_empty()
         if data is None or not size:

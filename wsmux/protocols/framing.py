@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from enum import IntEnum
 
 from ..config import KIB
-from ..exceptions import FrameError, RemoteProtocolError
+from ..exceptions import CloseCode, FrameError, RemoteProtocolError
 from .base import Buffer, Message
 from .varint import decode_varint, encode_varint
 
@@ -227,7 +227,7 @@ def check_control(payload: bytes) -> None:
 
 def encode_close(code: int, reason: str) -> bytes:
     """Return the payload of a close; a reason too long for it is cut between characters."""
-    if code == 1005:  # RFC 6455 section 7.4.1: stands for "no code", never sent
+    if code == CloseCode.NO_STATUS_RCVD:  # it stands for "no code", and is never sent
         return b""
     return _UINT16.pack(code) + reason.encode()[:MAX_REASON].decode(errors="ignore").encode()
 
@@ -239,7 +239,7 @@ def decode_close(payload: Buffer) -> tuple[int, str]:
         FrameError: a cut code, a code that must not be sent, or a reason that is not UTF-8.
     """
     if not payload:
-        return 1005, ""
+        return int(CloseCode.NO_STATUS_RCVD), ""
     if len(payload) == 1:
         raise FrameError("close with half a code")
     (code,) = _UINT16.unpack_from(payload)
@@ -248,7 +248,7 @@ def decode_close(payload: Buffer) -> tuple[int, str]:
     try:
         return code, str(payload[2:], "utf-8")
     except UnicodeDecodeError:
-        raise FrameError("close with a reason that is not UTF-8", 1007) from None
+        raise FrameError("close with a reason that is not UTF-8", CloseCode.INVALID_DATA) from None
 
 
 class ByteFraming(Framing):
@@ -274,7 +274,8 @@ class ByteFraming(Framing):
         size, body = length
         if size + head_end - self._start > self.max_message_size:
             raise FrameError(
-                f"message of {size} bytes is above the limit of {self.max_message_size}", 1009
+                f"message of {size} bytes is above the limit of {self.max_message_size}",
+                CloseCode.MESSAGE_TOO_BIG,
             )
         kind = self._controls.get(bytes(view[parsed[1] : head_end])) if not parsed[0] else None
         if kind is not None and size > MAX_CONTROL:
@@ -326,8 +327,6 @@ class NoFraming(Framing):
 
 _LENGTH = struct.Struct(">I")
 
-TOO_BIG = 1009
-
 
 class LengthFraming(Framing):
     """One end of a byte stream. See ``Framing`` for the calls."""
@@ -342,7 +341,8 @@ class LengthFraming(Framing):
         (size,) = _LENGTH.unpack_from(self._view, start)
         if size > self.max_message_size:
             raise FrameError(
-                f"message of {size} bytes is above the limit of {self.max_message_size}", TOO_BIG
+                f"message of {size} bytes is above the limit of {self.max_message_size}",
+                CloseCode.MESSAGE_TOO_BIG,
             )
         stop = body + size
         if stop > end:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import struct
 
-from ..exceptions import FrameError
+from ..exceptions import CloseCode, FrameError
 from .base import Buffer, Message, Role
 from .framing import Framing, Opcode, Received, check_control
 from .masking import mask, rotate
@@ -170,7 +170,7 @@ class WebSocketFraming(Framing):
             raise FrameError(
                 f"message of at least {size + len(self._message)} bytes is above the limit of "
                 f"{self.max_message_size}",
-                1009,
+                CloseCode.MESSAGE_TOO_BIG,
             )
         if payload > self._end:
             return False
@@ -203,7 +203,9 @@ class WebSocketFraming(Framing):
         self._fragments += 1
         self.pending = len(self._message) * 9 // 8  # as large as CPython may have made it
         if self._fragments > self.max_fragments:
-            raise FrameError(f"message of more than {self.max_fragments} fragments", 1008)
+            raise FrameError(
+                f"message of more than {self.max_fragments} fragments", CloseCode.POLICY_VIOLATION
+            )
         if last and self._kind is not None:
             frames.append(_whole(self._kind, self._message))
             self._kind = None
@@ -234,7 +236,7 @@ def _whole(kind: Opcode, data: Buffer) -> Received:
         try:
             str(data, "utf-8")
         except UnicodeDecodeError:
-            raise FrameError("text message that is not UTF-8", 1007) from None
+            raise FrameError("text message that is not UTF-8", CloseCode.INVALID_DATA) from None
     return kind, data
 
 

@@ -11,7 +11,7 @@ import struct
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from ..exceptions import RemoteProtocolError
+from ..exceptions import CloseCode, RemoteProtocolError
 
 __all__ = [
     "HEAD_SIZE",
@@ -36,8 +36,6 @@ _NONE = (0, 0, 0)
 # What a GO_AWAY frame says.
 NORMAL, PROTOCOL_ERROR, INTERNAL_ERROR = range(3)
 _MEANINGS = {PROTOCOL_ERROR: "protocol error", INTERNAL_ERROR: "internal error"}
-
-_CLOSE_PROTOCOL_ERROR, _CLOSE_INTERNAL_ERROR = 1002, 1011  # RFC 6455 section 7.4.1
 
 
 class Type(IntEnum):
@@ -156,11 +154,11 @@ def ended_by_peer(code: int) -> RemoteProtocolError:
     meaning = _MEANINGS.get(code, "unknown")
     return RemoteProtocolError(
         f"the peer ended the connection with GO_AWAY code {code} ({meaning})",
-        _CLOSE_PROTOCOL_ERROR if code == PROTOCOL_ERROR else _CLOSE_INTERNAL_ERROR,
+        CloseCode.PROTOCOL_ERROR if code == PROTOCOL_ERROR else CloseCode.INTERNAL_ERROR,
         ended_by="remote",
     )
 
 
 def go_away_code(close_code: int) -> int:
     """Return what a GO_AWAY says when this side ends the connection for a failure."""
-    return PROTOCOL_ERROR if close_code == _CLOSE_PROTOCOL_ERROR else INTERNAL_ERROR
+    return PROTOCOL_ERROR if close_code == CloseCode.PROTOCOL_ERROR else INTERNAL_ERROR

@@ -60,6 +60,11 @@ class ThreadPool:
         self._gone = threading.Condition(self._lock)  # a worker has ended
         self._here = threading.local()  # tells workers from other threads
 
+    @property
+    def threads(self) -> int:
+        """How many workers there are now."""
+        return self._count
+
     def submit(self, action: Callable[[], None]) -> None:
         """Run an action in a worker; never blocks."""
         wakes: list[Parker] = []

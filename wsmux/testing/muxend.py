@@ -7,6 +7,7 @@ from typing import Literal
 
 from ..config import Config
 from ..exceptions import (
+    CloseCode,
     ConnectionClosedError,
     RemoteProtocolError,
     WsmuxError,
@@ -119,7 +120,7 @@ class MuxEnd(End):
         self.machine.go_away(code)
         self._settle()
 
-    def close(self, code: int = 1000, reason: str = "") -> None:
+    def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """End the connection after what was sent; what no credit has come for is dropped."""
         if self.error is None:
             self.error = closed_error(code, reason, "local")
@@ -152,9 +153,11 @@ class MuxEnd(End):
         self._now = now
         self._over = True
         if self.error is None:
-            lost = ConnectionClosedError(1006, "the peer ended the connection", None)
+            lost = ConnectionClosedError(
+                CloseCode.ABNORMAL_CLOSURE, "the peer ended the connection", None
+            )
             clean = self.machine.close_notice_came()
-            self.error = closed_error(1000, "", "remote") if clean else lost
+            self.error = closed_error(CloseCode.NORMAL_CLOSURE, "", "remote") if clean else lost
 
     def lost(self, error: OSError, now: float) -> None:
         """See ``End``."""
@@ -162,7 +165,9 @@ class MuxEnd(End):
         self._over = True
         self._out.clear()
         if self.error is None:
-            self.error = ConnectionClosedError(1006, error.strerror or str(error), None)
+            self.error = ConnectionClosedError(
+                CloseCode.ABNORMAL_CLOSURE, error.strerror or str(error), None
+            )
             self.error.__cause__ = error
 
     def output(self, now: float) -> bytes:

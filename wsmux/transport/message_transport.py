@@ -35,6 +35,7 @@ from typing import Protocol
 
 from ..config import KIB, Config
 from ..exceptions import (
+    CloseCode,
     ConnectionClosed,
     ConnectionClosedError,
     ForkedError,
@@ -146,10 +147,6 @@ class FrameReader:
         return messages
 
 
-# RFC 6455 section 7.4.1: the code for a peer that breaks a limit which is no rule of the protocol.
-POLICY = 1008
-
-
 class PeerLimits:
     """Look at one transport when ``next_look`` says so.
 
@@ -186,10 +183,14 @@ class PeerLimits:
             self._queue.blocked = False
         if late:
             limit = f"Config.message_timeout = {self._config.message_timeout} s"
-            return closed_error(POLICY, f"a message was incomplete for {limit}", "local")
+            return closed_error(
+                CloseCode.POLICY_VIOLATION, f"a message was incomplete for {limit}", "local"
+            )
         if stalled:
             limit = f"Config.stall_timeout = {self._config.stall_timeout} s"
-            return closed_error(POLICY, f"the peer accepted no bytes for {limit}", "local")
+            return closed_error(
+                CloseCode.POLICY_VIOLATION, f"the peer accepted no bytes for {limit}", "local"
+            )
         return None
 
     def full_for(self, now: float) -> float | None:
@@ -368,7 +369,7 @@ class MessageTransport:
 
     def abort(self, error: WsmuxError | None = None) -> None:
         """Cut the connection at once, without a Close."""
-        error = error or ConnectionClosedError(1006, "aborted", "local")
+        error = error or ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "aborted", "local")
         with self.mutex:
             try:
                 self.abort_locked(error)
@@ -378,7 +379,9 @@ class MessageTransport:
 
     def leave(self) -> None:
         """Cut the connection, since the interpreter ends; see ``runtime.threads``."""
-        self.abort(ConnectionClosedError(1006, "the interpreter is exiting", "local"))
+        self.abort(
+            ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "the interpreter is exiting", "local")
+        )
 
     def wait_finished(self, timeout: float | None) -> bool:
         """Wait until the I/O thread has closed the socket."""
@@ -417,7 +420,9 @@ class MessageTransport:
 
     def _lost(self, cause: OSError) -> None:
         """Note that the socket failed, whoever found out."""
-        error = ConnectionClosedError(1006, cause.strerror or str(cause), None)
+        error = ConnectionClosedError(
+            CloseCode.ABNORMAL_CLOSURE, cause.strerror or str(cause), None
+        )
         # Without frames, which lead back here: memory would wait for the garbage collector.
         cause.__traceback__ = cause.__cause__ = cause.__context__ = None
         error.__cause__ = cause
@@ -537,7 +542,7 @@ class MessageTransport:
         self.now = time.monotonic()
 
     def _keep_time(self) -> None:
-        """Ping a silent peer, give it up, and pass on room that a writer did not use."""
+        """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
         wakes: list[Parker] = []
         now = self.now
         with self.mutex:
@@ -550,7 +555,7 @@ class MessageTransport:
                     self._framing.shrink()
                 else:
                     text = f"no byte from the peer for {silence:.1f} s"
-                    self.fail_locked(closed_error(1011, text, "local"))
+                    self.fail_locked(closed_error(CloseCode.INTERNAL_ERROR, text, "local"))
             failure = self._limits.look(now)
             if failure is not None:
                 self.fail_locked(failure)
@@ -571,7 +576,9 @@ class MessageTransport:
         verdict = process_memory.report(self, self._reported, limit, waits=waits)
         if verdict is Verdict.GIVE_UP:
             text = f"{framing.held()} bytes of a message that is not whole exceed"
-            framing.fail(FrameError(f"{text} Config.max_process_buffer: {limit}", 1008))
+            framing.fail(
+                FrameError(f"{text} Config.max_process_buffer: {limit}", CloseCode.POLICY_VIOLATION)
+            )
             self._reported = framing.allocated()
             process_memory.report(self, self._reported, limit)
         self._paused = verdict is Verdict.WAIT and self.error is None
@@ -603,8 +610,9 @@ class MessageTransport:
             if self.error is None:
                 cut = "" if self._framing.between_messages() else " within a message"
                 text = f"the peer ended the connection{cut}"
-                lost = ConnectionClosedError(1006, text, None)
-                self._end_locked(closed_error(1000, "", "remote") if self.close_notice else lost)
+                lost = ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, None)
+                clean = closed_error(CloseCode.NORMAL_CLOSURE, "", "remote")
+                self._end_locked(clean if self.close_notice else lost)
             self.cut = True
 
     def _note_end(self) -> bool:
@@ -655,7 +663,9 @@ class MessageTransport:
         with self.mutex:
             if isinstance(self.error, ForkedError):
                 return
-            self.abort_locked(ConnectionClosedError(1006, "the I/O thread ended", "local"))
+            self.abort_locked(
+                ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "the I/O thread ended", "local")
+            )
         self.queue.finish()
         self._framing.release()
         process_memory.forget(self)

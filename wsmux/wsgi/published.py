@@ -18,7 +18,7 @@ from urllib.parse import quote
 import h11
 
 from ..endpoints.http11 import CHUNK, Exchange, Headers, end_to_end
-from ..exceptions import WsmuxError
+from ..exceptions import CloseCode, WsmuxError
 from ..handshake.request import Request
 from ..handshake.websocket_server import is_upgrade
 from ..mux.connection import Connection
@@ -34,7 +34,6 @@ TIMEOUT = 60.0
 MAX_PUBLISHERS = 16
 
 # Close codes: policy violation, try again later.
-NOT_ALLOWED, FULL = 1008, 1013
 
 # What only this end may say; a client's own words about itself are dropped.
 FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
@@ -116,14 +115,16 @@ class Published:
         request = connection.request
         if request is None or not self._may_publish(request):
             _log.warning("%s may not publish here", connection.name)
-            connection.close(code=NOT_ALLOWED, reason="not allowed to publish here")
+            connection.close(code=CloseCode.POLICY_VIOLATION, reason="not allowed to publish here")
             return
         with self._lock:
             full = len(self._publishers) >= MAX_PUBLISHERS
             if not full:
                 self._publishers.append(connection)
         if full:
-            connection.close(code=FULL, reason="too many applications are published here")
+            connection.close(
+                code=CloseCode.TRY_AGAIN_LATER, reason="too many applications are published here"
+            )
             return
         try:
             connection.wait_closed()

@@ -2,11 +2,11 @@
 
 Threads and locks. ``submit`` is called by the threads of connections; it puts the envelope into
 the queue and never waits for another relay. One feeder thread takes from the queue whatever there
-is room for and schedules it. Workers make one attempt at a time, a POST or a look-up of a twin.
-They are started when something is due and none is idle, ``WORKERS`` at most, and end after ``IDLE``
-seconds without work. Nobody sleeps with a message in hand: what failed goes back into the schedule
-with the time from which it may be tried again. One lock guards the schedule, the ranker and the
-counts; there is no I/O under it. A job belongs to the schedule or to one worker.
+is room for and schedules it. A clock hands what is due to a pool of ``WORKERS`` threads at most,
+which make one attempt at a time, a POST or a look-up of a twin. Nobody sleeps with a message in
+hand: what failed goes back into the schedule with the time from which it may be tried again. One
+lock guards the schedule, the ranker and the counts; there is no I/O under it. A job belongs to the
+schedule or to the pool.
 
 A message is done when a relay has answered 202, or when its requester was told why it goes no
 further; until then the queue keeps it. So it arrives at least once, and a relay that accepted it
@@ -19,11 +19,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
+from ...runtime.thread_pool import ThreadPool
 from ...runtime.threads import daemon_thread
 from ..errors import BadMessage, BusError, TwinsUnavailable
 from ..relay.queues import LIFE
@@ -41,9 +43,6 @@ __all__ = ["WORKERS", "Federation"]
 
 # Attempts under way at once, each in a thread while it lasts.
 WORKERS = 64
-
-# Seconds that a worker waits for further work; one stays while something is scheduled.
-IDLE = 10.0
 
 # What is scheduled at once, in messages and bytes; the rest stays in the queue.
 MAX_HELD = 10_000
@@ -110,23 +109,29 @@ class Federation:
         self._deliver_error = deliver_error
         self._counted = count
         self._clock = clock
-        self._limit = workers
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # for idle workers
+        self._changed = threading.Condition(self._lock)  # for the clock
         self._freed = threading.Condition(self._lock)  # for the feeder
         self._schedule = Schedule()
         self._held = self._held_bytes = 0
-        self._idle = 0
-        self._workers: set[threading.Thread] = set()
-        self._started = 0
         self._closed = False
         self._is_copy = False  # of a forked child
-        self._feeder = daemon_thread(target=self._feed, name="wsmux-federation")
-        self._feeder.start()
+        name = "wsmux-federation"
+        self._workers = ThreadPool(workers, name)
+        self._threads = [
+            daemon_thread(target=self._feed, name=name),
+            daemon_thread(target=self._keep_time, name=f"{name}-clock"),
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:  # there is none for the second
+            self._end()
+            raise
         fork.register(self)
 
     def __repr__(self) -> str:
-        return f"<Federation held={self._held} workers={len(self._workers)}>"
+        return f"<Federation held={self._held} workers={self._workers.threads}>"
 
     def forked(self) -> None:
         """See ``runtime.fork``."""
@@ -163,17 +168,21 @@ class Federation:
         if self._is_copy:
             return
         deadline = Deadline(timeout)
-        self._queue.close()
-        with self._lock:
-            self._closed = True
-            self._changed.notify_all()
-            self._freed.notify_all()
-            threads = [self._feeder, *self._workers]
-        for thread in threads:
+        self._end()
+        for thread in self._threads:
             thread.join(deadline.remaining())
+        self._workers.close()
+        self._workers.join(deadline)
         self._queue.release()
         if self._held:
             _log.warning("the federation ended with %d messages undelivered", self._held)
+
+    def _end(self) -> None:
+        self._queue.close()
+        with self._lock:
+            self._closed = True
+            self._changed.notify()
+            self._freed.notify()
 
     # The feeder
 
@@ -219,57 +228,40 @@ class Federation:
 
     def _add_locked(self, job: Job, due: float) -> None:
         self._schedule.add(job, due)
-        self._call_locked()
+        self._changed.notify()
 
-    def _call_locked(self) -> None:
-        """Make a worker look at the schedule."""
-        if self._idle:
-            self._changed.notify()
-        elif len(self._workers) < self._limit and not self._closed:
-            self._started += 1
-            name = f"wsmux-federation-{self._started}"
-            worker = daemon_thread(target=self._work, name=name)
-            self._workers.add(worker)
-            try:
-                worker.start()
-            except RuntimeError:
-                _log.exception(
-                    "no thread can be started for %s; messages wait for the running threads", name
-                )
-                self._workers.discard(worker)
+    # The clock
 
-    # A worker
-
-    def _work(self) -> None:
+    def _keep_time(self) -> None:
         while (taken := self._take()) is not None:
-            job, lane = taken
-            try:
-                self._attempt(job, lane)
-            except Exception:
-                _log.exception("dropped a message for another relay")
-                self._finish(job)
-            finally:
-                with self._lock:
-                    self._schedule.release(lane, time.monotonic())
+            self._workers.submit(partial(self._work, *taken))
 
     def _take(self) -> tuple[Job, str] | None:
-        """Return what is due, waiting for it; ``None`` when the worker is to end."""
-        until = time.monotonic() + IDLE
+        """Return what is due, waiting for it; ``None`` at the end."""
         with self._lock:
             while not self._closed:
                 now = time.monotonic()
-                taken, due = self._schedule.take(now), self._schedule.next_due()
+                taken = self._schedule.take(now)
                 if taken is not None:
-                    if due is not None and due <= now:
-                        self._call_locked()
                     return taken
-                if now >= until and (due is None or self._idle):
-                    break
-                self._idle += 1
-                self._changed.wait((until if due is None else due) - now)
-                self._idle -= 1
-            self._workers.discard(threading.current_thread())
+                due = self._schedule.next_due()
+                self._changed.wait(None if due is None else due - now)
             return None
+
+    # A worker
+
+    def _work(self, job: Job, lane: str) -> None:
+        if self._closed:
+            return
+        try:
+            self._attempt(job, lane)
+        except Exception:
+            _log.exception("dropped a message for another relay")
+            self._finish(job)
+        finally:
+            with self._lock:
+                self._schedule.release(lane, time.monotonic())
+                self._changed.notify()
 
     def _attempt(self, job: Job, lane: str) -> None:
         if time.monotonic() >= job.expires_at:

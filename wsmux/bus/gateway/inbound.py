@@ -10,9 +10,9 @@ from importlib import import_module
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..errors import E2E_FAILURE, FAILED, BusError, CallTimeout, Replayed
-from ..services import ERROR_LIFE, encode
-from ..session.identity_session import clock
+from ..errors import E2E_FAILURE, FAILED, BusError, Replayed
+from ..services import encode
+from ..session.identity_session import ERROR_LIFE, clock
 from ..wire import envelope as envelopes
 from ..wire.address import address_of
 from ..wire.envelope import Kind, kind_of, time_left
@@ -84,14 +84,11 @@ class Incoming(Half):
         self, envelope: Envelope, received: Received, data: bytes, deadline: Deadline
     ) -> None:
         """Answer a request here, without a program."""
-        endpoint, now = self._endpoint, clock()
         assert received.twin is not None
-        payload = endpoint.seal(data, received.twin, deadline, must=received.encrypted)
-        life = max(1, time_left(envelope, now))
-        made = envelopes.response(
-            envelope, endpoint.address, now, life, plain=payload.plain, cipher=payload.cipher
+        signed = self._endpoint.response(
+            envelope, received.twin, data, deadline, encrypted=received.encrypted
         )
-        self._send(envelope, endpoint.sign(made), deadline)
+        self._send(envelope, signed, deadline)
 
     def _again(self, envelope: Envelope, error: Replayed) -> None:
         """Send an answer once more: the first one may have been lost with its connection."""
@@ -106,21 +103,13 @@ class Incoming(Half):
         """Answer the sender of a request with the reason why it goes no further."""
         if kind_of(envelope) is not Kind.REQUEST or not envelope.source.twin:
             return
-        now = clock()
-        left = time_left(envelope, now)
-        life = left if left > 0 else ERROR_LIFE
-        source = self._endpoint.address
-        made = envelopes.error(envelope, source, error.code, error.message, now, life)
-        self._send(envelope, self._endpoint.sign(made), Deadline(life))
+        signed = self._endpoint.error(envelope, error.code, error.message)
+        left = time_left(envelope, clock())
+        self._send(envelope, signed, Deadline(left if left > 0 else ERROR_LIFE))
 
     def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
         self._asked.answered(envelope.uid, str(address_of(envelope.source)), signed)
-        try:
-            self._transport.send(signed, deadline, envelope.source.twin)
-        except CallTimeout as error:
-            _log.warning("an answer could not be sent: %s", error)
-        except ValueError:
-            _log.info("an answer could not be sent: the gateway is closing")
+        self._transport.answer(signed, deadline, envelope.source.twin)
 
     # Answers
 

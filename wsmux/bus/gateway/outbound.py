@@ -166,42 +166,39 @@ class Outgoing(Half):
     ) -> Tracked:
         endpoint = self._endpoint
         twin = endpoint.twin(number, deadline)
-        payload = endpoint.seal(request.data, twin, deadline)
-        made = envelopes.request(
-            str(uuid.uuid4()),
-            endpoint.address,
+        uid = str(uuid.uuid4())
+        signed, _ = endpoint.request(
+            uid,
+            twin,
             Address(number),
             request.command,
-            clock(),
+            request.data,
             life,
-            plain=payload.plain,
-            cipher=payload.cipher,
+            deadline,
             schema=request.schema or JSON_SCHEMA,
             tags=request.tags,
         )
-        waiting = Waiting(made.uid, request.reference, request.reply_to, None, life)
-        return Tracked(waiting, endpoint.sign(made))
+        return Tracked(Waiting(uid, request.reference, request.reply_to, None, life), signed)
 
     def _answer(self, response: OutgoingResponse, uid: str, deadline: Deadline) -> None:
         endpoint, now = self._endpoint, clock()
         source = str(response.destination)
-        asked = Envelope(uid=uid, schema=response.schema or JSON_SCHEMA)
-        put_address(asked.source, response.destination)
-        life = life_left(response.timestamp, MAX_LIFE, now)
-        if life <= 0:
+        if life_left(response.timestamp, MAX_LIFE, now) <= 0:
             raise BusError(EXPIRED, f"the answer to {uid} had expired when it was taken")
+        asked = Envelope(
+            uid=uid,
+            timestamp=min(response.timestamp, now),
+            expiration=MAX_LIFE,
+            schema=response.schema or JSON_SCHEMA,
+        )
+        put_address(asked.source, response.destination)
         if response.error is not None:
-            code, text = response.error
-            made = envelopes.error(asked, endpoint.address, code, text, now, life)
+            signed = endpoint.error(asked, *response.error)
         else:
             number = response.destination.twin
             twin = self._patiently(lambda: endpoint.twin(number, deadline), deadline)
-            must = self._asked.was_encrypted(uid, source)
-            payload = endpoint.seal(response.data, twin, deadline, must=must)
-            made = envelopes.response(
-                asked, endpoint.address, now, life, plain=payload.plain, cipher=payload.cipher
-            )
-        signed = endpoint.sign(made)
+            encrypted = self._asked.was_encrypted(uid, source)
+            signed = endpoint.response(asked, twin, response.data, deadline, encrypted=encrypted)
         self._asked.answered(uid, source, signed)
         self._transport.send(signed, deadline, response.destination.twin)
 

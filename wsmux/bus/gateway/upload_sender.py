@@ -18,10 +18,9 @@ from typing import BinaryIO
 
 from ...runtime.deadline import Deadline
 from ..errors import FAILED, BusError, CallTimeout
-from ..session.identity_session import Endpoint, clock, life_until
+from ..session.identity_session import Endpoint, life_until
 from ..session.relay_pool import Transport
 from ..twins.records import Twin
-from ..wire import envelope as envelopes
 from ..wire.address import Address
 from .json_messages import JsonError
 from .upload_receiver import CLOSE, MAX_SIZE, WRITE
@@ -130,15 +129,8 @@ class SendJob:
     def _send(self, command: str, data: bytes) -> None:
         endpoint, left = self._endpoint, self._deadline.remaining()
         assert left is not None
-        payload = endpoint.seal(data, self._twin, self._deadline)
-        made = envelopes.request(
-            self._uid,
-            endpoint.address,
-            Address(self._twin.id),
-            command,
-            clock(),
-            life_until(left),
-            plain=payload.plain,
-            cipher=payload.cipher,
+        twin, life = self._twin, life_until(left)
+        signed, _ = endpoint.request(
+            self._uid, twin, Address(twin.id), command, data, life, self._deadline
         )
-        self._transport.send(endpoint.sign(made), self._deadline, self._twin.id)
+        self._transport.send(signed, self._deadline, twin.id)

@@ -19,9 +19,8 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ..errors import FAILED, BusError
-from ..session.identity_session import Endpoint, clock
+from ..session.identity_session import Endpoint
 from ..session.relay_pool import Transport
-from ..wire import envelope as envelopes
 from ..wire.address import Address
 from ..wire.envelope import JSON_SCHEMA
 from ..wire.messages import Envelope
@@ -138,18 +137,8 @@ class Uploads:
         endpoint = self._endpoint
         twin = endpoint.twin(request.destinations[0], deadline)
         body = json.dumps({"size": size, "cmd": command}).encode()
-        payload = endpoint.seal(body, twin, deadline)
         uid = str(uuid.uuid4())
-        made = envelopes.request(
-            uid,
-            endpoint.address,
-            Address(twin.id),
-            NEGOTIATE,
-            clock(),
-            life,
-            plain=payload.plain,
-            cipher=payload.cipher,
-        )
+        signed, _ = endpoint.request(uid, twin, Address(twin.id), NEGOTIATE, body, life, deadline)
         job = SendJob(endpoint, self._transport, uid, twin, Path(path), life)
         with self._lock:
             for each in [each for each, old in self._jobs.items() if old.unanswered()]:
@@ -158,7 +147,7 @@ class Uploads:
                 raise BusError(FAILED, f"{MAX_JOBS} uploads are under way: try again later")
             self._jobs[uid] = job
         waiting = Waiting(uid, request.reference, request.reply_to, MODULE, life)
-        return Tracked(waiting, endpoint.sign(made))
+        return Tracked(waiting, signed)
 
     def _run(self, waiting: Waiting, job: SendJob) -> None:
         try:

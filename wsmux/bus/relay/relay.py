@@ -33,12 +33,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from ...exceptions import CloseCode
 from ...runtime import fork
 from ...runtime.arguments import strings
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import BadMessage, TwinsUnavailable, one_line
-from ..session.link import BAD_ENVELOPE, GOING_AWAY, Link
+from ..session.link import Link
 from ..twins.records import Twin, TwinDirectory, parse_domain
 from ..twins.sources import CachedTwins
 from ..wire.address import Address, address_of
@@ -199,7 +200,7 @@ class Relay:
         """Begin to end every connection, and take no further one; returns at once."""
         self._closing = True
         for session in self.sessions.all():
-            session.link.hang_up(GOING_AWAY, "the relay shuts down; connect again")
+            session.link.hang_up(CloseCode.GOING_AWAY, "the relay shuts down; connect again")
 
     def close(self, deadline: Deadline) -> None:
         """End the federation, the queues and the directory, once the connections have ended."""
@@ -245,7 +246,7 @@ class Relay:
         try:
             envelope = parse(data)
         except BadMessage as error:
-            session.link.fail(BAD_ENVELOPE, error.message)
+            session.link.fail(CloseCode.INVALID_DATA, error.message)
             return
         now = time.time()
         if self._allowed(session.address.twin, len(data), now):

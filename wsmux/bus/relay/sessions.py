@@ -7,11 +7,11 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from ...exceptions import ConnectionClosed, ForkedError
+from ...exceptions import CloseCode, ConnectionClosed, ForkedError
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import BadMessage
-from ..session.link import EVICTED, TAKEN_OVER, Link
+from ..session.link import Link
 from ..wire.address import Address
 from ..wire.envelope import Kind, kind_of, parse, time_left
 from ..wire.messages import Envelope
@@ -33,7 +33,10 @@ ACK_PAUSE = 0.02
 TAKEN, TURN = 64, 256
 
 # What the metrics call an end, by the code of the link.
-_REASONS = {EVICTED: "back_pressure_timeout", TAKEN_OVER: "cancelled"}
+_REASONS: dict[int, str] = {
+    CloseCode.TRY_AGAIN_LATER: "back_pressure_timeout",
+    CloseCode.TAKEN_OVER: "cancelled",
+}
 
 _log = logger("wsmux.bus")
 
@@ -135,7 +138,8 @@ class Session:
         if due is not None and now >= due and self.stuck():
             seconds = f"{self._stuck_limit:.0f} s"
             self.link.fail(
-                EVICTED, f"the connection accepted no message for {seconds}; read faster"
+                CloseCode.TRY_AGAIN_LATER,
+                f"the connection accepted no message for {seconds}; read faster",
             )
         self.link.set_timer(due)
         return expired
@@ -278,7 +282,7 @@ class Sessions:
         self._metrics.connected(tally)
         if before is not None:
             text = f"another connection took over the session {address}"
-            before.link.fail(TAKEN_OVER, text)
+            before.link.fail(CloseCode.TAKEN_OVER, text)
         return session
 
     def remove(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""One session of a twin: its tokens, and how it signs and encrypts; for client and gateway.
+"""One session of a twin: its tokens, and what it signs and encrypts; for client and gateway.
 
 When a payload is encrypted: the other twin has published a key, and so has this one, as a receiver
 must know the key of both. A twin that never had a key is written to in the clear, as the founding
@@ -19,14 +19,18 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import E2E_FAILURE, FAILED, NO_PUBLIC_KEY, UNKNOWN_TWIN, BusError
 from ..twins.records import Twin, TwinDirectory
+from ..wire import envelope as envelopes
 from ..wire.address import Address
-from ..wire.envelope import MAX_ENVELOPE, digest
+from ..wire.envelope import JSON_SCHEMA, MAX_ENVELOPE, digest, time_left
 from ..wire.keys import Identity
 from ..wire.messages import Envelope
 from ..wire.tokens import make_token
 from ..wire.verification import Received, Receiver
 
-__all__ = ["Endpoint", "Payload", "clock", "life_until"]
+__all__ = ["ERROR_LIFE", "Endpoint", "clock", "life_until"]
+
+# Seconds for which an error is worth delivering that comes when the request has expired.
+ERROR_LIFE = 60
 
 # Twins whose having a key is remembered; the oldest is forgotten.
 MAX_KEYS = 100_000
@@ -49,21 +53,6 @@ def life_until(timeout: float) -> int:
     """
     now = time.time()
     return math.ceil(now + timeout) - int(now)
-
-
-class Payload:
-    """Hold a payload as it travels, for ``plain=`` and ``cipher=`` of an envelope."""
-
-    __slots__ = ("cipher", "plain")
-
-    def __init__(self, plain: bytes | None, cipher: bytes | None) -> None:
-        self.plain = plain
-        self.cipher = cipher
-
-    @property
-    def sealed(self) -> bool:
-        """Whether it is encrypted."""
-        return self.cipher is not None
 
 
 class Endpoint:
@@ -103,30 +92,72 @@ class Endpoint:
             raise BusError(UNKNOWN_TWIN, f"unknown twin id '{number}'", retry_safe=True)
         return twin
 
-    def seal(self, data: bytes, twin: Twin, deadline: Deadline, *, must: bool = False) -> Payload:
-        """Encrypt for a twin, if that is to be; may look up this twin's own record.
+    def request(
+        self,
+        uid: str,
+        twin: Twin,
+        to: Address,
+        command: str,
+        data: bytes,
+        life: int,
+        deadline: Deadline,
+        *,
+        schema: str = JSON_SCHEMA,
+        tags: str | None = None,
+    ) -> tuple[bytes, bool]:
+        """Return a request as it travels, and whether its payload is encrypted.
 
         Args:
-            data: the payload.
-            twin: for whom.
-            deadline: for the look-up.
-            must: it answers what came encrypted, so that this twin's key is known there.
+            uid: a new one. twin: who is asked. to: where. command: what for. data: the payload.
+            life: seconds from now until it expires.
+            deadline: for the look-up of this twin's own record.
+            schema: the media type of the payload. tags: see ``Client.call``.
+
+        Raises:
+            BusError: code 105; the twin had a key and has none now. Code 500; it is too long.
+            ValueError: a text is no Unicode.
+        """
+        plain, cipher = self._seal(data, twin, deadline)
+        made = envelopes.request(
+            uid,
+            self.address,
+            to,
+            command,
+            clock(),
+            life,
+            plain=plain,
+            cipher=cipher,
+            schema=schema,
+            tags=tags,
+        )
+        return self._sign(made), cipher is not None
+
+    def response(
+        self, asked: Envelope, twin: Twin, data: bytes, deadline: Deadline, *, encrypted: bool
+    ) -> bytes:
+        """Return the answer to a request as it travels; it lives as long as the request.
+
+        Args:
+            asked: the request. twin: who made it. data: the payload.
+            deadline: for the look-up of this twin's own record.
+            encrypted: the request was, so that this twin's key is known there.
 
         Raises:
             BusError: code 105; the twin had a key and has none now. Code 500; it is too long.
         """
-        if len(data) > MAX_ENVELOPE - OVERHEAD:
-            text = f"a payload of {len(data)} bytes does not fit an envelope of {MAX_ENVELOPE}"
-            raise BusError(FAILED, text, retry_safe=True)
-        if not (self._e2e or must):
-            return Payload(data, None)
-        if twin.pk is None:
-            self._check_never_had(twin, must)
-            return Payload(data, None)
-        if not must and not self._is_published(deadline):
-            return Payload(data, None)
-        self._note_key(twin)
-        return Payload(None, self.identity.secret_box.seal(data, twin.pk))
+        plain, cipher = self._seal(data, twin, deadline, must=encrypted)
+        now = clock()
+        life = max(1, time_left(asked, now))
+        return self._sign(
+            envelopes.response(asked, self.address, now, life, plain=plain, cipher=cipher)
+        )
+
+    def error(self, asked: Envelope, code: int, message: str) -> bytes:
+        """Return the error that answers a request as it travels, even one that has expired."""
+        now = clock()
+        left = time_left(asked, now)
+        life = left if left > 0 else ERROR_LIFE
+        return self._sign(envelopes.error(asked, self.address, code, message, now, life))
 
     def accept(
         self, envelope: Envelope, find: Callable[[int], Twin | None], *, sealed: bool = False
@@ -151,12 +182,24 @@ class Endpoint:
             raise BusError(E2E_FAILURE, text, twin=received.twin.id)
         return received
 
-    def sign(self, envelope: Envelope) -> bytes:
-        """Sign an envelope and return it as it travels.
+    def _seal(
+        self, data: bytes, twin: Twin, deadline: Deadline, *, must: bool = False
+    ) -> tuple[bytes | None, bytes | None]:
+        """Return a payload in the clear, or encrypted if that is to be."""
+        if len(data) > MAX_ENVELOPE - OVERHEAD:
+            text = f"a payload of {len(data)} bytes does not fit an envelope of {MAX_ENVELOPE}"
+            raise BusError(FAILED, text, retry_safe=True)
+        if not (self._e2e or must):
+            return data, None
+        if twin.pk is None:
+            self._check_never_had(twin, must)
+            return data, None
+        if not must and not self._is_published(deadline):
+            return data, None
+        self._note_key(twin)
+        return None, self.identity.secret_box.seal(data, twin.pk)
 
-        Raises:
-            BusError: code 500; it is too long.
-        """
+    def _sign(self, envelope: Envelope) -> bytes:
         envelope.signature = self.identity.sign(digest(envelope))
         data = envelope.SerializeToString()
         if len(data) > MAX_ENVELOPE:

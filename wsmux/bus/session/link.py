@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...config import Config
-from ...exceptions import HandshakeError, WsmuxError, closed_error
+from ...exceptions import CloseCode, HandshakeError, WsmuxError, closed_error
 from ...handshake.websocket_client import shake_hands
 from ...protocols.base import Role
 from ...protocols.framing import Opcode
@@ -31,26 +31,7 @@ from ...runtime.parking import Parker, Waiter, wake
 from ...transport.message_transport import hang_up, message_transport
 from ..wire.envelope import MAX_ENVELOPE
 
-__all__ = [
-    "BAD_ENVELOPE",
-    "EVICTED",
-    "GOING_AWAY",
-    "NORMAL",
-    "NOT_BINARY",
-    "TAKEN_OVER",
-    "Link",
-    "dial",
-]
-
-# Close codes (RFC 6455 section 7.4.1); 4001 is from the range for private use.
-NORMAL, GOING_AWAY, NOT_BINARY, BAD_ENVELOPE, EVICTED, TAKEN_OVER = (
-    1000,
-    1001,
-    1003,
-    1007,
-    1013,
-    4001,
-)
+__all__ = ["Link", "dial"]
 
 # Seconds without a byte after which a client pings, and further ones after which it gives up: 40
 # in all, as the published peers.
@@ -208,7 +189,7 @@ class Link:
         """Make the I/O thread yield a batch, even an empty one; waits for nothing."""
         self._channel.wake()
 
-    def hang_up(self, code: int = NORMAL, reason: str = "") -> None:
+    def hang_up(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
         """Begin to close after what is queued; returns at once. The first cause stays."""
         hang_up(self._channel, code, reason)
 
@@ -267,7 +248,10 @@ class Link:
                 )
                 yield [bytes(data) for _, data in received[:count]]
                 if count is not None:
-                    self.fail(NOT_BINARY, "received a text message; envelopes are binary messages")
+                    self.fail(
+                        CloseCode.UNSUPPORTED_DATA,
+                        "received a text message; envelopes are binary messages",
+                    )
         finally:
             batches.close()
             self.discard()  # for batches that were never begun

@@ -21,14 +21,14 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ...config import Config
-from ...exceptions import ConnectionClosed, WsmuxError
+from ...exceptions import CloseCode, ConnectionClosed, WsmuxError
 from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ..errors import one_line
-from .link import GOING_AWAY, Link, dial
+from .link import Link, dial
 
 __all__ = ["LinkState", "RelayLink", "RelayStatus", "host_of"]
 
@@ -145,7 +145,7 @@ class RelayLink:
             self._condition.notify_all()
             link = self._link
         if link is not None:
-            link.hang_up(GOING_AWAY, "the client is closing")
+            link.hang_up(CloseCode.GOING_AWAY, "the client is closing")
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(deadline.remaining())
 
@@ -189,7 +189,7 @@ class RelayLink:
                 self._link = link
                 self._set_locked(LinkState.CONNECTED, "")
         if closed:
-            link.hang_up(GOING_AWAY, "the client is closing")
+            link.hang_up(CloseCode.GOING_AWAY, "the client is closing")
         else:
             _log.info("connected to %s", self.url)
             self._changed()

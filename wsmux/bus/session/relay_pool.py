@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ...runtime.deadline import Deadline
+from ...runtime.logs import logger
 from ..errors import CallTimeout
 from .relay_connection import LinkState, RelayLink, RelayStatus
 
@@ -22,6 +23,8 @@ MAX_RELAYS = 4
 
 # Seconds that a relay has to take a message before the next one is tried.
 ACCEPT = 0.5
+
+_log = logger("wsmux.bus")
 
 
 class Transport:
@@ -94,6 +97,17 @@ class Transport:
                 )
                 text = f"no relay took the message in time ({reasons})"
                 raise CallTimeout(text, twin, retry_safe=True)
+
+    def answer(self, data: bytes, deadline: Deadline, twin: int) -> None:
+        """Hand an answer to a relay as ``send`` does; if none takes it, nobody is told."""
+        if not twin:
+            return  # that is nobody
+        try:
+            self.send(data, deadline, twin)
+        except CallTimeout as error:
+            _log.warning("an answer could not be sent: %s", error)
+        except ValueError as error:
+            _log.info("an answer could not be sent: %s", error)
 
     def offer(self, data: bytes) -> bool:
         """Hand a message to a relay without waiting; false if none takes it."""

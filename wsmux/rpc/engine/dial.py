@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...config import KIB, Config
-from ...exceptions import HandshakeError, WsmuxError
+from ...exceptions import CloseCode, HandshakeError, WsmuxError
 from ...handshake.headers import check_options, header_lines
 from ...handshake.tcp import connect_tcp, is_tcp
 from ...handshake.websocket_client import shake_hands
@@ -51,7 +51,6 @@ Dialler = Callable[[Deadline], MessageTransport]
 
 CHUNK = 64 * KIB
 
-NORMAL = 1000
 
 # Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
 CLOSE_TIMEOUT = 1.0
@@ -69,7 +68,7 @@ def channel_over(
 
 def hang_up(channel: MessageTransport) -> None:
     """Begin to close a channel, with the code that River closes with whatever the cause."""
-    end_messages(channel, NORMAL, "")
+    end_messages(channel, CloseCode.NORMAL_CLOSURE, "")
 
 
 def dialler(
