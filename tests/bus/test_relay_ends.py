@@ -202,7 +202,7 @@ def test_what_is_no_envelope_ends_the_connection_with_a_sentence(data: bytes) ->
     with served() as server, Node(server, 2) as other, raw(server, 1) as peer:
         peer.send_frame(BINARY, data)
         code, reason = peer.recv_close()
-        assert (code, "are no envelope" in reason) == (CloseCode.INVALID_DATA, True)
+        assert (code, "are not an envelope" in reason) == (CloseCode.INVALID_DATA, True)
         other.nothing()
 
 
