@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..options import Options
 from ..services import Procedure, Service
-from ..session.metadata_refresh import Refresh
+from ..session.metadata_refresh import MetadataRefresh
 from ..session.session import Session
 from ..wire.codec import Codec, EncodeError
 from ..wire.envelope import (
@@ -60,7 +60,7 @@ class Live:
 
     def __init__(self, session: Session, options: Options) -> None:
         self.session = session
-        self.refresh = Refresh(options)
+        self.refresh = MetadataRefresh(options)
         self.renewing = False  # new metadata are being checked
         self.order = threading.Lock()
         self.channel: MessageTransport | None = None

@@ -19,7 +19,7 @@ from ...runtime.parking import Parker
 from ..errors import CANCEL, RiverError
 from ..services import Procedure
 from ..session.session import Session
-from .call_streams import Line
+from .call_streams import CallBase
 
 __all__ = ["Context", "Replies", "ServerCall"]
 
@@ -46,7 +46,7 @@ class Replies(ABC):
         """Return the validated metadata of the session, which may have been refreshed."""
 
 
-class ServerCall(Line):
+class ServerCall(CallBase):
     """One call. What is not constant is guarded by the mutex."""
 
     def __init__(

@@ -30,7 +30,7 @@ from ..errors import UNEXPECTED_DISCONNECT, FailureKind, GapError, RiverError, S
 from ..options import Options
 from ..services import Service, service_table
 from ..session.metadata_refresh import RefreshLapse
-from ..session.metadata_validation import Greeting, Parsed, Unwelcome
+from ..session.metadata_validation import InvalidMetadata, MetadataValidation, Parsed
 from ..session.session import Session
 from ..session.session_registry import Accepted, Hello, Refused, Sessions
 from ..wire.codec import Codec
@@ -44,7 +44,7 @@ from ..wire.handshake import (
 from ..wire.ids import new_id
 from .call_dispatcher import Live, Router
 from .dial import hang_up
-from .event_callbacks import Notices
+from .event_callbacks import EventCallbacks
 from .server_calls import ServerCall
 
 __all__ = ["ServerEngine"]
@@ -63,11 +63,11 @@ class ServerEngine(Router):
         services: Iterable[Service],
         codec: Codec,
         options: Options,
-        notices: Notices,
+        callbacks: EventCallbacks,
         *,
         server_id: str,
         context: Any,
-        greeting: Greeting,
+        validation: MetadataValidation,
         middleware: tuple[Callable[..., Any], ...],
         workers: int,
         expose_errors: bool,
@@ -83,8 +83,8 @@ class ServerEngine(Router):
             expose_errors=expose_errors,
         )
         self.sessions = Sessions(server_id, codec=codec, options=options, new_id=new_id)
-        self.notices = notices
-        self._greeting = greeting
+        self.callbacks = callbacks
+        self._validation = validation
         self._ask_packed = codec.pack(rehandshake_request_payload())
         self._watch = Waiter()
         self._channels: set[MessageTransport] = set()
@@ -169,8 +169,8 @@ class ServerEngine(Router):
         with self.mutex:
             old = self.sessions.get(first.client_id)
             before = None if old is None else self._live[old].metadata
-        parsed = self._greeting.check(first.request.metadata, before, first.client_id)
-        if isinstance(parsed, Unwelcome):
+        parsed = self._validation.check(first.request.metadata, before, first.client_id)
+        if isinstance(parsed, InvalidMetadata):
             self._refuse(channel, self.sessions.refuse(first.client_id, *parsed))
             return None, 0
         return self._decide(channel, first, parsed)
@@ -218,7 +218,7 @@ class ServerEngine(Router):
         live = self._live.get(session)
         if live is None:
             live = self._live[session] = Live(session, self.options)
-            self.notices.add("session_status", "created", session.id)
+            self.callbacks.add("session_status", "created", session.id)
         elif live.channel is not None:
             others.append(live.channel)
         live.channel, live.metadata = channel, parsed.metadata
@@ -231,7 +231,7 @@ class ServerEngine(Router):
         return live
 
     def _refuse(self, channel: MessageTransport, refused: Refused) -> None:
-        self.notices.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
+        self.callbacks.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
         if refused.response is not None:
             with channel.mutex:
                 channel.queue.add_data_locked([(refused.response, b"")])
@@ -256,7 +256,7 @@ class ServerEngine(Router):
                 try:
                     envelope = session.receive(frame, channel.now)
                 except GapError as error:
-                    self.notices.add("protocol_error", "message_ordering_violated", str(error))
+                    self.callbacks.add("protocol_error", "message_ordering_violated", str(error))
                     envelope, leaves = None, True
                 except SessionFailure as error:
                     over = self._fail_locked(session, error, wakes)
@@ -318,8 +318,8 @@ class ServerEngine(Router):
 
         def run() -> None:
             session = live.session
-            checked = self._greeting.check(metadata, live.metadata, session.peer_id, session)
-            if isinstance(checked, Unwelcome):
+            checked = self._validation.check(metadata, live.metadata, session.peer_id, session)
+            if isinstance(checked, InvalidMetadata):
                 failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
                 self._destroy(live, attachment, channel, failure)
             else:
@@ -380,7 +380,7 @@ class ServerEngine(Router):
         live = self._live.pop(session, None)
         if live is None:
             return []
-        self.notices.add("session_status", "closed", session.id)
+        self.callbacks.add("session_status", "closed", session.id)
         error = RiverError(UNEXPECTED_DISCONNECT, reason)
         calls = list(live.calls.values())
         live.calls.clear()
@@ -393,7 +393,7 @@ class ServerEngine(Router):
         self, session: Session, error: SessionFailure, wakes: list[Parker]
     ) -> list[ServerCall]:
         """Destroy a session; return its calls, to be finished."""
-        self.notices.add("protocol_error", str(error.kind), str(error))
+        self.callbacks.add("protocol_error", str(error.kind), str(error))
         over = self._end_session_locked(session, str(error), wakes)
         self.sessions.end(session)
         return over
@@ -445,7 +445,7 @@ class ServerEngine(Router):
         self._finish(over)
         self._workers.close()
         self._cleaners.close()
-        self.notices.close()
+        self.callbacks.close()
         self._workers.join(deadline)
         self._cleaners.join(deadline)
         self._dispose_states()
