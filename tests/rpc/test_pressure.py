@@ -203,7 +203,7 @@ class TestServer:
             peer.open("s", "pours", "label")
             for _ in range(3):  # beside an ACK, which asks for others
                 peer.recv()
-            wait_for(lambda: server.handler._engine._room.parked)
+            wait_for(lambda: server.handler._engine.replies._room.parked)
             yield peer
 
     @pytest.fixture
