@@ -20,7 +20,7 @@ from ..config import SMALLEST_WINDOW, Config
 from ..exceptions import FrameError, Side, StreamRefused, StreamReset, StreamWriteClosed
 from ..protocols import events as ev
 from ..protocols.abuse_limits import LOOKS, POLICY, StallTimer
-from ..protocols.base import InitialStream, MuxProtocol
+from ..protocols.base import CODE_UNKNOWN, InitialStream, MuxProtocol
 from ..protocols.events import DataReceived
 from ..runtime.memory import process_memory
 from ..runtime.parking import Parker, WaitQueue
@@ -108,9 +108,6 @@ CODE_OVERFLOW = 2
 
 # From this share of a memory limit on, new streams get the smallest window.
 PRESSURE = 0.75
-
-# Ends a stream without a reason that the application gave.
-CODE_UNKNOWN = 0
 
 
 class StreamTable:
