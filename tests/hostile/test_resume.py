@@ -205,8 +205,8 @@ def test_another_identity_cannot_replace_a_session(connected: bool) -> None:
         if not connected:
             stage.victim.sock.close()
             engine = stage.server.handler._engine
-            (live,) = engine._live.values()
-            wait_for(lambda: not live.session.attached, "the loss to be noticed")
+            (record,) = engine._records.values()
+            wait_for(lambda: not record.session.attached, "the loss to be noticed")
         with stage.dial("victim") as thief:
             thief.hello("session-of-mallory", {"metadata": THEIRS})
             assert thief.status()["code"] == MISMATCH
@@ -226,11 +226,11 @@ def test_new_metadata_of_another_identity_end_the_session() -> None:
 
 def test_new_metadata_of_the_same_identity_are_taken() -> None:
     with staged(MINE, identity=user) as stage:
-        (live,) = stage.server.handler._engine._live.values()
+        (record,) = stage.server.handler._engine._records.values()
         renewed = {**MINE, "more": 1}
         payload = {"type": "REHANDSHAKE_RESP", "metadata": renewed}
         stage.victim.send({"streamId": "rehandshake", "payload": payload})
-        wait_for(lambda: live.metadata == renewed, "the new metadata")
+        wait_for(lambda: record.metadata == renewed, "the new metadata")
         stage.check_lives()
 
 

@@ -158,7 +158,7 @@ class RiverLink:
         """Calls that the server has, of all sessions."""
         engine = self.server.handler._engine
         with engine.mutex:
-            return sum(len(live.calls) for live in engine._live.values())
+            return sum(map(len, engine.dispatcher._tables.values()))
 
     @property
     def attached(self) -> bool:

@@ -100,10 +100,10 @@ class Stand:
         return (
             bool(readers is not None and readers.parked)
             and engine._watch.occupied()
-            and len(engine._workers._parked) == WORKERS - 1
-            and len(engine._cleaners._parked) == WORKERS
-            and not unwatched(engine._workers)
-            and not unwatched(engine._cleaners)
+            and len(engine.dispatcher._workers._parked) == WORKERS - 1
+            and len(engine.replies._cleaners._parked) == WORKERS
+            and not unwatched(engine.dispatcher._workers)
+            and not unwatched(engine.replies._cleaners)
         )
 
     # Reactions
@@ -190,7 +190,8 @@ def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) 
             **{"options": CALM} | serving,
         ) as server:
             name = codec if isinstance(codec, str) else codec.name
-            for pool in (server.handler._engine._workers, server.handler._engine._cleaners):
+            engine = server.handler._engine
+            for pool in (engine.dispatcher._workers, engine.replies._cleaners):
                 for _ in range(WORKERS):
                     pool.submit(lambda: barrier.wait(WAIT))  # all of them start
             name = codec if isinstance(codec, str) else codec.name

@@ -196,5 +196,5 @@ def test_closing_tells_once(server: rpc.RpcServer) -> None:
         client.close()
         client.close()
     assert told.first(2) == ["created", "closed"]
-    wait_for(lambda: not any("notices" in thread.name for thread in threading.enumerate()))
+    wait_for(lambda: not any("callbacks" in thread.name for thread in threading.enumerate()))
     assert told.said == ["created", "closed"]

@@ -203,7 +203,7 @@ def test_a_client_may_be_told_why(kind: rpc.Kind) -> None:
 def open_calls(server: rpc.RpcServer) -> int:
     engine = server.handler._engine
     with engine.mutex:
-        return sum(len(live.calls) for live in engine._live.values())
+        return sum(map(len, engine.dispatcher._tables.values()))
 
 
 @pytest.mark.parametrize("ending", ["done", "cancelled by the client", "by the server", "failed"])

@@ -211,5 +211,6 @@ def received_until_the_end(peer: RawRiver) -> int:
 def orphans(standing: Stand, peer: RawRiver) -> int:
     """Return how many handlers of a session run for calls that were cancelled."""
     engine = standing.server.handler._engine
-    (live,) = (live for live in engine._live.values() if live.session.peer_id == peer.own)
-    return live.orphans
+    tables = engine.dispatcher._tables.items()
+    (table,) = (table for record, table in tables if record.session.peer_id == peer.own)
+    return table._orphans

@@ -67,7 +67,7 @@ def check_lost(part: Part, handler: rpc.RpcHandler, other: rpc.Client) -> None:
     """Check what is left of a client that is lost, for the server and for another client."""
     check_handler(part, LOST)
     wait_for(lambda: handler.sessions == 1)
-    assert [len(live.calls) for live in handler._engine._live.values()] == [0]
+    assert [len(table) for table in handler._engine.dispatcher._tables.values()] == [0]
     assert other.rpc("test", "same", 1, WAIT) == 1
 
 

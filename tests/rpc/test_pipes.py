@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.engine.call_streams import Line
+from wsmux.rpc.engine.call_streams import CallBase
 from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, wake
 
@@ -18,7 +18,7 @@ from .offers import WAIT
 from .stage import Part, begun, joined, staged
 
 
-class Alone(Line):
+class Alone(CallBase):
     """Be a call without an endpoint; the test is the endpoint."""
 
     def __init__(self, raises: bool = True) -> None:
@@ -55,19 +55,19 @@ class Alone(Line):
         wake(wakes)
 
 
-def waiting(line: Alone) -> int:
+def waiting(call: Alone) -> int:
     """Return how many threads wait to read."""
-    with line.mutex:
-        readers = line.reader._readers  # made when somebody first waits
+    with call.mutex:
+        readers = call.reader._readers  # made when somebody first waits
         return 0 if readers is None else len(readers.parked)
 
 
-def drained(line: Alone) -> list[Any]:
+def drained(call: Alone) -> list[Any]:
     """Read to the end, waiting for it."""
     values = []
     while True:
         try:
-            values.append(line.reader.read(WAIT))
+            values.append(call.reader.read(WAIT))
         except EOFError:
             return values
 
@@ -76,185 +76,185 @@ def drained(line: Alone) -> list[Any]:
 
 
 def test_an_ended_half_ends_a_loop() -> None:
-    line = Alone()
-    line.end()
-    assert list(line.reader) == []
+    call = Alone()
+    call.end()
+    assert list(call.reader) == []
     with pytest.raises(EOFError, match="the peer has ended"):
-        line.reader.read()
+        call.reader.read()
 
 
 def test_what_was_pushed_is_read_in_order() -> None:
-    line = Alone()
-    line.push(1, 2, 3)
-    line.end()
-    assert list(line.reader) == [1, 2, 3]
+    call = Alone()
+    call.push(1, 2, 3)
+    call.end()
+    assert list(call.reader) == [1, 2, 3]
 
 
 def test_a_reader_waits_for_a_value() -> None:
-    line = Alone()
+    call = Alone()
     with ThreadPoolExecutor(1) as pool:
-        value = pool.submit(line.reader.read, WAIT)
-        wait_for(lambda: waiting(line))
+        value = pool.submit(call.reader.read, WAIT)
+        wait_for(lambda: waiting(call))
         assert not value.done()
-        line.push("late")
+        call.push("late")
         assert value.result(WAIT) == "late"
 
 
 def test_a_reader_waits_for_the_end() -> None:
-    line = Alone()
+    call = Alone()
     with ThreadPoolExecutor(1) as pool:
-        values = pool.submit(drained, line)
-        line.push(1, 2)
-        wait_for(lambda: waiting(line))
+        values = pool.submit(drained, call)
+        call.push(1, 2)
+        wait_for(lambda: waiting(call))
         assert not values.done()
-        line.end()
+        call.end()
         assert values.result(WAIT) == [1, 2]
 
 
 def test_a_reader_out_of_time_may_read_on() -> None:
-    line = Alone()
+    call = Alone()
     with pytest.raises(TimeoutError, match="no message arrived in time"):
-        line.reader.read(0.01)
-    line.push(1)
-    assert line.reader.read(WAIT) == 1
+        call.reader.read(0.01)
+    call.push(1)
+    assert call.reader.read(WAIT) == 1
 
 
 def test_what_comes_behind_the_end_is_dropped() -> None:
-    line = Alone()
-    line.push(1)
-    line.end()
-    line.push(2)
-    assert list(line.reader) == [1]
+    call = Alone()
+    call.push(1)
+    call.end()
+    call.push(2)
+    assert list(call.reader) == [1]
 
 
 def test_ending_twice_is_fine() -> None:
-    line = Alone()
-    line.end()
-    line.end()
-    assert list(line.reader) == []
+    call = Alone()
+    call.end()
+    call.end()
+    assert list(call.reader) == []
 
 
 def test_a_loop_that_was_left_may_be_taken_up_again() -> None:
     """No loop locks the half, and leaving one loses nothing."""
-    line = Alone()
-    line.push(1, 2, 3)
-    line.end()
-    for value in line.reader:
+    call = Alone()
+    call.push(1, 2, 3)
+    call.end()
+    for value in call.reader:
         assert value == 1
         break
-    assert next(iter(line.reader)) == 2
-    assert line.reader.read() == 3
-    assert list(line.reader) == []
+    assert next(iter(call.reader)) == 2
+    assert call.reader.read() == 3
+    assert list(call.reader) == []
 
 
 def test_readers_at_once_share_what_comes() -> None:
     """Each value goes to one of them, and all of them see the end."""
-    line = Alone()
+    call = Alone()
     with ThreadPoolExecutor(3) as pool:
-        shares = [pool.submit(drained, line) for _ in range(3)]
-        wait_for(lambda: waiting(line) == 3)
-        line.push(*range(100))
-        line.end()
+        shares = [pool.submit(drained, call) for _ in range(3)]
+        wait_for(lambda: waiting(call) == 3)
+        call.push(*range(100))
+        call.end()
         read = [value for share in shares for value in share.result(WAIT)]
     assert sorted(read) == list(range(100))
 
 
 def test_errors_are_raised_and_reading_goes_on() -> None:
-    line = Alone()
-    line.push(1, rpc.RiverError("BAD", "odd"), 2)
-    line.end()
-    assert line.reader.read() == 1
+    call = Alone()
+    call.push(1, rpc.RiverError("BAD", "odd"), 2)
+    call.end()
+    assert call.reader.read() == 1
     with pytest.raises(rpc.RiverError, match="BAD: odd"):
-        line.reader.read()
-    assert list(line.reader) == [2]
+        call.reader.read()
+    assert list(call.reader) == [2]
 
 
 def test_errors_are_values_for_those_who_want_results() -> None:
-    line = Alone(raises=False)
+    call = Alone(raises=False)
     error = rpc.RiverError("BAD", "odd")
-    line.push(1, error, 2)
-    line.end()
-    assert list(line.reader) == [rpc.Ok(1), rpc.Err(error), rpc.Ok(2)]
+    call.push(1, error, 2)
+    call.end()
+    assert list(call.reader) == [rpc.Ok(1), rpc.Err(error), rpc.Ok(2)]
     assert [rpc.Ok(1).ok, rpc.Err(error).ok] == [True, False]
 
 
 def test_a_cancelled_half_tells_so_once() -> None:
-    line = Alone()
-    line.push(1)
-    line.cancel()
-    assert line.reader.read() == 1
+    call = Alone()
+    call.push(1)
+    call.cancel()
+    assert call.reader.read() == 1
     with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
-        line.reader.read()
-    assert list(line.reader) == []
+        call.reader.read()
+    assert list(call.reader) == []
 
 
 # Reading no more
 
 
-def check_broken(line: Alone) -> None:
+def check_broken(call: Alone) -> None:
     """Check that the half says once that this side has stopped, and then ends."""
     with pytest.raises(rpc.RiverError, match="READABLE_BROKEN"):
-        line.reader.read(WAIT)
+        call.reader.read(WAIT)
     with pytest.raises(EOFError, match="this side has stopped reading"):
-        line.reader.read()
-    assert list(line.reader) == []
+        call.reader.read()
+    assert list(call.reader) == []
 
 
 def test_the_next_read_tells_of_stopping() -> None:
-    line = Alone()
-    line.reader.stop()
-    check_broken(line)
+    call = Alone()
+    call.reader.stop()
+    check_broken(call)
 
 
 def test_a_waiting_read_tells_of_stopping() -> None:
-    line = Alone()
+    call = Alone()
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(line.reader.read, WAIT)
-        wait_for(lambda: waiting(line))
-        line.reader.stop()
+        read = pool.submit(call.reader.read, WAIT)
+        wait_for(lambda: waiting(call))
+        call.reader.stop()
         with pytest.raises(rpc.RiverError, match="READABLE_BROKEN"):
             read.result(WAIT)
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_stopping_drops_what_is_unread(ended: bool) -> None:
-    line = Alone()
-    line.push(1, 2)
+    call = Alone()
+    call.push(1, 2)
     if ended:
-        line.end()
-    line.reader.stop()
-    check_broken(line)
+        call.end()
+    call.reader.stop()
+    check_broken(call)
 
 
 def test_stopping_behind_the_end_says_nothing() -> None:
-    line = Alone()
-    line.push(1)
-    line.end()
-    assert list(line.reader) == [1]
-    line.reader.stop()
-    assert list(line.reader) == []
+    call = Alone()
+    call.push(1)
+    call.end()
+    assert list(call.reader) == [1]
+    call.reader.stop()
+    assert list(call.reader) == []
 
 
 def test_stopping_within_a_loop_ends_it() -> None:
-    line = Alone()
-    line.push(1, 2, 3)
-    loop = iter(line.reader)
+    call = Alone()
+    call.push(1, 2, 3)
+    loop = iter(call.reader)
     assert next(loop) == 1
-    line.reader.stop()
+    call.reader.stop()
     with pytest.raises(rpc.RiverError, match="READABLE_BROKEN"):
         next(loop)
 
 
 def test_stopping_drops_what_comes_later_and_leaves_the_peers_half_open() -> None:
-    line = Alone()
-    line.reader.stop()
-    line.reader.stop()
-    line.push(1)
-    assert not line.reader.ended
-    assert (line.reader.unread_messages, line.reader.unread_bytes) == (1, 0)
-    line.end()
-    assert line.reader.ended
-    check_broken(line)
+    call = Alone()
+    call.reader.stop()
+    call.reader.stop()
+    call.push(1)
+    assert not call.reader.ended
+    assert (call.reader.unread_messages, call.reader.unread_bytes) == (1, 0)
+    call.end()
+    assert call.reader.ended
+    check_broken(call)
 
 
 def test_a_client_may_go_on_sending_to_a_handler_that_reads_no_more() -> None:
@@ -283,36 +283,36 @@ def test_a_client_may_go_on_sending_to_a_handler_that_reads_no_more() -> None:
 
 
 def test_what_is_written_is_sent() -> None:
-    line = Alone()
-    line.writer.write(1)
-    line.writer.write(2)
-    assert line.sent == [1, 2]
-    assert not line.writer.closed
+    call = Alone()
+    call.writer.write(1)
+    call.writer.write(2)
+    assert call.sent == [1, 2]
+    assert not call.writer.closed
 
 
 def test_closing_tells_the_peer_once() -> None:
-    line = Alone()
-    line.writer.write(1)
-    line.writer.close()
-    line.writer.close()
-    assert line.sent == [1, "CLOSE"]
-    assert line.writer.closed
+    call = Alone()
+    call.writer.write(1)
+    call.writer.close()
+    call.writer.close()
+    assert call.sent == [1, "CLOSE"]
+    assert call.writer.closed
 
 
 def test_nothing_is_written_behind_the_end() -> None:
-    line = Alone()
-    with line.writer:
-        line.writer.write(1)
-    with pytest.raises(ValueError, match="whose requests this side has closed"):
-        line.writer.write(2)
-    assert line.sent == [1, "CLOSE"]
+    call = Alone()
+    with call.writer:
+        call.writer.write(1)
+    with pytest.raises(ValueError, match="that this side has closed"):
+        call.writer.write(2)
+    assert call.sent == [1, "CLOSE"]
 
 
 def test_a_cancelled_half_takes_nothing_and_tells_nobody() -> None:
-    line = Alone()
-    line.cancel()
-    assert line.writer.closed
+    call = Alone()
+    call.cancel()
+    assert call.writer.closed
     with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
-        line.writer.write(1)
-    line.writer.close()
-    assert line.sent == []
+        call.writer.write(1)
+    call.writer.close()
+    assert call.sent == []

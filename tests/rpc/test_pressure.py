@@ -14,7 +14,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.engine.client_engine import _retire
 from wsmux.rpc.engine.dial import channel_over
-from wsmux.rpc.engine.event_callbacks import Notices
+from wsmux.rpc.engine.event_callbacks import EventCallbacks
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
@@ -122,14 +122,14 @@ class TestClient:
         assert theirs.recv(1) == b""
         theirs.close()
 
-    def test_notices_of_several_threads_are_told_by_one(
+    def test_events_of_several_threads_are_told_by_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A second one would tell them out of order, and never end."""
         made: list[threading.Thread] = []
         told: list[int] = []
-        notices = Notices({"kind": told.append}, "test")
-        second = threading.Thread(target=notices.add, args=("kind", 2))
+        callbacks = EventCallbacks({"kind": told.append}, "test")
+        second = threading.Thread(target=callbacks.add, args=("kind", 2))
 
         class Slow(threading.Thread):
             def __init__(self, **how: Any) -> None:
@@ -140,10 +140,10 @@ class TestClient:
                     second.join(0.05)  # it may have to wait for this one
 
         monkeypatch.setattr("wsmux.rpc.engine.event_callbacks.threading.Thread", Slow)
-        notices.add("kind", 1)
+        callbacks.add("kind", 1)
         monkeypatch.undo()
         second.join(WAIT)
-        notices.close()
+        callbacks.close()
         made[0].join(WAIT)
         assert len(made) == 1
         assert told == [1, 2]
@@ -203,7 +203,7 @@ class TestServer:
             peer.open("s", "pours", "label")
             for _ in range(3):  # beside an ACK, which asks for others
                 peer.recv()
-            wait_for(lambda: server.handler._engine._room.parked)
+            wait_for(lambda: server.handler._engine.replies._room.parked)
             yield peer
 
     @pytest.fixture

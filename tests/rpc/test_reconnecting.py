@@ -318,7 +318,7 @@ class TestLostState:
         for _ in range(10):
             session.send(b"0", stream_id="s", flags=0)
         session.data_to_send()
-        session._ledger.acknowledged(session._ledger.seq - 5)
+        session._send_buffer.acknowledged(session._send_buffer.seq - 5)
         world.call("after the gap")
         world.run()
         world.sleep(2.0)

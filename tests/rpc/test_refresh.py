@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from wsmux.rpc.options import Options
-from wsmux.rpc.session.metadata_refresh import Refresh, RefreshLapse
+from wsmux.rpc.session.metadata_refresh import MetadataRefresh, RefreshLapse
 
 
-def refresh(expires: float | None = None) -> Refresh:
-    made = Refresh(Options(handshake_timeout=2))
+def refresh(expires: float | None = None) -> MetadataRefresh:
+    made = MetadataRefresh(Options(handshake_timeout=2))
     made.validated(expires)
     return made
 

@@ -146,7 +146,7 @@ class SessionModel(RuleBasedStateMachine):
         if not hasattr(self, "ends"):
             return
         for role in Role:
-            ours, theirs = self.ends[role]._ledger, self.ends[OTHER[role]]._ledger
+            ours, theirs = self.ends[role]._send_buffer, self.ends[OTHER[role]]._send_buffer
             assert ours.oldest <= theirs.ack <= ours.seq
             assert ours.buffered_messages == ours.seq - ours.oldest
             assert ours.buffered_bytes == sum(map(len, ours.buffered()))

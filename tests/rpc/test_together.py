@@ -340,7 +340,7 @@ def with_a_handler_that_waits_for_room(state: State) -> None:
     relay.swallow_all()
     state.stack.callback(relay.kill_all)
     state.calls.append(state.pool.submit(list, subscription))
-    wait_for(lambda: state.server.handler._engine._room.parked)
+    wait_for(lambda: state.server.handler._engine.replies._room.parked)
 
 
 def with_unread_responses(state: State) -> None:

@@ -62,7 +62,7 @@ def calls_of(handler: rpc.RpcHandler) -> int:
     """Return how many calls are held by what serves them."""
     engine = handler._engine
     with engine.mutex:
-        return sum(len(live.calls) for live in engine._live.values())
+        return sum(map(len, engine.dispatcher._tables.values()))
 
 
 def echo(stream: wsmux.Stream, header: dict[str, Any]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..exceptions import Side, StreamReset
+from ..protocols.base import CODE_UNKNOWN
 from ..runtime.logs import logger
 
 __all__ = ["CodeToReason", "ErrorCodeMap", "ReasonToCode"]
 
 CodeToReason = Callable[[int], BaseException]
 ReasonToCode = Callable[[BaseException], int]
-
-CODE_UNKNOWN = 0
 
 _log = logger("wsmux")
 

@@ -20,7 +20,15 @@ from ..exceptions import LocalProtocolError
 from .abuse_limits import AbuseLimits
 from .events import Event, OpenPermitted
 
-__all__ = ["AckBacklogProtocol", "Buffer", "InitialStream", "Message", "MuxProtocol", "Role"]
+__all__ = [
+    "CODE_UNKNOWN",
+    "AckBacklogProtocol",
+    "Buffer",
+    "InitialStream",
+    "Message",
+    "MuxProtocol",
+    "Role",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -31,6 +39,9 @@ class Role(StrEnum):
     CLIENT = "client"
     SERVER = "server"
 
+
+# Ends a stream without a reason that the application gave, on every wire.
+CODE_UNKNOWN = 0
 
 # Control messages that are sent as they are; of more, each as a message costs too much.
 FEW = 16

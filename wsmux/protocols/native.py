@@ -61,7 +61,7 @@ from ..exceptions import (
     StreamsExhausted,
 )
 from . import events as ev
-from .base import AckBacklogProtocol, Buffer, Role
+from .base import CODE_UNKNOWN, AckBacklogProtocol, Buffer, Role
 from .events import DataReceived
 from .flow_control import GrowingWindow, SendCredit, WindowAutotuner
 from .stream_states import ReadInput, ReadState, WriteInput, WriteState, advance_read, advance_write
@@ -69,7 +69,6 @@ from .varint import MAX_VARINT, decode_varint, encode_varint
 
 __all__ = [
     "CODE_REFUSED",
-    "CODE_UNKNOWN",
     "JS_WS",
     "MAX_GAPS",
     "READ",
@@ -281,7 +280,6 @@ def overflow(stream_id: int, size: int, credit: int) -> FlowControlError:
     )
 
 
-CODE_UNKNOWN = 0
 CODE_REFUSED = 3  # nobody took the stream; ours, not the founding text's
 
 

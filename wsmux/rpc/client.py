@@ -35,7 +35,7 @@ from ..runtime.deadline import Deadline, deadline_in
 from .engine.client_calls import Call, Completions, PendingCall, StreamCall, Subscription, Upload
 from .engine.client_engine import ClientEngine
 from .engine.dial import Headers, Target, dialler
-from .engine.event_callbacks import Notices
+from .engine.event_callbacks import EventCallbacks
 from .options import Options
 from .schema.document import ServedProcedure, ServedSchema, ServedService, read_schema, serialize
 from .services import Kind, Service
@@ -377,7 +377,7 @@ def connect(
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")
     chosen, offer = codec_of(codec), offer_of(schema)
     own_id = new_id() if client_id is None else client_id
-    notices = Notices(
+    callbacks = EventCallbacks(
         {
             "session_status": on_session_status,
             "connection_status": on_connection_status,
@@ -392,7 +392,7 @@ def connect(
         dial,
         chosen,
         options or Options(),
-        notices,
+        callbacks,
         client_id=own_id,
         server_id=server_id,
         metadata=metadata if callable(metadata) or metadata is None else lambda: metadata,

@@ -1,7 +1,7 @@
 """Serve River on a port or Unix socket, on mux streams, or on a route of a web application.
 
 One ``RpcHandler`` holds the sessions, whichever way their connections come: a session that began on
-one carrier may go on over another.
+one kind may go on over another.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..transport.message_transport import MessageTransport
 from .engine.dial import channel_over, socket_over
-from .engine.event_callbacks import Notices
+from .engine.event_callbacks import EventCallbacks
 from .engine.server_engine import ServerEngine
 from .options import Options
 from .schema import JsonSchema, Schema
 from .schema.document import serialize
 from .services import Service, service_list
-from .session.metadata_validation import Greeting
+from .session.metadata_validation import MetadataValidation
 from .wire.codec import Codec
 from .wire.ids import SERVER_ID
 from .wire.json_codec import codec_of
@@ -184,14 +184,14 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
     offered = service_list(services)
     server_id = options.get("server_id", SERVER_ID)
     handshake_schema = options.get("handshake_schema")
-    notices = Notices(
+    callbacks = EventCallbacks(
         {
             "session_status": options.get("on_session_status"),
             "protocol_error": options.get("on_protocol_error"),
         },
         f"wsmux-rpc-{server_id}",
     )
-    greeting = Greeting(
+    validation = MetadataValidation(
         schema=None if handshake_schema is None else Schema(handshake_schema),
         validate=options.get("validate"),
         expiry=options.get("expiry"),
@@ -201,10 +201,10 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
         offered,
         codec_of(options.get("codec", "msgpack")),
         options.get("options") or Options(),
-        notices,
+        callbacks,
         server_id=server_id,
         context=options.get("context"),
-        greeting=greeting,
+        validation=validation,
         middleware=tuple(options.get("middleware", ())),
         workers=options.get("workers", DEFAULT_WORKERS),
         expose_errors=options.get("expose_errors", False),

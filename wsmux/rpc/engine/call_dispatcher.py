@@ -1,4 +1,4 @@
-"""Handle the messages of a server's sessions: open calls, feed them, run handlers, answer.
+"""Handle the messages of a server's calls: open calls, feed them, run handlers.
 
 Threads and locks are told in ``server_engine``.
 """
@@ -6,16 +6,13 @@ Threads and locks are told in ``server_engine``.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...protocols.base import Message
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Parker, WaitQueue, wake
+from ...runtime.parking import Parker
 from ...runtime.thread_pool import ThreadPool
-from ...transport.message_transport import MessageTransport
 from ..errors import (
     CANCEL,
     INVALID_REQUEST,
@@ -26,25 +23,20 @@ from ..errors import (
 )
 from ..options import Options
 from ..services import Procedure, Service
-from ..session.metadata_refresh import Refresh
-from ..session.session import Session
-from ..wire.codec import Codec, EncodeError
+from ..wire.codec import EncodeError
 from ..wire.envelope import (
     CANCELLED,
-    CLOSE_PAYLOAD,
     CLOSED,
     INVALID_CANCEL,
     OPEN,
     Envelope,
-    error_result,
     is_close,
     read_cancel,
-    result,
 )
-from .call_streams import Err
-from .server_calls import Context, Replies, ServerCall
+from .server_calls import CallTable, Context, Replies, ServerCall
+from .session_record import SessionRecord
 
-__all__ = ["Live", "Router"]
+__all__ = ["CallDispatcher"]
 
 # What a client is told of an error that no procedure declares.
 FAILED = "the handler failed"
@@ -55,38 +47,20 @@ MAX_SHOWN = 100
 _log = logger("wsmux.rpc")
 
 
-class Live:
-    """Hold what a server knows of a session beside its counters."""
+class CallDispatcher:
+    """Run the calls of all sessions of a server.
 
-    def __init__(self, session: Session, options: Options) -> None:
-        self.session = session
-        self.refresh = Refresh(options)
-        self.renewing = False  # new metadata are being checked
-        self.order = threading.Lock()
-        self.channel: MessageTransport | None = None
-        self.calls: dict[str, ServerCall] = {}
-        self.orphans = 0  # handlers that run, or wait for a worker, though their call was cancelled
-        self.tombstones: OrderedDict[str, None] = OrderedDict()
-        self.metadata: Any = None
-
-    def next_timer(self) -> float | None:
-        """Return when there is something to do for a connected session."""
-        timers = (self.session.next_timer(), self.refresh.next_timer())
-        return min((due for due in timers if due is not None), default=None)
-
-
-class Router(Replies):
-    """The part of a server above its sessions.
-
-    Attributes:
-        mutex: guards everything; see ``server_engine``.
-        services, states: what is offered, and what the handlers of each service share.
+    It owns the services and what their handlers share, the threads that run handlers, and the
+    table of calls of each session. The server's mutex guards the tables; the threads have locks of
+    their own, taken without it; the rest never changes. ``ServerEngine`` calls it, and it calls
+    ``Replies``; neither calls back.
     """
 
     def __init__(
         self,
         services: Mapping[str, Service],
-        codec: Codec,
+        replies: Replies,
+        mutex: threading.Lock,
         options: Options,
         *,
         name: str,
@@ -95,67 +69,87 @@ class Router(Replies):
         workers: int,
         expose_errors: bool,
     ) -> None:
-        self.codec = codec
-        self.options = options
-        self.mutex = threading.Lock()
-        self.services = services
-        self.context = context
-        self.states = {name: each.make_state(context) for name, each in services.items()}
+        self._services = services
+        self._replies = replies
+        self._mutex = mutex
+        self._options = options
+        self._context = context
+        self._states = {name: each.make_state(context) for name, each in services.items()}
         self._middleware = middleware
         self._expose_errors = expose_errors
-        self._close_packed = codec.pack(CLOSE_PAYLOAD)
-        self._live: dict[Session, Live] = {}
+        self._tables: dict[SessionRecord, CallTable] = {}
         self._workers = ThreadPool(workers, name)
-        self._cleaners = ThreadPool(workers, f"{name}-cleanup")
-        self._room = WaitQueue()  # writers waiting for acknowledgements
+
+    def forked(self, mutex: threading.Lock) -> None:
+        """Take a forked child's mutex: the old one may be held for ever."""
+        self._mutex = mutex
+        self._replies.forked(mutex)
+
+    # Sessions
+
+    def begin_session_locked(self, record: SessionRecord) -> None:
+        """Take calls of a session."""
+        self._tables[record] = CallTable(record, self._options)
+
+    def end_session_locked(
+        self, record: SessionRecord, error: RiverError, wakes: list[Parker]
+    ) -> list[ServerCall]:
+        """End the calls of a session that is over; return them, to be finished."""
+        calls = self._tables.pop(record).end_locked(error, wakes)
+        self._replies.notify_room_locked(wakes)
+        return calls
 
     # Messages
 
-    def _dispatch(self, live: Live, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
+    def dispatch(
+        self, record: SessionRecord, envelope: Envelope, size: int, wakes: list[Parker]
+    ) -> None:
         """Handle one message of a session, in order; see the text, "On the server".
 
         Raises:
             SessionFailure: it cannot be answered.
         """
         stream_id, flags = envelope.stream_id, envelope.flags
-        with self.mutex:
-            call = live.calls.get(stream_id)
+        with self._mutex:
+            table = self._tables.get(record)
+            call = None if table is None else table.get_locked(stream_id)
+        if table is None:
+            return  # the session has ended meanwhile
         try:
             if call is not None:
-                self._continue(live, call, envelope, size, wakes)
+                self._continue(call, envelope, size, wakes)
             elif flags & OPEN and not flags & CANCELLED:
-                self._open(live, envelope, wakes)
+                self._open(table, envelope, wakes)
             else:
                 name = _shown(stream_id)
                 text = f"no call is open on stream {name}, and the message opens none"
-                self._refuse_stream(live, stream_id, text)
+                self._replies.refuse(table, stream_id, text)
         except EncodeError as error:
             raise SessionFailure(str(error), FailureKind.SENDING) from error
 
-    def _open(self, live: Live, envelope: Envelope, wakes: list[Parker]) -> None:
+    def _open(self, table: CallTable, envelope: Envelope, wakes: list[Parker]) -> None:
         stream_id = envelope.stream_id
         found = self._find(envelope)
         if isinstance(found, str):
-            self._refuse_stream(live, stream_id, found)
+            self._replies.refuse(table, stream_id, found)
             return
         if found.init.check(envelope.payload) is not None:
-            self._refuse_stream(live, stream_id, "procedure init failed validation")
+            self._replies.refuse(table, stream_id, "procedure init failed validation")
             return
-        call = ServerCall(self, self.mutex, live.session, stream_id, found)
-        with self.mutex:
-            if live.session not in self._live:
-                return  # it has ended meanwhile
-            full = len(live.calls) + live.orphans >= self.options.max_streams
-            if not full:
-                call.first_metadata = live.metadata
-                live.calls[stream_id] = call
+        call = ServerCall(self._replies, self._mutex, table, stream_id, found)
+        with self._mutex:
+            if table.record.ended:
+                return  # meanwhile
+            opened = table.add_locked(call)
+            if opened:
+                call.first_metadata = table.record.metadata
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
-        if full:
-            text = f"more than {self.options.max_streams} calls are open"
-            self._refuse_stream(live, stream_id, text)
+        if opened:
+            self._workers.add(lambda: self._work(call, envelope.payload), wakes)
         else:
-            self._workers.add(lambda: self._work(live, call, envelope.payload), wakes)
+            text = f"more than {self._options.max_streams} calls are open"
+            self._replies.refuse(table, stream_id, text)
 
     def _find(self, envelope: Envelope) -> Procedure | str:
         """Return the procedure that a message opens, or what is wrong with it."""
@@ -163,7 +157,7 @@ class Router(Replies):
             return "missing service name in stream open message"
         if envelope.procedure is None:
             return "missing procedure name in stream open message"
-        service = self.services.get(envelope.service)
+        service = self._services.get(envelope.service)
         if service is None:
             return f"couldn't find service {_shown(envelope.service)}"
         procedure = service.procedures.get(envelope.procedure)
@@ -172,105 +166,49 @@ class Router(Replies):
             return f"couldn't find a procedure {name} in {envelope.service}"
         return procedure
 
-    def _refuse_stream(self, live: Live, stream_id: str, text: str) -> None:
-        """Answer a message that belongs to no call, once for each stream."""
-        packed = self.codec.pack(error_result(RiverError(INVALID_REQUEST, text)))
-        with self.mutex:
-            if stream_id in live.tombstones:
-                return
-            self._bury_locked(live, stream_id)
-            self._send_locked(live, stream_id, packed, CANCELLED)
-
-    def _bury_locked(self, live: Live, stream_id: str) -> None:
-        """Remember a stream that was refused or cancelled, so that its client is told once."""
-        live.tombstones[stream_id] = None
-        if len(live.tombstones) > self.options.tombstones:
-            live.tombstones.popitem(last=False)
-
     def _continue(
-        self, live: Live, call: ServerCall, envelope: Envelope, size: int, wakes: list[Parker]
+        self, call: ServerCall, envelope: Envelope, size: int, wakes: list[Parker]
     ) -> None:
         flags, payload = envelope.flags, envelope.payload
         if flags & CANCELLED:
-            self._cancelled(live, call, payload)
+            error = read_cancel(payload)
+            if error.message == INVALID_CANCEL:
+                error = RiverError(CANCEL, "stream cancelled, client sent invalid payload")
+            self._replies.cancelled(call, error)
             return
-        procedure = call.procedure
-        wrong: RiverError | None = None
         request = not is_close(payload)
-        if call.reader.ended:
-            wrong = RiverError(INVALID_REQUEST, "received a message after the end of requests")
-        elif request and procedure.request is None:
-            text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
-            wrong = RiverError(INVALID_REQUEST, text)
-        elif request and procedure.request is not None:
-            extra = procedure.request.check(payload)
-            if extra is not None:
-                wrong = RiverError(INVALID_REQUEST, "message in request failed validation", extra)
+        wrong = _wrong(call, request, payload)
         if wrong is not None:
-            self.cancel(call, wrong)
+            self._replies.cancel(call, wrong)
             return
         behind = False
-        with self.mutex:
+        with self._mutex:
             if request:
                 call.reader.push_locked(payload, size, wakes)
-                behind = call.reader.fell_behind(self.options)
+                behind = call.reader.fell_behind(self._options)
             if flags & CLOSED:
                 call.reader.end_locked(wakes)
-            over = self._over_locked(live, call)
+            over = call.table.complete_locked(call)
         if behind:
-            self.cancel(call, RiverError(CANCEL, "reader fell behind"))
+            self._replies.cancel(call, RiverError(CANCEL, "reader fell behind"))
         elif over:
-            self._finish([call])
-
-    def _cancelled(self, live: Live, call: ServerCall, payload: Any) -> None:
-        """End a call because the client has; a writer's CLOSE still goes out, as shipped."""
-        error = read_cancel(payload)
-        if error.message == INVALID_CANCEL:
-            error = RiverError(CANCEL, "stream cancelled, client sent invalid payload")
-        wakes: list[Parker] = []
-        with self.mutex:
-            if call.over:
-                return
-            if call.procedure.kind.writes_responses and not call.writer.closed:
-                self._send_locked(live, call.stream_id, self._close_packed, CLOSED)
-            self._drop_locked(live, call, error, wakes)
-        wake(wakes)
-        self._finish([call])
-
-    def _drop_locked(
-        self, live: Live, call: ServerCall, error: RiverError, wakes: list[Parker]
-    ) -> None:
-        """Take a cancelled call off the table; its handler counts until it returns."""
-        live.calls.pop(call.stream_id, None)
-        if not call.answered:
-            call.orphan = True
-            live.orphans += 1
-        call.end_locked(error, wakes)
-        self._room.notify(wakes)
-
-    def _over_locked(self, live: Live, call: ServerCall) -> bool:
-        """Take a call off the table when both halves have ended; tell whether that is now."""
-        over = call.completed_locked()
-        if over:
-            live.calls.pop(call.stream_id, None)
-        return over
+            self._replies.finish([call])
 
     # Handlers
 
-    def _work(self, live: Live, call: ServerCall, init: Any) -> None:
+    def _work(self, call: ServerCall, init: Any) -> None:
         """Do a worker's part in a call: nothing, if it was over before a worker was free."""
         try:
             if not call.over:
                 self._handle(call, init)
         finally:
             if not call.answered:
-                with self.mutex:
-                    live.orphans -= call.orphan
-                    call.answered, call.orphan = True, False
+                with self._mutex:
+                    call.table.returned_locked(call)
 
     def _handle(self, call: ServerCall, init: Any) -> None:
         """Run a handler, and send what comes of it."""
-        context = Context(call, self.states[call.procedure.service], self.context)
+        context = Context(call, self._states[call.procedure.service], self._context)
         try:
             value = self._run(call, context, init)
         except RiverError as error:
@@ -286,7 +224,7 @@ class Router(Replies):
             raise
         else:
             if call.procedure.kind.writes_responses:
-                self.close_responses(call)
+                self._replies.close_responses(call)
             else:
                 self._answer(call, value)
 
@@ -319,18 +257,10 @@ class Router(Replies):
             self._uncaught(call)
             return
         try:
-            self._send_last(call, self.codec.pack(result(value)))
+            self._replies.send_result(call, value)
         except EncodeError as error:
             _log.error("the response of %s cannot be encoded: %r", call.name, error)
             self._uncaught(call)
-
-    def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
-        """Cancel a call whose handler failed; the text is for clients that may know it."""
-        told = text if self._expose_errors else FAILED
-        try:
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, told))
-        except EncodeError:  # text of any length, with halves of pairs in it
-            self.cancel(call, RiverError(UNCAUGHT_ERROR, FAILED))
 
     def _answer_error(self, call: ServerCall, error: RiverError) -> None:
         """Send a declared error as a result, any other as an uncaught one."""
@@ -341,110 +271,56 @@ class Router(Replies):
             self._uncaught(call, str(error))
             return
         try:
-            packed = self.codec.pack(error_result(error))
-            if not call.procedure.kind.writes_responses:
-                self._send_last(call, packed)
-                return
-            with self.mutex:
-                live = self._live.get(call.session)
-                if live is not None and not call.writer.closed:
-                    self._send_locked(live, call.stream_id, packed, 0)
-            self.close_responses(call)
+            self._replies.send_error(call, error)
         except EncodeError as wrong:
             _log.error("an error raised by %s cannot be encoded: %r", call.name, wrong)
             self._uncaught(call)
 
-    def _send_last(self, call: ServerCall, packed: bytes) -> None:
-        """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
-        over, channel = False, None
-        with self.mutex:
-            live = self._live.get(call.session)
-            if live is not None and not call.writer.closed:
-                self._send_locked(live, call.stream_id, packed, CLOSED)
-                call.writer.close_locked()
-                call.answered = True
-                over = self._over_locked(live, call)
-                channel = live.channel
-        if channel is not None:
-            channel.flush()
-        if over:
-            self._finish([call])
+    def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
+        """Cancel a call whose handler failed; the text is for clients that may know it."""
+        told = text if self._expose_errors else FAILED
+        try:
+            self._replies.cancel(call, RiverError(UNCAUGHT_ERROR, told))
+        except EncodeError:  # text of any length, with halves of pairs in it
+            self._replies.cancel(call, RiverError(UNCAUGHT_ERROR, FAILED))
 
-    # Replies
+    # The end
 
-    def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
-        if isinstance(value, Err):
-            if not call.procedure.declares(value.error):
-                raise ValueError(f"an error that {call.name} does not declare: {value.error}")
-            packed = self.codec.pack(error_result(value.error))
-        elif call.procedure.response.check(value) is not None:
-            raise ValueError(f"a response of {call.name} that its schema forbids")
-        else:
-            packed = self.codec.pack(result(value))
-        with self.mutex:
-            call.writer.check_locked()
-            while call.session.full:
-                if deadline.expired():
-                    raise TimeoutError(
-                        f"{call.name}: the send buffer is full (unacknowledged messages)"
-                    )
-                self._room.wait(self.mutex, deadline)
-                call.writer.check_locked()
-            live = self._live.get(call.session)
-            if live is not None:
-                self._send_locked(live, call.stream_id, packed, 0)
-        self._flush(call.session)
+    def close(self, deadline: Deadline) -> None:
+        """Wait for handlers, and what they deferred, and give up the services' states.
 
-    def close_responses(self, call: ServerCall) -> None:
-        self._send_last(call, self._close_packed)
+        What giving one up raises is raised when all of it is done.
+        """
+        self._workers.close()
+        self._replies.close()
+        self._workers.join(deadline)
+        self._replies.join(deadline)
+        failures: list[Exception] = []
+        for name, service in self._services.items():
+            try:
+                service.dispose_state(self._states[name])
+            except Exception as error:  # the others are to be disposed of too
+                failures.append(error)
+        if len(failures) > 1:
+            raise ExceptionGroup("states could not be disposed of", failures)
+        if failures:
+            raise failures[0]
 
-    def cancel(self, call: ServerCall, error: RiverError) -> None:
-        packed = self.codec.pack(error_result(error))
-        wakes: list[Parker] = []
-        with self.mutex:
-            live = self._live.get(call.session)
-            if call.over or live is None:
-                return
-            self._bury_locked(live, call.stream_id)
-            self._send_locked(live, call.stream_id, packed, CANCELLED)
-            self._drop_locked(live, call, error, wakes)
-        wake(wakes)
-        self._flush(call.session)
-        self._finish([call])
 
-    def metadata(self, call: ServerCall) -> Any:
-        with self.mutex:
-            live = self._live.get(call.session)
-            return call.first_metadata if live is None else live.metadata
-
-    # With the mutex held
-
-    def _queue_locked(self, live: Live) -> None:
-        channel = live.channel
-        if channel is not None and live.session.has_output():
-            messages: list[Message] = [(data, b"") for data in live.session.data_to_send()]
-            with channel.mutex:
-                channel.queue.add_data_locked(messages)
-
-    def _send_locked(self, live: Live, stream_id: str, packed: bytes, flags: int) -> None:
-        if live.session in self._live:
-            live.session.send(packed, stream_id=stream_id, flags=flags)
-            self._queue_locked(live)
-
-    def _finish(self, calls: list[ServerCall]) -> None:
-        """Run what calls that are over deferred; handlers may wait for it."""
-        for call in calls:
-            if call.defers():
-                self._cleaners.submit(call.clean_up)
-
-    def _flush(self, session: Session) -> None:
-        with self.mutex:
-            live = self._live.get(session)
-            channel = None if live is None else live.channel
-            if live is not None:
-                self._queue_locked(live)
-        if channel is not None:
-            channel.flush()
+def _wrong(call: ServerCall, request: bool, payload: Any) -> RiverError | None:
+    """Return what is wrong with a message of an open call."""
+    procedure = call.procedure
+    if call.reader.ended:
+        return RiverError(INVALID_REQUEST, "received a message after the end of requests")
+    if not request:
+        return None
+    if procedure.request is None:
+        text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
+        return RiverError(INVALID_REQUEST, text)
+    extra = procedure.request.check(payload)
+    if extra is None:
+        return None
+    return RiverError(INVALID_REQUEST, "message in request failed validation", extra)
 
 
 def _shown(name: str) -> str:

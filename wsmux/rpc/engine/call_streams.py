@@ -1,6 +1,6 @@
 """Give the two halves of a call as blocking objects: what is read, and what is written.
 
-Both are guarded by the endpoint's mutex, which ``Line`` holds, and any thread may use them; of
+Both are guarded by the endpoint's mutex, which ``CallBase`` holds, and any thread may use them; of
 threads that read at once each value goes to one. In a forked child reads and writes raise
 ``ForkedError``, even where something is left to read; ends do nothing.
 
@@ -26,7 +26,7 @@ from ...runtime.parking import Parker, WaitQueue, wake
 from ..errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 
-__all__ = ["Err", "Line", "Ok", "Readable", "Result", "Writable"]
+__all__ = ["Err", "CallBase", "Ok", "Readable", "Result", "Writable"]
 
 Value = TypeVar("Value")
 
@@ -61,7 +61,7 @@ class Err:
 Result = Ok[Value] | Err
 
 
-class Line(ABC):
+class CallBase(ABC):
     """One call, seen from one end: both its halves, and what ends them.
 
     It holds its halves, and they do not hold it: else a call, its session and its client would stay
@@ -138,9 +138,9 @@ class Readable(Generic[Value]):
         "unread_messages",
     )
 
-    def __init__(self, line: Line, raises: bool = True) -> None:
-        self._mutex = line.mutex
-        self._pid = line._pid
+    def __init__(self, call: CallBase, raises: bool = True) -> None:
+        self._mutex = call.mutex
+        self._pid = call._pid
         self._raises = raises
         self._items: deque[tuple[Any, int]] | None = None  # made when something comes
         self._readers: WaitQueue | None = None  # made when somebody waits
@@ -247,10 +247,10 @@ class Readable(Generic[Value]):
 class Writable(Generic[Value]):
     """Write the messages of a call; made by the endpoint."""
 
-    __slots__ = ("_closed", "_failure", "_line")
+    __slots__ = ("_closed", "_failure", "_call")
 
-    def __init__(self, line: Line) -> None:
-        self._line = weakref.ref(line)
+    def __init__(self, call: CallBase) -> None:
+        self._call = weakref.ref(call)
         self._closed = False
         self._failure: RiverError | None = None
 
@@ -287,20 +287,20 @@ class Writable(Generic[Value]):
             ValueError: this side has closed its half; or, at a server, the schema forbids the
                 value, or the procedure does not declare the error.
         """
-        line = self._line()
-        if line is None:  # it is over, and nobody changes it any more
+        call = self._call()
+        if call is None:  # it is over, and nobody changes it any more
             self.check_locked()
             raise RiverError(UNEXPECTED_DISCONNECT, "the call is over")
-        line.check_process()
-        line.send(value, Deadline(timeout))
+        call.check_process()
+        call.send(value, Deadline(timeout))
 
     def close(self) -> None:
         """Signal the end to the peer; closing twice is fine. Never blocks."""
-        line = self._line()
-        if line is None:
+        call = self._call()
+        if call is None:
             self._closed = True
-        elif not line.in_child():
-            line.close_writing()
+        elif not call.in_child():
+            call.close_writing()
 
     @property
     def closed(self) -> bool:

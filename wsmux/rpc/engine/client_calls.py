@@ -21,7 +21,7 @@ from ...runtime.parking import Parker, Waiter, WaitQueue
 from ..errors import CANCEL, RiverError
 from ..options import Options
 from ..session.session import Session
-from .call_streams import Err, Line, Ok
+from .call_streams import CallBase, Err, Ok
 
 __all__ = [
     "Call",
@@ -98,7 +98,7 @@ class Opened(ABC):
         """End it, with an error if there is one."""
 
 
-class Call(Line, Opened):
+class Call(CallBase, Opened):
     """One call of a client; a subscription's writer is closed from the start."""
 
     def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:

@@ -65,7 +65,7 @@ from ..wire.envelope import (
 from ..wire.ids import new_id
 from .client_calls import Call, Calls, Opened, PendingCall
 from .dial import Dialler, Gone, hang_up
-from .event_callbacks import Notices
+from .event_callbacks import EventCallbacks
 
 __all__ = ["ClientEngine", "ClientLoop"]
 
@@ -284,7 +284,7 @@ class ClientEngine(Calls):
         dial: Dialler,
         codec: Codec,
         options: Options,
-        notices: Notices,
+        callbacks: EventCallbacks,
         *,
         client_id: str,
         server_id: str,
@@ -304,7 +304,7 @@ class ClientEngine(Calls):
             random=random.random,
         )
         self.dial = dial
-        self._notices = notices
+        self._callbacks = callbacks
         self.metadata = metadata
         self._connect_on_call = connect_on_call
         self.is_fatal = is_fatal
@@ -479,7 +479,7 @@ class ClientEngine(Calls):
             thread.join(deadline.remaining())
             if self.closing is not None:
                 self.closing.join(deadline.remaining())
-        self._notices.close()
+        self._callbacks.close()
 
     # With the mutex held
 
@@ -526,15 +526,15 @@ class ClientEngine(Calls):
     def _note_locked(self, event: ConnectorEvent, wakes: list[Parker]) -> None:
         match event:
             case SessionCreated(session):
-                self._notices.add("session_status", "created", session.id)
+                self._callbacks.add("session_status", "created", session.id)
             case SessionClosed(session, reason):
-                self._notices.add("session_status", "closed", session.id)
+                self._callbacks.add("session_status", "closed", session.id)
                 self._end_calls_locked(session, reason, wakes)
             case StatusChanged(state):
-                self._notices.add("connection_status", state.name.lower())
+                self._callbacks.add("connection_status", state.name.lower())
                 self._changed.notify(wakes)
             case Failure(kind, text, code):
-                self._notices.add("protocol_error", str(kind), text, code)
+                self._callbacks.add("protocol_error", str(kind), text, code)
             case _:
                 self.orders.append(event)
 

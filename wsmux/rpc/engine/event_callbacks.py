@@ -10,28 +10,29 @@ from typing import Any
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 
-__all__ = ["Notices"]
+__all__ = ["EventCallbacks"]
 
-# Notices not yet told; beyond it new ones are dropped, with a line in the log.
+# Events not yet told; beyond it new ones are dropped, with a line in the log.
 MAX_WAITING = 10_000
 
 _log = logger("wsmux.rpc")
 
 
-class Notices:
+class EventCallbacks:
     """Call one function a kind, in order, from a thread of its own that starts with the first."""
 
     def __init__(self, handlers: Mapping[str, Callable[..., object] | None], name: str) -> None:
         self._handlers = {kind: handler for kind, handler in handlers.items() if handler}
         self._name = name
         self._waiting: queue.SimpleQueue[tuple[str, tuple[Any, ...]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # notices come from several threads
+        self._lock = threading.Lock()  # events come from several threads
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, *what: Any) -> None:
-        """Queue a notice for the application; never blocks."""
-        # The id of a session is kept out of logs: knowing it is enough to take the session over.
-        shown = what[:1] if kind == "session_status" else what
+        """Queue an event for the application; never blocks."""
+        shown = (
+            what[:1] if kind == "session_status" else what
+        )  # knowing a session's id is enough to take it over
         _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:
             return
@@ -41,7 +42,7 @@ class Notices:
         self._waiting.put((kind, what))
         with self._lock:
             if self._thread is None:
-                name = f"{self._name}-notices"
+                name = f"{self._name}-callbacks"
                 self._thread = daemon_thread(target=self._tell, name=name)
                 self._thread.start()
 
@@ -50,8 +51,8 @@ class Notices:
         self._waiting.put(None)
 
     def _tell(self) -> None:
-        while (notice := self._waiting.get()) is not None:
-            kind, what = notice
+        while (event := self._waiting.get()) is not None:
+            kind, what = event
             try:
                 self._handlers[kind](*what)
             except Exception:

@@ -1,65 +1,283 @@
-"""A server's side of calls: what a handler is given, and when a call is over.
+"""A server's side of calls: what a handler is given, what it sends, and when a call is over.
 
 A call has two halves. The client ends the requests; the handler ends the responses, at the latest
 by returning, which in shipped servers ends nothing. The call is over when both have ended, or when
 either side cancels. Then ``ctx.ended`` is set at once, and what was deferred runs, last in first
 out, in a thread that waits for no handler: handlers wait for it.
+
+What a handler does goes to its ``ServerCall``, from there to ``Replies``, and out through the
+``SessionRecord``; nothing here calls a dispatcher or an engine. Methods that end in ``_locked``
+change state, and send, wait and wake nobody. Threads and locks are told in ``server_engine``.
 """
 
 from __future__ import annotations
 
 import threading
-from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Parker
-from ..errors import CANCEL, RiverError
+from ...runtime.parking import Parker, WaitQueue, wake
+from ...runtime.thread_pool import ThreadPool
+from ..errors import CANCEL, INVALID_REQUEST, RiverError
+from ..options import Options
 from ..services import Procedure
-from ..session.session import Session
-from .call_streams import Line
+from ..wire.codec import Codec
+from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result, result
+from .call_streams import CallBase, Err
+from .session_record import SessionRecord
 
-__all__ = ["Context", "Replies", "ServerCall"]
+__all__ = ["CallTable", "Context", "Replies", "ServerCall"]
 
 _log = logger("wsmux.rpc")
 
 
-class Replies(ABC):
-    """What calls need of their server."""
+class CallTable:
+    """Hold the calls of one session, and bound them; ``CallDispatcher`` makes and owns it.
 
-    @abstractmethod
+    The server's mutex guards it, and is held for every method. A handler that goes on after its
+    call was cancelled counts like an open call. A stream that was refused or cancelled is
+    remembered for a while, so that its client is told once.
+
+    Attributes:
+        record: the session that they belong to.
+    """
+
+    def __init__(self, record: SessionRecord, options: Options) -> None:
+        self.record = record
+        self._options = options
+        self._open: dict[str, ServerCall] = {}
+        self._orphans = 0  # handlers that run, or wait for a worker, though their call is cancelled
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get_locked(self, stream_id: str) -> ServerCall | None:
+        """Return the open call of a stream."""
+        return self._open.get(stream_id)
+
+    def add_locked(self, call: ServerCall) -> bool:
+        """Add a call; false if there are too many."""
+        if len(self._open) + self._orphans >= self._options.max_streams:
+            return False
+        self._open[call.stream_id] = call
+        return True
+
+    def complete_locked(self, call: ServerCall) -> bool:
+        """Remove a call when both its halves have ended; tell whether that is now."""
+        over = call.completed_locked()
+        if over:
+            self._open.pop(call.stream_id, None)
+        return over
+
+    def drop_locked(self, call: ServerCall, error: RiverError, wakes: list[Parker]) -> None:
+        """End and remove a cancelled call; its handler counts until it returns."""
+        self._open.pop(call.stream_id, None)
+        if not call.answered:
+            call.orphan = True
+            self._orphans += 1
+        call.end_locked(error, wakes)
+
+    def returned_locked(self, call: ServerCall) -> None:
+        """Note that the handler of a call has returned, or will not be run."""
+        self._orphans -= call.orphan
+        call.answered, call.orphan = True, False
+
+    def bury_locked(self, stream_id: str) -> bool:
+        """Remember a stream that was refused or cancelled; false if it was known already."""
+        known = stream_id in self._tombstones
+        self._tombstones[stream_id] = None
+        if len(self._tombstones) > self._options.tombstones:
+            self._tombstones.popitem(last=False)
+        return not known
+
+    def end_locked(self, error: RiverError, wakes: list[Parker]) -> list[ServerCall]:
+        """End and remove all calls; return them, to be finished."""
+        calls = list(self._open.values())
+        self._open.clear()
+        for call in calls:
+            call.end_locked(error, wakes)
+        return calls
+
+
+class Replies:
+    """Send what the calls of a server answer, and run what they deferred once they are over.
+
+    It owns the queue of writers that wait for acknowledgements, and the threads that run what was
+    deferred. The server's mutex guards the queue, and what it changes of calls and of their table;
+    the threads have locks of their own, taken without it. What was queued under the mutex is
+    flushed after it was released.
+    """
+
+    def __init__(self, mutex: threading.Lock, codec: Codec, *, name: str, workers: int) -> None:
+        self._mutex = mutex
+        self._codec = codec
+        self._close_packed = codec.pack(CLOSE_PAYLOAD)
+        self._room = WaitQueue()  # writers waiting for acknowledgements
+        self._cleaners = ThreadPool(workers, f"{name}-cleanup")
+
+    def forked(self, mutex: threading.Lock) -> None:
+        """Take a forked child's mutex: the old one may be held for ever."""
+        self._mutex = mutex
+
+    # Responses
+
     def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
         """Send one response, waiting while too much is not acknowledged."""
+        if isinstance(value, Err):
+            if not call.procedure.declares(value.error):
+                raise ValueError(f"an error that {call.name} does not declare: {value.error}")
+            packed = self._codec.pack(error_result(value.error))
+        elif call.procedure.response.check(value) is not None:
+            raise ValueError(f"a response of {call.name} that its schema forbids")
+        else:
+            packed = self._codec.pack(result(value))
+        with self._mutex:
+            call.writer.check_locked()
+            while call.session.full:
+                if deadline.expired():
+                    raise TimeoutError(
+                        f"{call.name}: the send buffer is full (unacknowledged messages)"
+                    )
+                self._room.wait(self._mutex, deadline)
+                call.writer.check_locked()
+            channel = call.table.record.send_locked(call.stream_id, packed, 0)
+        if channel is not None:
+            channel.flush()
 
-    @abstractmethod
+    def send_result(self, call: ServerCall, value: Any) -> None:
+        """Send the one response of an rpc or upload.
+
+        Raises:
+            EncodeError: the codec cannot carry it; nothing was sent.
+        """
+        self._send_last(call, self._codec.pack(result(value)))
+
+    def send_error(self, call: ServerCall, error: RiverError) -> None:
+        """Send a declared error as the last response.
+
+        Raises:
+            EncodeError: the codec cannot carry it; nothing was sent.
+        """
+        packed = self._codec.pack(error_result(error))
+        if not call.procedure.kind.writes_responses:
+            self._send_last(call, packed)
+            return
+        with self._mutex:
+            if not call.writer.closed:
+                call.table.record.send_locked(call.stream_id, packed, 0)
+        self.close_responses(call)
+
     def close_responses(self, call: ServerCall) -> None:
         """Send the end of the responses, once."""
+        self._send_last(call, self._close_packed)
 
-    @abstractmethod
+    def _send_last(self, call: ServerCall, packed: bytes) -> None:
+        """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
+        over, channel, table = False, None, call.table
+        with self._mutex:
+            if not table.record.ended and not call.writer.closed:
+                channel = table.record.send_locked(call.stream_id, packed, CLOSED)
+                call.writer.close_locked()
+                call.answered = True
+                over = table.complete_locked(call)
+        if channel is not None:
+            channel.flush()
+        if over:
+            self.finish([call])
+
+    # Refusals and cancellations
+
+    def refuse(self, table: CallTable, stream_id: str, text: str) -> None:
+        """Answer a message that belongs to no call, once for each stream."""
+        packed = self._codec.pack(error_result(RiverError(INVALID_REQUEST, text)))
+        with self._mutex:
+            if table.bury_locked(stream_id):
+                table.record.send_locked(stream_id, packed, CANCELLED)
+
     def cancel(self, call: ServerCall, error: RiverError) -> None:
         """Cancel a call at the client, and end it here with the same error; once."""
+        packed = self._codec.pack(error_result(error))
+        wakes: list[Parker] = []
+        table = call.table
+        with self._mutex:
+            if call.over or table.record.ended:
+                return
+            table.bury_locked(call.stream_id)
+            channel = table.record.send_locked(call.stream_id, packed, CANCELLED)
+            table.drop_locked(call, error, wakes)
+            self._room.notify(wakes)
+        wake(wakes)
+        if channel is not None:
+            channel.flush()
+        self.finish([call])
 
-    @abstractmethod
+    def cancelled(self, call: ServerCall, error: RiverError) -> None:
+        """End a call because the client has; a writer's CLOSE still goes out, as shipped."""
+        wakes: list[Parker] = []
+        with self._mutex:
+            if call.over:
+                return
+            if call.procedure.kind.writes_responses and not call.writer.closed:
+                call.table.record.send_locked(call.stream_id, self._close_packed, CLOSED)
+            call.table.drop_locked(call, error, wakes)
+            self._room.notify(wakes)
+        wake(wakes)
+        self.finish([call])
+
+    # What else calls and sessions need
+
     def metadata(self, call: ServerCall) -> Any:
         """Return the validated metadata of the session, which may have been refreshed."""
+        record = call.table.record
+        with self._mutex:
+            return call.first_metadata if record.ended else record.metadata
+
+    def notify_room_locked(self, wakes: list[Parker]) -> None:
+        """Make writers look again whether there is room, or whether their call goes on."""
+        self._room.notify(wakes)
+
+    def finish(self, calls: list[ServerCall]) -> None:
+        """Run what calls that are over deferred; handlers may wait for it."""
+        for call in calls:
+            if call.defers():
+                self._cleaners.submit(call.clean_up)
+
+    def close(self) -> None:
+        """End each thread once it has nothing to do; what is submitted later is still run."""
+        self._cleaners.close()
+
+    def join(self, deadline: Deadline) -> None:
+        """Wait, once they are closed, for what was deferred to have run."""
+        self._cleaners.join(deadline)
 
 
-class ServerCall(Line):
-    """One call. What is not constant is guarded by the mutex."""
+class ServerCall(CallBase):
+    """One call. What is not constant is guarded by the mutex.
+
+    Attributes:
+        table: the calls of its session, with the record of that.
+        session, stream_id, procedure: whose call it is, its name on the wire, and what is called.
+        first_metadata: what the session's were when the call began.
+        answered: its handler has returned, or has sent the last that it sends.
+        orphan: it was cancelled while that was not so.
+    """
 
     def __init__(
         self,
-        server: Replies,
+        replies: Replies,
         mutex: threading.Lock,
-        session: Session,
+        table: CallTable,
         stream_id: str,
         procedure: Procedure,
     ) -> None:
         super().__init__(mutex)
-        self._server = server
-        self.session = session
+        self._replies = replies
+        self.table = table
+        self.session = table.record.session
         self.stream_id = stream_id
         self.procedure = procedure
         self.first_metadata: Any = None
@@ -67,8 +285,8 @@ class ServerCall(Line):
         self._ended: threading.Event | None = None
         self._deferred: list[Callable[[], object]] = []
         self._cleaned = False  # what was deferred has run
-        self.answered = False  # its handler has returned, or has said the last that it says
-        self.orphan = False  # cancelled while that was not so
+        self.answered = False
+        self.orphan = False
 
     @property
     def name(self) -> str:
@@ -86,19 +304,19 @@ class ServerCall(Line):
             return self._ended
 
     def send(self, value: Any, deadline: Deadline) -> None:
-        self._server.send_response(self, value, deadline)
+        self._replies.send_response(self, value, deadline)
 
     def close_writing(self) -> None:
-        self._server.close_responses(self)
+        self._replies.close_responses(self)
 
     def cancel(self, error: RiverError) -> None:
         """Cancel the call."""
         if not self.in_child():
-            self._server.cancel(self, error)
+            self._replies.cancel(self, error)
 
     def live_metadata(self) -> Any:
         """Return the session's metadata."""
-        return self._server.metadata(self)
+        return self._replies.metadata(self)
 
     def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
         super().end_locked(error, wakes)

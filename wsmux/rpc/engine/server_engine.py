@@ -1,15 +1,30 @@
-"""Run a server's sessions and calls, whatever their connections run over.
+"""Serve a server's connections and sessions, whatever the connections run over.
+
+Four kinds of objects make a server. Each calls those below it, and never one above:
+
+- ``ServerEngine`` owns the connections, the table of sessions, and a ``SessionRecord`` for each.
+- ``CallDispatcher`` owns the services, a ``CallTable`` for each session, and the threads that run
+  handlers.
+- ``Replies`` owns the queue of writers that wait for room, and the threads that run what was
+  deferred. What a handler writes goes from its ``ServerCall`` to ``Replies``, which sends it and
+  notes in the call what has ended.
+- ``SessionRecord`` gives what is sent to the session's counters, and queues it on the connection.
 
 Threads and locks:
 
-- One mutex guards the sessions, the tables of calls and both halves of each. No user code runs and
-  nothing is sent under it. A channel's own mutex may be taken under it, never the other way round.
-- Each connection has a thread, its I/O thread, that calls ``serve``: it greets, receives, checks
-  what arrives against the schemas, and keeps the session's times.
-- A session's messages are handled in order: whoever handles them holds the session's ``order``, so
-  that a connection which replaces another waits for what that one has in hand.
+- One mutex guards the sessions, their records, the tables of calls and both halves of each call.
+  The engine makes it, and hands it to the dispatcher and the replies. Methods that end in
+  ``_locked`` need it held; whatever takes it is called without it. No user code runs and nothing
+  is sent under it. A channel's own mutex may be taken under it, never the other way round; so may
+  the lock of the event callbacks.
+- Each connection has a thread, its I/O thread, that calls ``serve``: it performs the handshake,
+  receives, checks what arrives against the schemas, and keeps the session's times.
+- A session's messages are handled in order: whoever handles them holds the ``order`` of its
+  record, so that a connection which replaces another waits for what that one has in hand. It is
+  taken before the mutex, and held while the message is dispatched.
 - Handlers run in a bounded set of workers, what they defer in another, since handlers may wait for
-  that. One thread more watches sessions without a connection.
+  that; their own locks are taken with the mutex released. One thread more watches sessions
+  without a connection.
 """
 
 from __future__ import annotations
@@ -19,7 +34,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...protocols.framing import Opcode as FrameKind
+from ...protocols.framing import Opcode
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
@@ -30,7 +45,7 @@ from ..errors import UNEXPECTED_DISCONNECT, FailureKind, GapError, RiverError, S
 from ..options import Options
 from ..services import Service, service_table
 from ..session.metadata_refresh import RefreshLapse
-from ..session.metadata_validation import Greeting, Parsed, Unwelcome
+from ..session.metadata_validation import InvalidMetadata, MetadataValidation, Parsed
 from ..session.session import Session
 from ..session.session_registry import Accepted, Hello, Refused, Sessions
 from ..wire.codec import Codec
@@ -42,10 +57,11 @@ from ..wire.handshake import (
     rehandshake_request_payload,
 )
 from ..wire.ids import new_id
-from .call_dispatcher import Live, Router
+from .call_dispatcher import CallDispatcher
 from .dial import hang_up
-from .event_callbacks import Notices
-from .server_calls import ServerCall
+from .event_callbacks import EventCallbacks
+from .server_calls import Replies, ServerCall
+from .session_record import SessionRecord
 
 __all__ = ["ServerEngine"]
 
@@ -55,47 +71,66 @@ TOGETHER = 64
 _log = logger("wsmux.rpc")
 
 
-class ServerEngine(Router):
-    """What a River server is made of. See ``rpc.serve`` for the arguments."""
+class ServerEngine:
+    """Keep the connections and sessions of a server. See ``rpc.serve`` for the arguments.
+
+    It owns, under its mutex: the connections that are served, the table of sessions with a record
+    of each, the waiter of the thread that watches sessions without a connection, and whether the
+    server is closed. Each record's ``order`` is taken before the mutex.
+
+    Attributes:
+        mutex: the server's mutex; see the module.
+        codec: the clients' codec.
+        sessions: the table of sessions, without their connections.
+        dispatcher: runs the calls of all sessions.
+        replies: sends what they answer.
+    """
 
     def __init__(
         self,
         services: Iterable[Service],
         codec: Codec,
         options: Options,
-        notices: Notices,
+        callbacks: EventCallbacks,
         *,
         server_id: str,
         context: Any,
-        greeting: Greeting,
+        validation: MetadataValidation,
         middleware: tuple[Callable[..., Any], ...],
         workers: int,
         expose_errors: bool,
     ) -> None:
-        super().__init__(
+        name = f"wsmux-rpc-{server_id}"
+        self.mutex = threading.Lock()
+        self.codec = codec
+        self.replies = Replies(self.mutex, codec, name=name, workers=workers)
+        self.dispatcher = CallDispatcher(
             service_table(services),
-            codec,
+            self.replies,
+            self.mutex,
             options,
-            name=f"wsmux-rpc-{server_id}",
+            name=name,
             context=context,
             middleware=middleware,
             workers=workers,
             expose_errors=expose_errors,
         )
         self.sessions = Sessions(server_id, codec=codec, options=options, new_id=new_id)
-        self.notices = notices
-        self._greeting = greeting
+        self._options = options
+        self._callbacks = callbacks
+        self._validation = validation
+        self._records: dict[Session, SessionRecord] = {}
         self._ask_packed = codec.pack(rehandshake_request_payload())
         self._watch = Waiter()
         self._channels: set[MessageTransport] = set()
         self._closed = False
-        name = f"wsmux-rpc-{server_id}-graces"
-        start_thread(daemon_thread(target=self._watch_graces, name=name))
+        start_thread(daemon_thread(target=self._watch_graces, name=f"{name}-graces"))
         fork.register(self)
 
     def forked(self) -> None:
         """See ``runtime.fork``."""
         self.mutex = threading.Lock()
+        self.dispatcher.forked(self.mutex)
         self._closed = True
 
     # Any thread
@@ -109,11 +144,11 @@ class ServerEngine(Router):
         """Ask a client for new metadata; false if it is not connected."""
         with self.mutex:
             session = self.sessions.get(client_id)
-            live = None if session is None else self._live.get(session)
-            channel = None if live is None else live.channel
-            if live is None or channel is None or not live.session.attached:
+            record = None if session is None else self._records.get(session)
+            channel = None if record is None else record.channel
+            if record is None or channel is None or not record.session.attached:
                 return False
-            self._ask_locked(live, time.monotonic())
+            self._ask_locked(record, time.monotonic())
         channel.flush()
         channel.wake()  # there is a time to keep
         return True
@@ -128,27 +163,27 @@ class ServerEngine(Router):
         if closed:
             hang_up(channel)
         batches = channel.batches()
-        live: Live | None = None
+        record: SessionRecord | None = None
         attachment = 0
         wakes: list[Parker] = []
         started = time.monotonic()
-        channel.set_owner_timer(started + self.options.handshake_timeout)
+        channel.set_owner_timer(started + self._options.handshake_timeout)
         try:
             for messages in batches:
                 for count, (kind, data) in enumerate(messages):
                     if channel.error is not None:
                         break
-                    frame = bytes(data) if kind is FrameKind.BINARY else b""
-                    if live is None:
-                        live, attachment = self._greet(channel, frame)
+                    frame = bytes(data) if kind is Opcode.BINARY else b""
+                    if record is None:
+                        record, attachment = self._handshake(channel, frame)
                     else:
-                        self._receive(live, attachment, channel, frame, wakes)
+                        self._receive(record, attachment, channel, frame, wakes)
                     if count % TOGETHER == TOGETHER - 1:
                         wake(wakes)
                 wake(wakes)
-                if live is not None:
-                    self._keep_time(live, attachment, channel)
-                elif channel.now >= started + self.options.handshake_timeout:
+                if record is not None:
+                    self._keep_time(record, attachment, channel)
+                elif channel.now >= started + self._options.handshake_timeout:
                     hang_up(channel)
         except Exception:
             _log.exception("the thread of %s failed; the connection ends", channel.name)
@@ -157,10 +192,12 @@ class ServerEngine(Router):
             batches.close()
             with self.mutex:
                 self._channels.discard(channel)
-            if live is not None:
-                self._lost(live, attachment)
+            if record is not None:
+                self._lost(record, attachment)
 
-    def _greet(self, channel: MessageTransport, frame: bytes) -> tuple[Live | None, int]:
+    def _handshake(
+        self, channel: MessageTransport, frame: bytes
+    ) -> tuple[SessionRecord | None, int]:
         with self.mutex:
             first = self.sessions.first_frame(frame)
         if isinstance(first, Refused):
@@ -168,37 +205,40 @@ class ServerEngine(Router):
             return None, 0
         with self.mutex:
             old = self.sessions.get(first.client_id)
-            before = None if old is None else self._live[old].metadata
-        parsed = self._greeting.check(first.request.metadata, before, first.client_id)
-        if isinstance(parsed, Unwelcome):
+            before = None if old is None else self._records[old].metadata
+        parsed = self._validation.check(first.request.metadata, before, first.client_id)
+        if isinstance(parsed, InvalidMetadata):
             self._refuse(channel, self.sessions.refuse(first.client_id, *parsed))
             return None, 0
         return self._decide(channel, first, parsed)
 
     def _decide(
         self, channel: MessageTransport, hello: Hello, parsed: Parsed
-    ) -> tuple[Live | None, int]:
+    ) -> tuple[SessionRecord | None, int]:
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         others: list[MessageTransport] = []
+        asked: MessageTransport | None = None
         with self.mutex:
             if self._closed:
                 return None, 0  # its channel is being closed, too
             decided = self.sessions.decide(hello, time.monotonic(), parsed.owner)
             if isinstance(decided, Accepted):
-                live = self._accept_locked(channel, decided, parsed, others, over, wakes)
-                attachment = live.session.attachments  # another may come once this is let go
+                record = self._accept_locked(channel, decided, parsed, others, over, wakes)
+                attachment = record.session.attachments  # another may come once this is let go
+            elif decided.asked is not None:
+                asked = self._records[decided.asked].queue_locked()
         wake(wakes)
         if isinstance(decided, Refused):
-            if decided.asked is not None:
-                self._flush(decided.asked)
+            if asked is not None:
+                asked.flush()
             self._refuse(channel, decided)
             return None, 0
-        self._finish(over)
+        self.replies.finish(over)
         for other in others:
             hang_up(other)
         channel.flush()
-        return live, attachment
+        return record, attachment
 
     def _accept_locked(
         self,
@@ -208,32 +248,33 @@ class ServerEngine(Router):
         others: list[MessageTransport],
         over: list[ServerCall],
         wakes: list[Parker],
-    ) -> Live:
+    ) -> SessionRecord:
         session = accepted.session
         if accepted.replaced is not None:
-            old = self._live.get(accepted.replaced)
+            old = self._records.get(accepted.replaced)
             if old is not None and old.channel is not None:
                 others.append(old.channel)
             over += self._end_session_locked(
                 accepted.replaced, "the client started a new session", wakes
             )
-        live = self._live.get(session)
-        if live is None:
-            live = self._live[session] = Live(session, self.options)
-            self.notices.add("session_status", "created", session.id)
-        elif live.channel is not None:
-            others.append(live.channel)
-        live.channel, live.metadata = channel, parsed.metadata
-        live.refresh.validated(parsed.expires)
+        record = self._records.get(session)
+        if record is None:
+            record = self._records[session] = SessionRecord(session, self._options)
+            self.dispatcher.begin_session_locked(record)
+            self._callbacks.add("session_status", "created", session.id)
+        elif record.channel is not None:
+            others.append(record.channel)
+        record.channel, record.metadata = channel, parsed.metadata
+        record.refresh.validated(parsed.expires)
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
-        self._queue_locked(live)
-        self._room.notify(wakes)  # the handshake has acknowledged messages, too
-        channel.set_owner_timer(live.next_timer())
-        return live
+        record.queue_locked()
+        self.replies.notify_room_locked(wakes)  # the handshake has acknowledged messages, too
+        channel.set_owner_timer(record.next_timer())
+        return record
 
     def _refuse(self, channel: MessageTransport, refused: Refused) -> None:
-        self.notices.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
+        self._callbacks.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
         if refused.response is not None:
             with channel.mutex:
                 channel.queue.add_data_locked([(refused.response, b"")])
@@ -241,163 +282,162 @@ class ServerEngine(Router):
 
     def _receive(
         self,
-        live: Live,
+        record: SessionRecord,
         attachment: int,
         channel: MessageTransport,
         frame: bytes,
         wakes: list[Parker],
     ) -> None:
         """Handle one message; the caller wakes ``wakes`` after the last of many."""
-        session = live.session
-        with live.order:
+        session = record.session
+        with record.order:
             over: list[ServerCall] = []
             leaves = False
             with self.mutex:
-                if session.attachments != attachment or not session.attached:
+                if not record.current(attachment):
                     return  # what a replaced connection still brings
                 try:
                     envelope = session.receive(frame, channel.now)
                 except GapError as error:
-                    self.notices.add("protocol_error", "message_ordering_violated", str(error))
+                    self._callbacks.add("protocol_error", "message_ordering_violated", str(error))
                     envelope, leaves = None, True
                 except SessionFailure as error:
                     over = self._fail_locked(session, error, wakes)
                     envelope, leaves = None, True
-                self._queue_locked(live)
+                record.queue_locked()
                 if not session.full:
-                    self._room.notify(wakes)
-            self._finish(over)
+                    self.replies.notify_room_locked(wakes)
+            self.replies.finish(over)
             if leaves:
                 hang_up(channel)
             elif envelope is not None:  # something for somebody above the session
                 try:
                     if envelope.stream_id == REHANDSHAKE_STREAM:
-                        self._renew(live, attachment, channel, envelope)
+                        self._renew(record, attachment, channel, envelope)
                     else:
-                        self._dispatch(live, envelope, len(frame), wakes)
+                        self.dispatcher.dispatch(record, envelope, len(frame), wakes)
                 except SessionFailure as failure:
-                    self._destroy(live, attachment, channel, failure)
+                    self._destroy(record, attachment, channel, failure)
 
-    def _keep_time(self, live: Live, attachment: int, channel: MessageTransport) -> None:
-        session, now = live.session, channel.now
+    def _keep_time(self, record: SessionRecord, attachment: int, channel: MessageTransport) -> None:
+        session, now = record.session, channel.now
         leaves = False
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
-            if session.attachments != attachment or not session.attached:
+            if not record.current(attachment):
                 return
-            due = live.next_timer()
+            due = record.next_timer()
             if due is not None and now >= due:
                 try:
                     leaves = session.handle_timer(now) is not None
-                    lapse = live.refresh.handle_timer(now)
+                    lapse = record.refresh.handle_timer(now)
                     if lapse is RefreshLapse.OVERDUE:
                         text = "the client sent no new metadata in time"
                         raise SessionFailure(text, FailureKind.HANDSHAKE)
                     if lapse is RefreshLapse.ASK:
-                        self._ask_locked(live, now)
+                        self._ask_locked(record, now)
                 except SessionFailure as error:
                     over, leaves = self._fail_locked(session, error, wakes), True
-                self._queue_locked(live)
-            channel.set_owner_timer(live.next_timer())
+                record.queue_locked()
+            channel.set_owner_timer(record.next_timer())
         wake(wakes)
-        self._finish(over)
+        self.replies.finish(over)
         if leaves:
             hang_up(channel)
 
     def _renew(
-        self, live: Live, attachment: int, channel: MessageTransport, envelope: Envelope
+        self, record: SessionRecord, attachment: int, channel: MessageTransport, envelope: Envelope
     ) -> None:
         """Take new metadata, asked for or not, and have them checked in a thread that may block."""
         try:
             metadata = parse_rehandshake_response(envelope.payload)
             with self.mutex:
-                if live.renewing:
+                if record.renewing:
                     raise MalformedHandshake(
                         "new metadata arrived before the previous metadata were validated"
                     )
-                live.renewing = True
+                record.renewing = True
         except MalformedHandshake as error:
             raise SessionFailure(str(error), FailureKind.HANDSHAKE) from error
 
         def run() -> None:
-            session = live.session
-            checked = self._greeting.check(metadata, live.metadata, session.peer_id, session)
-            if isinstance(checked, Unwelcome):
+            session = record.session
+            checked = self._validation.check(metadata, record.metadata, session.peer_id, session)
+            if isinstance(checked, InvalidMetadata):
                 failure = SessionFailure(checked.reason, FailureKind.HANDSHAKE)
-                self._destroy(live, attachment, channel, failure)
+                self._destroy(record, attachment, channel, failure)
             else:
-                self._renewed(live, attachment, channel, checked)
+                self._renewed(record, attachment, channel, checked)
 
         name = f"{channel.name}-metadata"
         daemon_thread(target=run, name=name).start()
 
     def _renewed(
-        self, live: Live, attachment: int, channel: MessageTransport, parsed: Parsed
+        self, record: SessionRecord, attachment: int, channel: MessageTransport, parsed: Parsed
     ) -> None:
         with self.mutex:
-            live.renewing = False
-            if live.session.attachments == attachment and live.session.attached:
-                live.metadata = parsed.metadata
-                live.refresh.validated(parsed.expires)
+            record.renewing = False
+            if record.current(attachment):
+                record.metadata = parsed.metadata
+                record.refresh.validated(parsed.expires)
         channel.wake()  # there is a time to keep
 
     def _destroy(
-        self, live: Live, attachment: int, channel: MessageTransport, failure: SessionFailure
+        self,
+        record: SessionRecord,
+        attachment: int,
+        channel: MessageTransport,
+        failure: SessionFailure,
     ) -> None:
         """Destroy a session over what a connection brought, unless a newer one came."""
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
-            live.renewing = False
-            if live.session.attachments == attachment:
-                over = self._fail_locked(live.session, failure, wakes)
+            record.renewing = False
+            if record.session.attachments == attachment:
+                over = self._fail_locked(record.session, failure, wakes)
         wake(wakes)
-        self._finish(over)
+        self.replies.finish(over)
         hang_up(channel)
 
-    def _lost(self, live: Live, attachment: int) -> None:
+    def _lost(self, record: SessionRecord, attachment: int) -> None:
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
-            if live.session.attachments == attachment:
-                live.channel = None
-                live.refresh.stop()
-            if self.sessions.lost(live.session, attachment, time.monotonic()):
-                over = self._end_session_locked(live.session, "the connection was lost", wakes)
+            if record.session.attachments == attachment:
+                record.channel = None
+                record.refresh.stop()
+            if self.sessions.lost(record.session, attachment, time.monotonic()):
+                over = self._end_session_locked(record.session, "the connection was lost", wakes)
             self._watch.notify_forced(wakes)
         wake(wakes)
-        self._finish(over)
+        self.replies.finish(over)
 
     # With the mutex held
 
-    def _ask_locked(self, live: Live, now: float) -> None:
+    def _ask_locked(self, record: SessionRecord, now: float) -> None:
         """Ask for new metadata."""
-        live.session.send(self._ask_packed, stream_id=REHANDSHAKE_STREAM, flags=0)
-        live.refresh.asked(now)
-        self._queue_locked(live)
+        record.send_locked(REHANDSHAKE_STREAM, self._ask_packed, 0)
+        record.refresh.asked(now)
 
     def _end_session_locked(
         self, session: Session, reason: str, wakes: list[Parker]
     ) -> list[ServerCall]:
         """End the calls of a session that is over; return them, to be finished."""
-        live = self._live.pop(session, None)
-        if live is None:
+        record = self._records.pop(session, None)
+        if record is None:
             return []
-        self.notices.add("session_status", "closed", session.id)
+        self._callbacks.add("session_status", "closed", session.id)
+        record.ended = True
         error = RiverError(UNEXPECTED_DISCONNECT, reason)
-        calls = list(live.calls.values())
-        live.calls.clear()
-        for call in calls:
-            call.end_locked(error, wakes)
-        self._room.notify(wakes)
-        return calls
+        return self.dispatcher.end_session_locked(record, error, wakes)
 
     def _fail_locked(
         self, session: Session, error: SessionFailure, wakes: list[Parker]
     ) -> list[ServerCall]:
         """Destroy a session; return its calls, to be finished."""
-        self.notices.add("protocol_error", str(error.kind), str(error))
+        self._callbacks.add("protocol_error", str(error.kind), str(error))
         over = self._end_session_locked(session, str(error), wakes)
         self.sessions.end(session)
         return over
@@ -418,7 +458,7 @@ class ServerEngine(Router):
                     left = None if due is None else max(0.0, due - now)
                     self._watch.wait(self.mutex, Deadline(left))
             wake(wakes)
-            self._finish(over)
+            self.replies.finish(over)
 
     def _end_overdue_locked(self, now: float, wakes: list[Parker]) -> list[ServerCall]:
         """End the sessions whose grace is over, and keep none of them; return their calls."""
@@ -448,22 +488,6 @@ class ServerEngine(Router):
         wake(wakes)
         for channel in channels:
             hang_up(channel)
-        self._finish(over)
-        self._workers.close()
-        self._cleaners.close()
-        self.notices.close()
-        self._workers.join(deadline)
-        self._cleaners.join(deadline)
-        self._dispose_states()
-
-    def _dispose_states(self) -> None:
-        failures: list[Exception] = []
-        for name, service in self.services.items():
-            try:
-                service.dispose_state(self.states[name])
-            except Exception as error:  # the others are to be disposed of too
-                failures.append(error)
-        if len(failures) > 1:
-            raise ExceptionGroup("states could not be disposed of", failures)
-        if failures:
-            raise failures[0]
+        self.replies.finish(over)
+        self._callbacks.close()
+        self.dispatcher.close(deadline)

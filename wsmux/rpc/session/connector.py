@@ -27,7 +27,7 @@ CLOSED                  error        error       error        error        error
 *Attempts.* Each connection has the number of its attempt. What is said of an attempt that is no
 longer the present one is ignored, and a connection that comes too late is hung up.
 
-*Sessions.* A session is made when a call needs one, at the latest when the server is greeted. Its
+*Sessions.* A session is made when a call needs one, at the latest for the handshake. Its
 grace runs from then on, and from each loss of an established connection; attempts do not restart
 it. That covers the first connection too: with no server, a call fails after the grace. The
 attempts go on regardless, as long as ``reconnect`` says so: a call made later has a session and a
@@ -257,13 +257,13 @@ class Connector:
         self._new_id = new_id
         self._backoff = ReconnectLimiter(options, random)
         self._events: list[ConnectorEvent] = []
-        self._output: list[bytes] = []  # the greeting
+        self._output: list[bytes] = []  # the handshake
         self._attempts = 0
         self._attempt: int | None = None  # the present one
         self._failed = 0  # attempts in a row
         self._trouble = ""  # what went wrong with the last of them
         self._due: float | None = None  # the end of the wait, of dialling or of the handshake
-        self._greeted = False
+        self._hello_sent = False
 
     # Out
 
@@ -378,7 +378,7 @@ class Connector:
         """
         if attempt != self._attempt:
             return
-        if self._greeted or self.state is not ConnectorState.HANDSHAKING:
+        if self._hello_sent or self.state is not ConnectorState.HANDSHAKING:
             raise LocalProtocolError(
                 "the handshake is sent once, when the connection is established"
             )
@@ -390,7 +390,7 @@ class Connector:
         except EncodeError as error:
             self._fail(now, Failure(FailureKind.SENDING, str(error)))
         else:
-            self._greeted = True
+            self._hello_sent = True
 
     def hello_failed(self, attempt: int, text: str, now: float) -> None:
         """Note that no metadata could be made: the session ends, as in shipped clients."""
@@ -431,7 +431,7 @@ class Connector:
     def _answered(self, data: Buffer, now: float) -> None:
         try:
             envelope = self._codec.decode(data)
-            if not self._greeted:
+            if not self._hello_sent:
                 raise MalformedHandshake("the server sent a message before its handshake")
             if envelope.sender != self.peer_id:
                 raise MalformedHandshake(f"the server identified itself as {envelope.sender!r}")
@@ -488,7 +488,7 @@ class Connector:
         lapse = session.handle_timer(now)
         if lapse is Lapse.GRACE:
             self._end_session(self.with_trouble("no connection within the grace period"))
-            if self._greeted:  # for the session that is over
+            if self._hello_sent:  # for the session that is over
                 self._drop(now, again=True)
         elif lapse is Lapse.SILENCE:
             self._drop(now, again=True)
@@ -528,7 +528,7 @@ class Connector:
         if self._attempt is not None:
             self._events.append(Hangup(self._attempt))
         self._attempt = self._due = None
-        self._greeted = False
+        self._hello_sent = False
         self._output = []
 
     def _drop(self, now: float, *, again: bool) -> None:

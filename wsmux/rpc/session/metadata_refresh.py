@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 from ..options import Options
 
-__all__ = ["Refresh", "RefreshLapse"]
+__all__ = ["MetadataRefresh", "RefreshLapse"]
 
 
 class RefreshLapse(Enum):
@@ -21,7 +21,7 @@ class RefreshLapse(Enum):
     OVERDUE = auto()  # destroy the session
 
 
-class Refresh:
+class MetadataRefresh:
     """Hold the two times of one session; all are seconds of the clock that ``now`` is of."""
 
     def __init__(self, options: Options) -> None:

@@ -12,7 +12,7 @@ from ..schema import Schema
 from ..wire.handshake import RefusalCode
 from .session import Session
 
-__all__ = ["Greeting", "Parsed", "Rejection", "Unwelcome"]
+__all__ = ["MetadataValidation", "Parsed", "Rejection", "InvalidMetadata"]
 
 _log = logger("wsmux.rpc")
 
@@ -38,7 +38,7 @@ class Parsed(NamedTuple):
     owner: object = None
 
 
-class Unwelcome(NamedTuple):
+class InvalidMetadata(NamedTuple):
     """Say why metadata will not do."""
 
     code: RefusalCode
@@ -46,8 +46,8 @@ class Unwelcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    """Hold the application's part in it; see ``serving.Serving``. Its functions may block."""
+class MetadataValidation:
+    """Check metadata as the application says, whose functions may block; see ``server.Serving``."""
 
     schema: Schema | None = None
     validate: Callable[[Any, Any, str], Any] | None = None
@@ -56,7 +56,7 @@ class Greeting:
 
     def check(
         self, metadata: Any, previous: Any, client_id: str, session: Session | None = None
-    ) -> Parsed | Unwelcome:
+    ) -> Parsed | InvalidMetadata:
         """Return what handlers are to find, or why the client is refused.
 
         New metadata for a ``session`` must name its owner.
@@ -66,7 +66,7 @@ class Greeting:
         """
         if self.schema is not None and self.schema.check(metadata) is not None:
             text = "received malformed handshake metadata"
-            return Unwelcome(RefusalCode.MALFORMED_HANDSHAKE_META, text)
+            return InvalidMetadata(RefusalCode.MALFORMED_HANDSHAKE_META, text)
         try:
             parsed = metadata
             if self.validate is not None:
@@ -75,20 +75,20 @@ class Greeting:
             owner = None if self.identity is None else self.identity(parsed)
         except Rejection as error:
             if error.unsupported:
-                return Unwelcome(RefusalCode.REJECTED_UNSUPPORTED_CLIENT, str(error))
-            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, str(error))
+                return InvalidMetadata(RefusalCode.REJECTED_UNSUPPORTED_CLIENT, str(error))
+            return InvalidMetadata(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, str(error))
         except Exception:
             _log.exception("the validation of a handshake failed")
             text = "the validation of the handshake failed"
-            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+            return InvalidMetadata(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
         if session is not None and session.owner != owner:
             text = "the metadata are of another identity than before"
-            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+            return InvalidMetadata(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
         if left is None:
             return Parsed(parsed, None, owner)
         if left <= 0:
             text = "the metadata have expired"
-            return Unwelcome(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
+            return InvalidMetadata(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
         return Parsed(parsed, time.monotonic() + left, owner)
 
     def _seconds_left(self, parsed: Any) -> float | None:

@@ -238,7 +238,7 @@ class Session:
         self._codec = codec
         self._options = options
         self._new_id = new_id
-        self._ledger = SendBuffer()
+        self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
         self._gapped = False
         self._challenged: float | None = None  # when the peer was asked, with no answer yet
@@ -255,21 +255,21 @@ class Session:
     @property
     def full(self) -> bool:
         """Whether writers should wait: too much was not acknowledged. Nothing is refused."""
-        ledger, options = self._ledger, self._options
+        buffer, options = self._send_buffer, self._options
         return (
-            ledger.buffered_messages >= options.send_buffer_messages
-            or ledger.buffered_bytes >= options.send_buffer_bytes
+            buffer.buffered_messages >= options.send_buffer_messages
+            or buffer.buffered_bytes >= options.send_buffer_bytes
         )
 
     @property
     def buffered_messages(self) -> int:
         """Messages sent and not acknowledged."""
-        return self._ledger.buffered_messages
+        return self._send_buffer.buffered_messages
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes sent and not acknowledged."""
-        return self._ledger.buffered_bytes
+        return self._send_buffer.buffered_bytes
 
     # Messages
 
@@ -308,7 +308,7 @@ class Session:
             )
             return self._codec.encode(envelope, packed)
 
-        data = self._ledger.send(encode)
+        data = self._send_buffer.send(encode)
         if self.state is SessionState.ATTACHED:
             self._queue.append(data)
             if self.role is Role.SERVER:
@@ -316,10 +316,10 @@ class Session:
 
     def _ask(self) -> None:
         """Send an ACK, before the next heartbeat, if much is not acknowledged and none is out."""
-        ledger, options = self._ledger, self._options
-        if self._asked <= ledger.oldest and (
-            2 * ledger.buffered_messages >= options.send_buffer_messages
-            or 2 * ledger.buffered_bytes >= options.send_buffer_bytes
+        buffer, options = self._send_buffer, self._options
+        if self._asked <= buffer.oldest and (
+            2 * buffer.buffered_messages >= options.send_buffer_messages
+            or 2 * buffer.buffered_bytes >= options.send_buffer_bytes
         ):
             try:
                 self._acknowledge()
@@ -351,35 +351,35 @@ class Session:
         if len(envelope.stream_id) > MAX_ID:
             raise SessionFailure(f"a stream id of more than {MAX_ID} characters")
         is_ack = bool(envelope.flags & ACK)
-        verdict = self._ledger.accept(envelope.seq, envelope.ack, len(data), owed=not is_ack)
+        verdict = self._send_buffer.accept(envelope.seq, envelope.ack, len(data), owed=not is_ack)
         if verdict is not Verdict.ACCEPTED:
             if verdict is Verdict.GAP:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
         most = MOST_UNACKNOWLEDGED * self._options.send_buffer_messages
-        if self._ledger.buffered_messages > most:
+        if self._send_buffer.buffered_messages > most:
             raise SessionFailure(f"the peer sends, but does not acknowledge {most} messages")
         if is_ack:
             if self.role is Role.CLIENT:
                 self._acknowledge()
             return None
         if (
-            self._ledger.owed_messages >= self._options.ack_messages
-            or self._ledger.owed_bytes >= self._options.ack_bytes
+            self._send_buffer.owed_messages >= self._options.ack_messages
+            or self._send_buffer.owed_bytes >= self._options.ack_bytes
         ):
             self._acknowledge()
         return envelope if envelope.receiver == self.own_id else None
 
     def _note_gap(self, seq: int) -> None:
-        text = f"message {seq} came when {self._ledger.ack} was wanted"
+        text = f"message {seq} came when {self._send_buffer.ack} was wanted"
         if self._gapped:
             raise SessionFailure(f"{text}, for the second time in a row", FailureKind.ORDERING)
         self._gapped = True
         raise GapError(text)
 
     def _acknowledge(self) -> None:
-        self._asked = self._ledger.seq + 1
+        self._asked = self._send_buffer.seq + 1
         try:
             packed = self._codec.pack({"type": "ACK"})
             self.send(packed, stream_id=HEARTBEAT_STREAM, flags=ACK)
@@ -420,8 +420,8 @@ class Session:
         self._challenged = None
         self._heard = now
         self._beat = now + self._options.heartbeat_interval
-        self._ledger.acknowledged(acknowledged)
-        self._queue = self._ledger.buffered()
+        self._send_buffer.acknowledged(acknowledged)
+        self._queue = self._send_buffer.buffered()
         if self.role is Role.SERVER:
             self._ask()
 
@@ -438,32 +438,32 @@ class Session:
     def destroy(self) -> None:
         """End the session, at once and for good; what was not sent never will be."""
         self._move(SessionInput.DESTROY)
-        self._ledger.clear()
+        self._send_buffer.clear()
         self._queue = []
 
     def expected_state(self) -> ExpectedState:
         """Return the counters for a handshake."""
-        return ExpectedState(self._ledger.ack, self._ledger.oldest)
+        return ExpectedState(self._send_buffer.ack, self._send_buffer.oldest)
 
     def mismatch(self, expected: ExpectedState) -> str | None:
         """Say why a peer with these counters cannot resume the session; ``None`` if it can.
 
         Beyond the two rules of the text, a peer that claims more messages than were sent cannot.
         """
-        ledger = self._ledger
-        if expected.next_sent > ledger.ack:
+        buffer = self._send_buffer
+        if expected.next_sent > buffer.ack:
             return (
-                f"client is in the future: server wanted next message to be {ledger.ack} "
+                f"client is in the future: server wanted next message to be {buffer.ack} "
                 f"but client would have sent {expected.next_sent}"
             )
-        if ledger.oldest > expected.next_expected:
+        if buffer.oldest > expected.next_expected:
             return (
                 f"server is in the future: client wanted next message to be "
-                f"{expected.next_expected} but server would have sent {ledger.oldest}"
+                f"{expected.next_expected} but server would have sent {buffer.oldest}"
             )
-        if expected.next_expected > ledger.seq:
+        if expected.next_expected > buffer.seq:
             return (
-                f"client is in the future: server has sent {ledger.seq} messages "
+                f"client is in the future: server has sent {buffer.seq} messages "
                 f"but client has {expected.next_expected}"
             )
         return None

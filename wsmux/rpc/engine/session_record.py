@@ -1,0 +1,75 @@
+"""Keep what a server knows of a session beside its counters, and hand messages to its connection.
+
+Threads and locks are told in ``server_engine``.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ...protocols.base import Message
+from ...transport.message_transport import MessageTransport
+from ..options import Options
+from ..session.metadata_refresh import MetadataRefresh
+from ..session.session import Session
+
+__all__ = ["SessionRecord"]
+
+
+class SessionRecord:
+    """Hold a session's connection, its metadata and when those are due.
+
+    ``ServerEngine`` owns it, and alone changes its attributes. What runs and answers calls reads
+    ``ended`` and ``metadata``, and sends with ``send_locked``. The server's mutex guards it, and is
+    held for every method; ``order`` is a lock itself.
+
+    Attributes:
+        session: its counters and its buffer.
+        order: held by the thread that handles a message of the session; taken before the mutex.
+        channel: the present connection, or ``None``.
+        metadata: what the last validation returned.
+        refresh: when new metadata are due.
+        renewing: new metadata are being checked.
+        ended: the session is over; nothing is sent any more.
+    """
+
+    def __init__(self, session: Session, options: Options) -> None:
+        self.session = session
+        self.order = threading.Lock()
+        self.channel: MessageTransport | None = None
+        self.metadata: Any = None
+        self.refresh = MetadataRefresh(options)
+        self.renewing = False
+        self.ended = False
+
+    def next_timer(self) -> float | None:
+        """Return when there is something to do for a connected session."""
+        timers = (self.session.next_timer(), self.refresh.next_timer())
+        return min((due for due in timers if due is not None), default=None)
+
+    def current(self, attachment: int) -> bool:
+        """Return whether the connection of that number is still the session's."""
+        return self.session.attached and self.session.attachments == attachment
+
+    def send_locked(self, stream_id: str, packed: bytes, flags: int) -> MessageTransport | None:
+        """Send a message, unless the session is over.
+
+        Returns what to flush when the mutex is released, if the session has a connection.
+
+        Raises:
+            EncodeError: the codec cannot carry it; nothing has changed.
+        """
+        if self.ended:
+            return None
+        self.session.send(packed, stream_id=stream_id, flags=flags)
+        return self.queue_locked()
+
+    def queue_locked(self) -> MessageTransport | None:
+        """Queue what the session sends on its connection, whose mutex is taken; return that."""
+        channel = self.channel
+        if channel is not None and self.session.has_output():
+            messages: list[Message] = [(data, b"") for data in self.session.data_to_send()]
+            with channel.mutex:
+                channel.queue.add_data_locked(messages)
+        return channel
