@@ -17,9 +17,9 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from ..config import SMALLEST_WINDOW, Config
-from ..exceptions import FrameError, Side, StreamRefused, StreamReset, StreamWriteClosed
+from ..exceptions import CloseCode, FrameError, Side, StreamRefused, StreamReset, StreamWriteClosed
 from ..protocols import events as ev
-from ..protocols.abuse_limits import LOOKS, POLICY, StallTimer
+from ..protocols.abuse_limits import LOOKS, StallTimer
 from ..protocols.base import CODE_UNKNOWN, InitialStream, MuxProtocol
 from ..protocols.events import DataReceived
 from ..runtime.memory import process_memory
@@ -71,7 +71,7 @@ class HalfOpenReaper:
         self.due = now + self._period if self._records or incomplete is not None else None
         if self._frame.look(incomplete, now):
             text = f"a frame stayed incomplete for Config.message_timeout = {self._frame_time} s"
-            raise FrameError(text, POLICY)
+            raise FrameError(text, CloseCode.POLICY_VIOLATION)
         if self._half_open is None or now < self._streams_due:
             return
         self._streams_due = now + self._half_open / LOOKS
@@ -85,7 +85,7 @@ class HalfOpenReaper:
                 yield record
             elif record.quiet > 2 * LOOKS + 1:
                 text = f"stream {record.id} was reset, and the peer does not end its half"
-                raise FrameError(text, POLICY)
+                raise FrameError(text, CloseCode.POLICY_VIOLATION)
 
     def _peer_is_to_move(self, record: StreamRecord) -> bool:
         """Return whether a stream is half open, and it is not this side that keeps it so."""
