@@ -18,7 +18,7 @@ from wsmux.bus.wire.address import Address, address_of
 from wsmux.bus.wire.envelope import Kind, digest, parse, request, response, time_left
 from wsmux.bus.wire.messages import Envelope
 from wsmux.bus.wire.tokens import make_token
-from wsmux.bus.wire.verification import Receiver
+from wsmux.bus.wire.verification import Verifier
 from wsmux.exceptions import ConnectionClosed, HandshakeError
 from wsmux.runtime.deadline import Deadline
 
@@ -62,7 +62,7 @@ class RawTwin:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._links: dict[str, Link] = {}
-        self._receiver = Receiver(self.address, _no_cipher, threading.Lock())
+        self._receiver = Verifier(self.address, _no_cipher, threading.Lock())
         self._calls: dict[str, _Call] = {}
         self._requests: queue.Queue[Envelope | None] = queue.Queue()
         self._closed = threading.Event()

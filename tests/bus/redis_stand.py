@@ -6,7 +6,7 @@ import threading
 
 import redis as library
 
-from wsmux.bus.relay.queues import Entry, Mailbox
+from wsmux.bus.relay.queues import Mailbox, QueuedEnvelope
 from wsmux.bus.relay.redis_queues import RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
@@ -21,7 +21,7 @@ class Taker:
     """Take what comes for one session, as a connection does."""
 
     def __init__(self, queues: RedisQueues, address: Address, *, ack: bool = True) -> None:
-        self.taken: list[Entry] = []
+        self.taken: list[QueuedEnvelope] = []
         self._ack = ack
         self._lock = threading.Lock()
         self._woken = threading.Event()
@@ -66,9 +66,9 @@ def left(client: library.Redis, address: Address) -> object:
     return client.xlen(address.stream_key())
 
 
-def take_all(mailbox: Mailbox, expected: int) -> list[Entry]:
+def take_all(mailbox: Mailbox, expected: int) -> list[QueuedEnvelope]:
     """Return so many entries, without acknowledging them."""
-    taken: list[Entry] = []
+    taken: list[QueuedEnvelope] = []
 
     def enough() -> bool:
         taken.extend(mailbox.take(expected))

@@ -12,7 +12,7 @@ import pytest
 from wsmux.bus.errors import BusError
 from wsmux.bus.federation import inbound as module
 from wsmux.bus.federation.http_post import Answer
-from wsmux.bus.federation.inbound import FederationInput
+from wsmux.bus.federation.inbound import FederationInbound
 from wsmux.bus.relay.rate_limiter import FixedWindow
 from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address, put_address
@@ -43,7 +43,7 @@ class Stand:
         self.delivered: list[tuple[Address, bytes]] = []
         self.failure: BusError | None = None
         self.on_deliver: Callable[[], None] = lambda: None
-        self.input = FederationInput(
+        self.input = FederationInbound(
             self.twins,
             ["here.test"],
             self.connected.__contains__,

@@ -16,7 +16,7 @@ from wsmux.bus.wire.e2e import Box
 from wsmux.bus.wire.envelope import digest, request
 from wsmux.bus.wire.keys import Identity, verify
 from wsmux.bus.wire.tokens import check_token, make_token
-from wsmux.bus.wire.verification import Receiver
+from wsmux.bus.wire.verification import Verifier
 
 from .captured import NOW, TWINS, identity
 
@@ -79,7 +79,7 @@ def test_an_envelope_that_cannot_be_checked_is_a_failure(monkeypatch: pytest.Mon
     sent = request("u", Address(1), Address(3), "calc.add", NOW, 60)
     sent.signature = identity("alice").sign(digest(sent))
     monkeypatch.setitem(sys.modules, "sr25519", None)
-    receiver = Receiver(Address(3), Box(b"\1" * 32).open)
+    receiver = Verifier(Address(3), Box(b"\1" * 32).open)
     with pytest.raises(BusError, match="py-sr25519-bindings") as failed:
         receiver.accept(sent, NOW, TWINS.get)
     assert failed.value.code == 500

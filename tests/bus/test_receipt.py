@@ -25,7 +25,7 @@ from wsmux.bus.wire.envelope import (
     response,
 )
 from wsmux.bus.wire.messages import Envelope, Ping
-from wsmux.bus.wire.verification import Received, Receiver
+from wsmux.bus.wire.verification import Received, Verifier
 
 from .captured import COMPUTED, NOW, TWINS, identity
 
@@ -52,8 +52,8 @@ def encrypted(cipher: bytes, name: str = "carol", source: Address = CAROL) -> En
     return signed(request("u-1", source, ALICE, "a.b", NOW, 60, cipher=cipher), name)
 
 
-def at_alice(**options: Any) -> Receiver:
-    return Receiver(ALICE, identity("alice").secret_box.open, **options)
+def at_alice(**options: Any) -> Verifier:
+    return Verifier(ALICE, identity("alice").secret_box.open, **options)
 
 
 def sealed(name: str, plain: bytes) -> bytes:
@@ -254,7 +254,7 @@ def test_a_message_cut_anew_is_refused_with_the_first(row: dict[str, Any]) -> No
     first, second = (parse(bytes.fromhex(row[name])) for name in ("first_hex", "second_hex"))
     signed(first, "alice")
     second.signature = first.signature
-    receiver = Receiver(Address(23), identity("bob").secret_box.open)
+    receiver = Verifier(Address(23), identity("bob").secret_box.open)
     assert receiver.accept(first, NOW, TWINS.get).kind is Kind.REQUEST
     with pytest.raises(Replayed):
         receiver.accept(second, NOW, TWINS.get)

@@ -12,7 +12,7 @@ import redis as library
 
 from wsmux.bus.federation import redis_queue as module
 from wsmux.bus.federation.federation import Federation
-from wsmux.bus.federation.queue import Entry
+from wsmux.bus.federation.queue import QueuedMessage
 from wsmux.bus.federation.ranker import Ranker
 from wsmux.bus.federation.redis_queue import GROUP, STREAM, RedisFederationQueue
 from wsmux.bus.relay.queues import QueueUnavailable
@@ -59,9 +59,9 @@ def make(server: RedisServer, client: library.Redis) -> Iterator[Make]:
         each.release()
 
 
-def take(queue: RedisFederationQueue, count: int) -> list[Entry]:
+def take(queue: RedisFederationQueue, count: int) -> list[QueuedMessage]:
     """Return so many entries, as soon as they are there."""
-    taken: list[Entry] = []
+    taken: list[QueuedMessage] = []
 
     def enough() -> bool:
         taken.extend(queue.take(count - len(taken)))
@@ -71,7 +71,7 @@ def take(queue: RedisFederationQueue, count: int) -> list[Entry]:
     return taken
 
 
-def bodies(entries: list[Entry]) -> list[bytes]:
+def bodies(entries: list[QueuedMessage]) -> list[bytes]:
     return [entry.data for entry in entries]
 
 

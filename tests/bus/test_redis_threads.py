@@ -16,7 +16,7 @@ from wsmux.bus.relay import redis_client as redis_client_module
 from wsmux.bus.relay import redis_io
 from wsmux.bus.relay.queues import QueueUnavailable
 from wsmux.bus.relay.redis_client import redis_client
-from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, Pause, parse_id
+from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, RetryPause, parse_id
 from wsmux.bus.relay.redis_queues import EACH, RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
@@ -209,7 +209,7 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 
 
 def test_pauses_grow_up_to_a_bound_and_begin_anew() -> None:
-    pause = Pause()
+    pause = RetryPause()
     first, *_, last = [pause.next() for _ in range(20)]
     assert FIRST_PAUSE / 2 <= first <= FIRST_PAUSE
     assert LONGEST_PAUSE / 2 <= last <= LONGEST_PAUSE

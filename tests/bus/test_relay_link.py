@@ -12,8 +12,8 @@ import pytest
 from wsmux.bus.errors import CallTimeout
 from wsmux.bus.session import relay_connection as module
 from wsmux.bus.session.identity_session import clock
-from wsmux.bus.session.relay_connection import LinkState, RelayLink
-from wsmux.bus.session.relay_pool import Transport
+from wsmux.bus.session.relay_connection import LinkState, RelayConnection
+from wsmux.bus.session.relay_pool import RelayPool
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.tokens import make_token
@@ -41,8 +41,8 @@ def linked(
     url: str,
     receive: Callable[[bytes], None] = ignore,
     make_token: Callable[[], str] = token,
-) -> Iterator[RelayLink]:
-    made = RelayLink(url, make_token, receive, lambda: None)
+) -> Iterator[RelayConnection]:
+    made = RelayConnection(url, make_token, receive, lambda: None)
     made.start()
     try:
         yield made
@@ -142,7 +142,7 @@ def test_waits_grow_with_failures_up_to_a_bound(monkeypatch: pytest.MonkeyPatch)
             waits.append(timeout)
             super().__init__(0.0)
 
-    link = RelayLink("ws://relay.test", token, ignore, lambda: None)
+    link = RelayConnection("ws://relay.test", token, ignore, lambda: None)
     monkeypatch.setattr(module, "Deadline", Waited)
     monkeypatch.setattr("random.random", lambda: 1.0)
     for failures in (0, 1, 2, 5, 6, 1000):
@@ -186,15 +186,15 @@ def test_who_is_driven_out_learns_why(relay: StageRelay) -> None:
 )
 def test_what_is_no_relay_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="address of a relay"):
-        RelayLink(url, token, ignore, lambda: None)
+        RelayConnection(url, token, ignore, lambda: None)
 
 
 # Several
 
 
 @contextmanager
-def transport(*urls: str, **options: Any) -> Iterator[Transport]:
-    made = Transport(urls, token, ignore, **options)
+def relay_pool(*urls: str, **options: Any) -> Iterator[RelayPool]:
+    made = RelayPool(urls, token, ignore, **options)
     made.start()
     try:
         yield made
@@ -204,7 +204,7 @@ def transport(*urls: str, **options: Any) -> Iterator[Transport]:
 
 def test_a_message_waits_for_a_relay(relay: StageRelay) -> None:
     relay.refusal = (500, "not yet")
-    with transport(relay.url) as made:
+    with relay_pool(relay.url) as made:
         sent = threading.Event()
 
         def send() -> None:
@@ -219,7 +219,7 @@ def test_a_message_waits_for_a_relay(relay: StageRelay) -> None:
 
 
 def test_a_message_without_a_relay_expires_with_the_reasons() -> None:
-    with transport("ws://127.0.0.1:9", "ws://127.0.0.1:10") as made:
+    with relay_pool("ws://127.0.0.1:9", "ws://127.0.0.1:10") as made:
         wait_for(lambda: all(each.reason for each in made.status()))
         with pytest.raises(CallTimeout, match="127.0.0.1:9: .*127.0.0.1:10: ") as caught:
             made.send(message(), Deadline(0.05), 7)
@@ -228,7 +228,7 @@ def test_a_message_without_a_relay_expires_with_the_reasons() -> None:
 
 def test_who_waits_hears_of_the_close() -> None:
     failures: list[Exception] = []
-    with transport("ws://127.0.0.1:9") as made:
+    with relay_pool("ws://127.0.0.1:9") as made:
 
         def use(call: Callable[[], None]) -> None:
             try:
@@ -253,7 +253,7 @@ def test_a_relay_that_takes_nothing_is_passed_over(
     relay: StageRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wsmux.bus.session.relay_pool.ACCEPT", 0.01)
-    with StageRelay() as stuck, transport(stuck.url, relay.url) as made:
+    with StageRelay() as stuck, relay_pool(stuck.url, relay.url) as made:
         made.wait_connected(Deadline(WAIT))
         wait_for(lambda: stuck.connected() and relay.connected())
         gate = threading.Event()

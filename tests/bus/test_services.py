@@ -10,7 +10,7 @@ import pytest
 from wsmux.bus.client import Client
 from wsmux.bus.errors import EXPIRED, FAILED, UNKNOWN_TWIN, BusError
 from wsmux.bus.services import ServiceRequest, decode, encode
-from wsmux.bus.session.answer_cache import Answers
+from wsmux.bus.session.answer_cache import AnswerCache
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
@@ -257,7 +257,7 @@ def test_a_media_type_may_have_parameters() -> None:
 
 
 def test_the_oldest_answers_are_forgotten() -> None:
-    kept = Answers(max_count=3, max_bytes=10)
+    kept = AnswerCache(max_count=3, max_bytes=10)
     for number in range(4):
         kept.keep(number, b"12")
     assert [kept.find(number) for number in range(4)] == [None, b"12", b"12", b"12"]

@@ -19,7 +19,7 @@ from wsmux.bus.wire import tokens
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import digest, parse
 from wsmux.bus.wire.keys import verify
-from wsmux.bus.wire.verification import Receiver
+from wsmux.bus.wire.verification import Verifier
 from wsmux.config import Config
 from wsmux.exceptions import LocalProtocolError, RemoteProtocolError
 from wsmux.handshake.access import Access
@@ -266,7 +266,7 @@ def rmb_envelope(data: bytes) -> str:
     """Parse an envelope and decide whether to believe it; what is believed was signed."""
     try:
         envelope = parse(data)
-        received = Receiver(ME, _unseal).accept(envelope, NOW, TWINS.get)
+        received = Verifier(ME, _unseal).accept(envelope, NOW, TWINS.get)
     except BusError as error:
         return said(error)
     if received.twin is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from wsmux import rpc
 from wsmux.spark import SparkError, connection
-from wsmux.spark.source.offset_feed import HeadsFeed
+from wsmux.spark.source.offset_feed import OffsetFeed
 from wsmux.spark.store.base import Heads
 
 from ..threads.waiting import wait_for
@@ -87,7 +87,7 @@ def feeds() -> list[str]:
 
 
 def test_changes_are_told_and_nothing_is_asked(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url), "t")
+    feed = OffsetFeed(quick(topics.url), "t")
     assert feed.latest() == heads(0)
     topics.add(5)
     wait_for(lambda: feed.latest() == heads(5))
@@ -99,7 +99,7 @@ def test_changes_are_told_and_nothing_is_asked(topics: Topics) -> None:
 
 
 def test_a_server_that_comes_again_is_followed(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url), "t")
+    feed = OffsetFeed(quick(topics.url), "t")
     assert feed.latest() == heads(0)
     topics.stop()
     assert feed.latest() == heads(0)
@@ -110,7 +110,7 @@ def test_a_server_that_comes_again_is_followed(topics: Topics) -> None:
 
 
 def test_a_server_that_stays_away_is_an_error_until_it_is_there(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url, call_timeout=1.0), "t")
+    feed = OffsetFeed(quick(topics.url, call_timeout=1.0), "t")
     assert feed.latest() == heads(0)
     topics.stop()
 
@@ -128,14 +128,14 @@ def test_a_server_that_stays_away_is_an_error_until_it_is_there(topics: Topics) 
 
 
 def test_without_a_server_the_first_answer_is_an_error() -> None:
-    feed = HeadsFeed(quick("ws://127.0.0.1:1", call_timeout=0.7), "t")
+    feed = OffsetFeed(quick("ws://127.0.0.1:1", call_timeout=0.7), "t")
     with pytest.raises(SparkError, match=r"^\[NO_CONNECTION\] topic.heads: the server was not"):
         feed.latest()
     feed.close()
 
 
 def test_a_refusal_is_an_error_at_once(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url), "another")
+    feed = OffsetFeed(quick(topics.url), "another")
     for _ in range(2):
         with pytest.raises(SparkError, match=r"^\[NO_TOPIC\] topic.heads: there is no such topic"):
             feed.latest()
@@ -144,7 +144,7 @@ def test_a_refusal_is_an_error_at_once(topics: Topics) -> None:
 
 
 def test_a_closed_feed_says_so(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url), "t")
+    feed = OffsetFeed(quick(topics.url), "t")
     feed.close()
     feed.close()
     with pytest.raises(ValueError, match="the feed of topic t is closed"):
@@ -152,7 +152,7 @@ def test_a_closed_feed_says_so(topics: Topics) -> None:
 
 
 def test_a_feed_that_is_dropped_ends(topics: Topics) -> None:
-    feed = HeadsFeed(quick(topics.url), "t")
+    feed = OffsetFeed(quick(topics.url), "t")
     assert feed.latest() == heads(0)
     del feed
     gc.collect()
@@ -161,7 +161,7 @@ def test_a_feed_that_is_dropped_ends(topics: Topics) -> None:
 
 
 def test_who_waits_for_the_first_answer_is_woken_by_close() -> None:
-    feed = HeadsFeed(quick("ws://127.0.0.1:1"), "t")
+    feed = OffsetFeed(quick("ws://127.0.0.1:1"), "t")
     failures: list[Exception] = []
 
     def ask() -> None:

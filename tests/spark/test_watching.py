@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux.spark.store.base import Heads
-from wsmux.spark.store.change_watch import Watch
+from wsmux.spark.store.change_watch import ChangeWatch
 
 from .clients import WAIT
 
@@ -35,17 +35,17 @@ class Topic:
 @pytest.mark.parametrize("poll", [None, 0.01])
 def test_what_was_not_seen_is_told_at_once(poll: float | None) -> None:
     topic = Topic()
-    assert Watch(poll).wait("t", topic.look, None, WAIT) == heads(0)
-    assert Watch(poll).wait("t", topic.look, heads(7), WAIT) == heads(0)
+    assert ChangeWatch(poll).wait("t", topic.look, None, WAIT) == heads(0)
+    assert ChangeWatch(poll).wait("t", topic.look, heads(7), WAIT) == heads(0)
 
 
 @pytest.mark.parametrize("poll", [None, 0.01])
 def test_time_runs_out(poll: float | None) -> None:
-    assert Watch(poll).wait("t", Topic().look, heads(0), 0.02) == heads(0)
+    assert ChangeWatch(poll).wait("t", Topic().look, heads(0), 0.02) == heads(0)
 
 
 def test_a_change_of_this_process_is_told_to_all() -> None:
-    watch, topic = Watch(None), Topic()
+    watch, topic = ChangeWatch(None), Topic()
     with ThreadPoolExecutor(5) as pool:
         waiting = [pool.submit(watch.wait, "t", topic.look, heads(0), WAIT) for _ in range(5)]
         for _ in waiting:
@@ -57,7 +57,7 @@ def test_a_change_of_this_process_is_told_to_all() -> None:
 
 
 def test_a_change_of_another_process_is_found_by_one_for_all() -> None:
-    watch, topic = Watch(0.02), Topic()
+    watch, topic = ChangeWatch(0.02), Topic()
     with ThreadPoolExecutor(5) as pool:
         waiting = [pool.submit(watch.wait, "t", topic.look, heads(0), WAIT) for _ in range(5)]
         for _ in range(15):
@@ -72,7 +72,7 @@ def test_a_change_of_another_process_is_found_by_one_for_all() -> None:
 
 
 def test_another_one_looks_when_the_first_has_left() -> None:
-    watch, topic = Watch(0.01), Topic()
+    watch, topic = ChangeWatch(0.01), Topic()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(watch.wait, "t", topic.look, heads(0), 0.05)
         second = pool.submit(watch.wait, "t", topic.look, heads(0), WAIT)

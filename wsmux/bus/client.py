@@ -35,10 +35,10 @@ from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from .errors import FAILED, UNKNOWN_TWIN, BadMessage, BusError, Replayed, remote_error
 from .services import Function, Services, decode, encode
-from .session.identity_session import Endpoint, life_until
+from .session.identity_session import IdentitySession, life_until
 from .session.pending import Call, PendingCalls
 from .session.relay_connection import RelayStatus
-from .session.relay_pool import Transport
+from .session.relay_pool import RelayPool
 from .twins.records import TwinDirectory
 from .twins.sources import twins_from
 from .wire import envelope as envelopes
@@ -115,15 +115,15 @@ class Client:
             chosen = secrets.token_hex(8) if session is None and not gateway else session
             self.address = Address(number, chosen)
             self.name = f"wsmux-bus-{self.address}"
-            self._endpoint = Endpoint(identity, self.address, directory, e2e)
+            self._endpoint = IdentitySession(identity, self.address, directory, e2e)
             make_token, receive = self._endpoint.token, self._receive
-            self._transport = Transport(urls, make_token, receive, ssl_context)
+            self._relay_pool = RelayPool(urls, make_token, receive, ssl_context)
         except BaseException:
             if self._owned is not None:
                 self._owned.close()
             raise
         self._calls = PendingCalls(self.name)
-        self._services = Services(self.name, self._endpoint, self._transport)
+        self._services = Services(self.name, self._endpoint, self._relay_pool)
         self._closed = False
         self._in_child = False
         fork.register(self)
@@ -211,7 +211,7 @@ class Client:
             raise ValueError(f"a call takes from 0 to {LONGEST_WAIT:.0f} seconds, not {timeout}")
         destination = to if isinstance(to, Address) else parse_address(str(to))
         deadline, life = Deadline(timeout), life_until(timeout)
-        self._transport.start()
+        self._relay_pool.start()
         twin = self._endpoint.twin(destination.twin, deadline)
         uid = str(uuid.uuid4())
         signed, sealed = self._endpoint.request(
@@ -221,7 +221,7 @@ class Client:
         call = Call(uid, twin, destination, command, sealed, deadline, future, read)
         self._calls.add(call)
         try:
-            self._transport.send(signed, deadline, twin.id)
+            self._relay_pool.send(signed, deadline, twin.id)
         except BaseException:
             self._calls.remove(call)
             raise
@@ -250,7 +250,7 @@ class Client:
         """
         self._check_process()
         self._services.add(functions, workers)
-        self._transport.start()
+        self._relay_pool.start()
 
     # State
 
@@ -261,12 +261,16 @@ class Client:
             CallTimeout: there is none in time; its text tells why, and attempts go on.
         """
         self._check_process()
-        self._transport.start()
-        self._transport.wait_connected(Deadline(timeout))
+        self._relay_pool.start()
+        self._relay_pool.wait_connected(Deadline(timeout))
 
     def relays(self) -> list[RelayStatus]:
-        """Return how it stands with each relay: whether it is connected, and if not, why."""
-        return self._transport.status()
+        """Return the state of each connection to a relay, and why it is not connected.
+
+        A client connects with its first call, with ``serve`` or ``wait_connected``. Before, the
+        state is ``CONNECTING``.
+        """
+        return self._relay_pool.status()
 
     @property
     def closed(self) -> bool:
@@ -284,7 +288,7 @@ class Client:
         deadline = Deadline(timeout)
         self._services.close(deadline)
         self._calls.close(_closed_error, deadline)
-        self._transport.close(deadline)
+        self._relay_pool.close(deadline)
         if self._owned is not None:
             self._owned.close()
 

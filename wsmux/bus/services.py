@@ -21,9 +21,9 @@ from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from ..runtime.thread_pool import ThreadPool
 from .errors import FAILED, BusError, Replayed
-from .session.answer_cache import Answers
-from .session.identity_session import Endpoint, clock
-from .session.relay_pool import Transport
+from .session.answer_cache import AnswerCache
+from .session.identity_session import IdentitySession, clock
+from .session.relay_pool import RelayPool
 from .wire.address import Address
 from .wire.envelope import JSON_SCHEMA, time_left
 from .wire.messages import Envelope
@@ -97,15 +97,15 @@ def decode(data: bytes, schema: str) -> Any:
 class Services:
     """Serve the commands of one client."""
 
-    def __init__(self, name: str, endpoint: Endpoint, transport: Transport) -> None:
+    def __init__(self, name: str, endpoint: IdentitySession, relay_pool: RelayPool) -> None:
         self._name = name
         self._endpoint = endpoint
-        self._transport = transport
+        self._relay_pool = relay_pool
         self._lock = threading.Lock()
         self._commands: dict[str, _Served] = {}
         self._pools: list[ThreadPool] = []
         self._room = CapacityLimiter(MAX_WAITING, MAX_WAITING_BYTES)
-        self._answers = Answers()
+        self._answers = AnswerCache()
         self._closed = False
 
     def add(self, functions: Mapping[str, Function], workers: int) -> None:
@@ -171,12 +171,12 @@ class Services:
             return
         except BusError as error:
             _log.info("a request from twin %d is refused: %s", envelope.source.twin, error)
-            self._transport.answer(self._error(envelope, error), deadline, envelope.source.twin)
+            self._relay_pool.answer(self._error(envelope, error), deadline, envelope.source.twin)
             return
         signed = self._answer(envelope, received, served, deadline)
         with self._lock:
             self._answers.keep(key, signed)
-        self._transport.answer(signed, deadline, envelope.source.twin)
+        self._relay_pool.answer(signed, deadline, envelope.source.twin)
 
     def _answer(
         self, envelope: Envelope, received: Received, served: _Served, deadline: Deadline
@@ -209,7 +209,7 @@ class Services:
             again = self._answers.find(key)
         _log.info("%s; %s", error, "its answer is sent again" if again else "it is dropped")
         if again is not None:
-            self._transport.offer(again)
+            self._relay_pool.offer(again)
 
     def _error(self, envelope: Envelope, error: BusError) -> bytes:
         code = error.code if 0 <= error.code <= MAX_CODE else FAILED
@@ -222,7 +222,7 @@ class Services:
         """Tell, without waiting and unchecked, that a request is not run."""
         _log.info("a request from twin %d is refused: %s", envelope.source.twin, text)
         if envelope.source.twin and time_left(envelope, clock()) > 0:
-            self._transport.offer(self._error(envelope, BusError(FAILED, text)))
+            self._relay_pool.offer(self._error(envelope, BusError(FAILED, text)))
 
 
 def _wants_request(function: Function) -> bool:

@@ -35,7 +35,7 @@ from ..wire.address import Address, address_of
 from ..wire.envelope import Kind, kind_of, parse, relay_error, time_left
 from ..wire.messages import Envelope
 from .http_post import Answer
-from .queue import Entry, FederationQueue
+from .queue import FederationQueue, QueuedMessage
 from .ranker import Ranker
 from .schedule import LOOK_UP, Job, Schedule
 
@@ -210,7 +210,7 @@ class Federation:
     def _is_full(self) -> bool:
         return self._held >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES
 
-    def _hold(self, entry: Entry) -> None:
+    def _hold(self, entry: QueuedMessage) -> None:
         try:
             life = time_left(parse(entry.data), int(self._clock()))
         except BadMessage as error:  # Redis holds what others have written

@@ -27,10 +27,10 @@ from ..wire.address import Address, address_of
 from ..wire.envelope import MAX_ENVELOPE, Kind, digest, is_fail_fast, kind_of, parse, time_left
 from ..wire.keys import verify
 from ..wire.messages import Envelope
-from ..wire.replay_cache import Replays
+from ..wire.replay_cache import ReplayCache
 from .http_post import TOTAL, Answer
 
-__all__ = ["FederationInput"]
+__all__ = ["FederationInbound"]
 
 # What twins send each other; pings and pongs stay between a twin and its relay.
 FEDERATED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR})
@@ -48,7 +48,7 @@ class _Refused(Exception):
         self.answer = Answer(status, text)
 
 
-class FederationInput:
+class FederationInbound:
     """Take what other relays post; for any number of threads.
 
     Args:
@@ -78,7 +78,7 @@ class FederationInput:
         self._limiter = limiter or NoLimit()
         self._clock = clock
         self._lock = threading.Lock()  # for the limiter and the replays; nothing waits under it
-        self._replays = Replays()
+        self._replays = ReplayCache()
         self._under_way: set[bytes] = set()  # signatures of what is being delivered
 
     def receive(self, data: bytes) -> Answer:

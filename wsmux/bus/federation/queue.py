@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...config import MIB
 from ..errors import FROM_RELAY, BusError
 
-__all__ = ["Entry", "FederationQueue", "MemoryFederationQueue"]
+__all__ = ["QueuedMessage", "FederationQueue", "MemoryFederationQueue"]
 
 
 # What memory holds for other relays, in messages and in bytes; beyond it new ones are refused.
@@ -20,7 +20,7 @@ MAX_MESSAGES = 10_000
 MAX_BYTES = 64 * MIB
 
 
-class Entry(NamedTuple):
+class QueuedMessage(NamedTuple):
     """Hold one message: what the queue knows it by, its bytes, and relays if they are known."""
 
     ticket: str
@@ -40,7 +40,7 @@ class FederationQueue(ABC):
         """
 
     @abstractmethod
-    def take(self, limit: int) -> Sequence[Entry]:
+    def take(self, limit: int) -> Sequence[QueuedMessage]:
         """Return at most ``limit`` entries, each once, waiting until there is one.
 
         It may return none, and does so at once after ``close`` or with a limit of 0: then it only
@@ -68,7 +68,7 @@ class MemoryFederationQueue(FederationQueue):
         self._lock = threading.Lock()
         self._some = threading.Condition(self._lock)
         self._tickets = count()
-        self._new: deque[Entry] = deque()
+        self._new: deque[QueuedMessage] = deque()
         self._sizes: dict[str, int] = {}  # of all that are not done
         self._bytes = 0
         self._closed = False
@@ -91,10 +91,10 @@ class MemoryFederationQueue(FederationQueue):
             ticket = str(next(self._tickets))
             self._sizes[ticket] = len(data)
             self._bytes += len(data)
-            self._new.append(Entry(ticket, data, tuple(domains)))
+            self._new.append(QueuedMessage(ticket, data, tuple(domains)))
             self._some.notify()
 
-    def take(self, limit: int) -> Sequence[Entry]:
+    def take(self, limit: int) -> Sequence[QueuedMessage]:
         """Return what was put and not taken yet, oldest first."""
         with self._lock:
             while not self._new and limit and not self._closed:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ...runtime.logs import logger
 from ..relay.queues import QueueUnavailable
 from ..relay.redis_client import FAILURES, ResponseError, explain
-from ..relay.redis_io import Pause
-from .queue import Entry, FederationQueue
+from ..relay.redis_io import RetryPause
+from .queue import FederationQueue, QueuedMessage
 
 if TYPE_CHECKING:
     import redis
@@ -70,7 +70,7 @@ class RedisFederationQueue(FederationQueue):
         self._has_group = False
         self._looked = float("-inf")
         self._failing = False
-        self._pause = Pause()
+        self._pause = RetryPause()
         self._closing = threading.Event()
 
     def put(self, data: bytes, domains: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ class RedisFederationQueue(FederationQueue):
         Raises:
             QueueUnavailable: Redis failed.
         """
-        until, pause = time.monotonic() + PUT_TIME, Pause()
+        until, pause = time.monotonic() + PUT_TIME, RetryPause()
         while not self._closing.is_set():
             try:
                 self._client.xadd(STREAM, {FIELD: data}, maxlen=MAX_ENTRIES, approximate=True)
@@ -93,7 +93,7 @@ class RedisFederationQueue(FederationQueue):
                 self._closing.wait(seconds)
         raise QueueUnavailable("the relay shuts down")
 
-    def take(self, limit: int) -> Sequence[Entry]:
+    def take(self, limit: int) -> Sequence[QueuedMessage]:
         """Return entries that nobody has, waiting for half a second; none while Redis fails."""
         try:
             entries = self._take(limit)
@@ -132,7 +132,7 @@ class RedisFederationQueue(FederationQueue):
             _log.warning("the federation queue has to wait: %s", explain(error))
         self._closing.wait(self._pause.next())
 
-    def _take(self, limit: int) -> list[Entry]:
+    def _take(self, limit: int) -> list[QueuedMessage]:
         if self._closing.is_set():
             return []
         self._ensure_group()
@@ -188,13 +188,13 @@ class RedisFederationQueue(FederationQueue):
         patient = foreign and pending["time_since_delivered"] < CLAIM_FOREIGN * 1000
         return not patient and pending["message_id"] not in self._held
 
-    def _entries(self, found: list[Any]) -> list[Entry]:
+    def _entries(self, found: list[Any]) -> list[QueuedMessage]:
         entries = []
         with self._lock:
             for entry, fields in found:
                 if fields is not None:  # else it was dropped meanwhile
                     self._held.add(entry)
-                    entries.append(Entry(entry.decode(), fields.get(FIELD, b"")))
+                    entries.append(QueuedMessage(entry.decode(), fields.get(FIELD, b"")))
         return entries
 
     def _delete(self, ids: list[bytes]) -> None:

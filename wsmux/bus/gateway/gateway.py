@@ -34,18 +34,18 @@ from ...runtime.thread_pool import SerialExecutor, ThreadPool
 from ...runtime.threads import daemon_thread
 from ..client import FIND_TIMEOUT, directory_of, own_twin, urls_of
 from ..errors import BadMessage, BusError
-from ..session.asked_requests import Asked
-from ..session.identity_session import Endpoint
+from ..session.asked_requests import AskedRequests
+from ..session.identity_session import IdentitySession
 from ..session.publish import publish
 from ..session.relay_connection import RelayStatus, host_of
-from ..session.relay_pool import Transport
+from ..session.relay_pool import RelayPool
 from ..twins.records import TwinDirectory
 from ..wire import envelope as envelopes
 from ..wire.address import Address, address_of
 from ..wire.keys import Identity
-from .inbound import Incoming
-from .outbound import Outgoing
-from .redis_store import LOCAL, REPLY, PeerRedis, Tracked
+from .inbound import Inbound
+from .outbound import Outbound
+from .redis_store import LOCAL, REPLY, RedisStore, Tracked
 from .uploads import Uploads
 
 __all__ = ["Peer"]
@@ -103,19 +103,19 @@ class Peer:
         self._domains = domains_of(urls, named=update)
         self._update = update
         self._identity = identity
-        self._store = PeerRedis(redis)
+        self._store = RedisStore(redis)
         self._twins, self._owned = directory_of(twins)
         try:
             number = own_twin(identity, self._twins, twin, Deadline(FIND_TIMEOUT))
             self.address = Address(number)
-            endpoint = Endpoint(identity, self.address, self._twins, e2e)
-            self._transport = Transport(urls, endpoint.token, self._receive, ssl_context)
-            self._uploads = Uploads(endpoint, self._transport, self._store, uploads)
+            endpoint = IdentitySession(identity, self.address, self._twins, e2e)
+            self._relay_pool = RelayPool(urls, endpoint.token, self._receive, ssl_context)
+            self._uploads = Uploads(endpoint, self._relay_pool, self._store, uploads)
         except BaseException:
             self._let_go()
             raise
-        shared = (endpoint, self._transport, self._store, Asked(), self._uploads)
-        self._outgoing, self._incoming = Outgoing(*shared), Incoming(*shared)
+        shared = (endpoint, self._relay_pool, self._store, AskedRequests(), self._uploads)
+        self._outgoing, self._incoming = Outbound(*shared), Inbound(*shared)
         name = f"wsmux-bus-peer-{number}"
         self._out, self._in = ThreadPool(workers, f"{name}-out"), ThreadPool(workers, f"{name}-in")
         self._ordered = SerialExecutor(self._in)
@@ -133,7 +133,7 @@ class Peer:
         ]
         self._put_back = threading.Event()
         self._threads = [daemon_thread(target=run, name=f"{name}-{what}") for what, run in runs]
-        self._transport.start()
+        self._relay_pool.start()
         for thread in self._threads:
             thread.start()
 
@@ -142,7 +142,7 @@ class Peer:
 
     def relays(self) -> list[RelayStatus]:
         """Return how it stands with each relay: whether it is connected, and if not, why."""
-        return self._transport.status()
+        return self._relay_pool.status()
 
     def wait_connected(self, timeout: float | None = None) -> None:
         """Wait until there is a connection to one relay at least.
@@ -150,7 +150,7 @@ class Peer:
         Raises:
             CallTimeout: there is none in time; its text tells why, and attempts go on.
         """
-        self._transport.wait_connected(Deadline(timeout))
+        self._relay_pool.wait_connected(Deadline(timeout))
 
     def serve_forever(self) -> None:
         """Wait until another thread closes the gateway."""
@@ -167,7 +167,7 @@ class Peer:
         self._in_room.close()
         self._store.stop()
         self._uploads.close(deadline)
-        self._transport.close(deadline)
+        self._relay_pool.close(deadline)
         for pool in (self._out, self._in):
             pool.close()
         for pool in (self._out, self._in):

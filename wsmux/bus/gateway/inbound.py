@@ -23,7 +23,7 @@ from .outbound import Half
 from .queue_names import command_queue
 from .redis_store import Tracked
 
-__all__ = ["Incoming"]
+__all__ = ["Inbound"]
 
 # The plugin that the gateway itself is.
 OWN = "rmb"
@@ -32,7 +32,7 @@ VERSION = "rmb.version"
 _log = logger("wsmux.bus")
 
 
-class Incoming(Half):
+class Inbound(Half):
     """Take envelopes, each in a thread of a pool."""
 
     def take(self, envelope: Envelope) -> None:
@@ -97,7 +97,7 @@ class Incoming(Half):
             answer = self._asked.answer(envelope.uid, str(address_of(envelope.source)))
         _log.info("%s; %s", error, "its answer is sent again" if answer else "it is dropped")
         if answer is not None:
-            self._transport.offer(answer)
+            self._relay_pool.offer(answer)
 
     def _tell(self, envelope: Envelope, error: BusError) -> None:
         """Answer the sender of a request with the reason why it goes no further."""
@@ -109,7 +109,7 @@ class Incoming(Half):
 
     def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
         self._asked.answered(envelope.uid, str(address_of(envelope.source)), signed)
-        self._transport.answer(signed, deadline, envelope.source.twin)
+        self._relay_pool.answer(signed, deadline, envelope.source.twin)
 
     # Answers
 

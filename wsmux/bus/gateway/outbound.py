@@ -13,9 +13,9 @@ from typing import TypeVar
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import CANNOT_PARSE, EXPIRED, BadMessage, BusError, CallTimeout, TwinsUnavailable
-from ..session.asked_requests import Asked
-from ..session.identity_session import Endpoint, clock
-from ..session.relay_pool import Transport
+from ..session.asked_requests import AskedRequests
+from ..session.identity_session import IdentitySession, clock
+from ..session.relay_pool import RelayPool
 from ..wire import envelope as envelopes
 from ..wire.address import Address, put_address
 from ..wire.envelope import JSON_SCHEMA
@@ -32,18 +32,18 @@ from .json_messages import (
     parse_response,
 )
 from .queue_names import reply_queue
-from .redis_store import REPLY, PeerRedis, Tracked
+from .redis_store import REPLY, RedisStore, Tracked
 from .uploads import Uploads
 
-__all__ = ["Half", "Outgoing", "life_left", "undeliverable"]
+__all__ = ["Half", "Outbound", "life_left", "undeliverable"]
 
 
 class Half:
-    """One direction: ``Outgoing`` or ``Incoming``.
+    """One direction: ``Outbound`` or ``Incoming``.
 
     Args:
         endpoint: speaks for the twin.
-        transport: the relays.
+        relay_pool: the relays.
         store: the lists of programs.
         asked: what is remembered of the requests of others.
         uploads: takes and sends files.
@@ -51,14 +51,14 @@ class Half:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        transport: Transport,
-        store: PeerRedis,
-        asked: Asked,
+        endpoint: IdentitySession,
+        relay_pool: RelayPool,
+        store: RedisStore,
+        asked: AskedRequests,
         uploads: Uploads,
     ) -> None:
         self._endpoint = endpoint
-        self._transport = transport
+        self._relay_pool = relay_pool
         self._store = store
         self._asked = asked
         self._uploads = uploads
@@ -85,7 +85,7 @@ def undeliverable(reference: str | None, code: int, text: str) -> bytes:
     return incoming_response(reference, b"", "", None, 0, JsonError(code, text))
 
 
-class Outgoing(Half):
+class Outbound(Half):
     """Make envelopes of what programs push, and send them; for the threads of a pool."""
 
     def request(self, raw: bytes) -> None:
@@ -126,7 +126,7 @@ class Outgoing(Half):
         try:
             if life <= 0:
                 raise CallTimeout("the request expired before it was answered")
-            self._transport.send(tracked.signed, Deadline(life), envelope.destination.twin)
+            self._relay_pool.send(tracked.signed, Deadline(life), envelope.destination.twin)
         except CallTimeout as error:
             waiting = tracked.waiting
             message = undeliverable(waiting.reference, EXPIRED, error.message)
@@ -200,7 +200,7 @@ class Outgoing(Half):
             encrypted = self._asked.was_encrypted(uid, source)
             signed = endpoint.response(asked, twin, response.data, deadline, encrypted=encrypted)
         self._asked.answered(uid, source, signed)
-        self._transport.send(signed, deadline, response.destination.twin)
+        self._relay_pool.send(signed, deadline, response.destination.twin)
 
     def _patiently(self, look_up: Callable[[], T], deadline: Deadline) -> T:
         """Ask again while the directory is gone: an answer cannot be asked for again."""

@@ -26,7 +26,7 @@ from ..relay.redis_client import FAILURES, ResponseError, cause, explain, redis_
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from .queue_names import reply_queue
 
-__all__ = ["LOCAL", "REPLY", "PeerRedis", "Tracked"]
+__all__ = ["LOCAL", "REPLY", "RedisStore", "Tracked"]
 
 # Where programs push requests, and services their answers.
 LOCAL, REPLY = "msgbus.system.local", "msgbus.system.reply"
@@ -72,7 +72,7 @@ class Tracked(NamedTuple):
     signed: bytes
 
 
-class PeerRedis:
+class RedisStore:
     """Work with the lists of one gateway. Any thread may use it.
 
     A method waits while Redis is gone, and tries again until its deadline or the close; what it did

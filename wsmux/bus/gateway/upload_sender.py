@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 from ...runtime.deadline import Deadline
 from ..errors import FAILED, BusError, CallTimeout
-from ..session.identity_session import Endpoint, life_until
-from ..session.relay_pool import Transport
+from ..session.identity_session import IdentitySession, life_until
+from ..session.relay_pool import RelayPool
 from ..twins.records import Twin
 from ..wire.address import Address
 from .json_messages import JsonError
@@ -54,10 +54,16 @@ class SendJob:
     """Send one file; its thread calls ``run``, and others tell it what the receiver says."""
 
     def __init__(
-        self, endpoint: Endpoint, transport: Transport, uid: str, twin: Twin, path: Path, life: int
+        self,
+        endpoint: IdentitySession,
+        relay_pool: RelayPool,
+        uid: str,
+        twin: Twin,
+        path: Path,
+        life: int,
     ) -> None:
         self._endpoint = endpoint
-        self._transport = transport
+        self._relay_pool = relay_pool
         self._uid = uid
         self._twin = twin
         self._path = path
@@ -133,4 +139,4 @@ class SendJob:
         signed, _ = endpoint.request(
             self._uid, twin, Address(twin.id), command, data, life, self._deadline
         )
-        self._transport.send(signed, self._deadline, twin.id)
+        self._relay_pool.send(signed, self._deadline, twin.id)

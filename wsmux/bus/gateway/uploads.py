@@ -19,8 +19,8 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ..errors import FAILED, BusError
-from ..session.identity_session import Endpoint
-from ..session.relay_pool import Transport
+from ..session.identity_session import IdentitySession
+from ..session.relay_pool import RelayPool
 from ..wire.address import Address
 from ..wire.envelope import JSON_SCHEMA
 from ..wire.messages import Envelope
@@ -28,7 +28,7 @@ from ..wire.verification import Received
 from .backlog import Waiting
 from .json_messages import JsonError, OutgoingRequest, incoming_request, incoming_response
 from .queue_names import command_queue
-from .redis_store import PeerRedis, Tracked
+from .redis_store import RedisStore, Tracked
 from .upload_receiver import NEGOTIATE, Finished, UploadReceiver
 from .upload_sender import SendJob, open_file
 
@@ -52,13 +52,13 @@ class Uploads:
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        transport: Transport,
-        store: PeerRedis,
+        endpoint: IdentitySession,
+        relay_pool: RelayPool,
+        store: RedisStore,
         directory: Path | None,
     ) -> None:
         self._endpoint = endpoint
-        self._transport = transport
+        self._relay_pool = relay_pool
         self._store = store
         self._receiver = None if directory is None else UploadReceiver(directory)
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Uploads:
         body = json.dumps({"size": size, "cmd": command}).encode()
         uid = str(uuid.uuid4())
         signed, _ = endpoint.request(uid, twin, Address(twin.id), NEGOTIATE, body, life, deadline)
-        job = SendJob(endpoint, self._transport, uid, twin, Path(path), life)
+        job = SendJob(endpoint, self._relay_pool, uid, twin, Path(path), life)
         with self._lock:
             for each in [each for each, old in self._jobs.items() if old.unanswered()]:
                 del self._jobs[each]

@@ -19,7 +19,7 @@ from ...config import MIB
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ..wire.address import Address
-from .queues import LIFE, MAX_QUEUED, Entry, Mailbox, QueueUnavailable, SessionQueues
+from .queues import LIFE, MAX_QUEUED, Mailbox, QueuedEnvelope, QueueUnavailable, SessionQueues
 
 __all__ = ["MemoryQueues"]
 
@@ -37,7 +37,7 @@ SWEEP = 60.0
 class _Kept:
     """Hold one envelope; ``until`` is when it is forgotten, in Unix seconds."""
 
-    entry: Entry
+    entry: QueuedEnvelope
     until: float
     size: int
 
@@ -120,7 +120,7 @@ class MemoryQueues(SessionQueues):
                 raise QueueUnavailable("the queues are closed")
             self._sweep_locked(now)
             queue = self._queues.setdefault(address, _Queue())
-            entry = Entry(str(next(self._serial)), data)
+            entry = QueuedEnvelope(str(next(self._serial)), data)
             queue.waiting.append(_Kept(entry, min(expires_at, now + self._life), size))
             queue.size += size
             self._bytes += size
@@ -171,7 +171,7 @@ class MemoryQueues(SessionQueues):
 
     # For mailboxes
 
-    def _taken(self, mailbox: _MemoryMailbox, limit: int) -> list[Entry]:
+    def _taken(self, mailbox: _MemoryMailbox, limit: int) -> list[QueuedEnvelope]:
         with self._lock:
             queue = self._queues.get(mailbox.address)
             if queue is None or queue.mailbox is not mailbox:
@@ -213,7 +213,7 @@ class _MemoryMailbox(Mailbox):
         self.wake = wake
         self._queues = queues
 
-    def take(self, limit: int) -> list[Entry]:
+    def take(self, limit: int) -> list[QueuedEnvelope]:
         return self._queues._taken(self, limit)
 
     def waiting(self) -> bool:

@@ -16,7 +16,7 @@ from ...runtime.deadline import Deadline
 from ..errors import FAILED, BusError
 from ..wire.address import Address
 
-__all__ = ["LIFE", "MAX_QUEUED", "Entry", "Mailbox", "QueueUnavailable", "SessionQueues"]
+__all__ = ["LIFE", "MAX_QUEUED", "QueuedEnvelope", "Mailbox", "QueueUnavailable", "SessionQueues"]
 
 # Envelopes kept for one session, oldest dropped, and their longest life in seconds. As the known
 # relay.
@@ -31,7 +31,7 @@ class QueueUnavailable(BusError):
         super().__init__(FAILED, message, retry_safe=True)
 
 
-class Entry(NamedTuple):
+class QueuedEnvelope(NamedTuple):
     """Hold one queued envelope; ``id`` is what acknowledges it."""
 
     id: str
@@ -45,7 +45,7 @@ class Mailbox(ABC):
     """
 
     @abstractmethod
-    def take(self, limit: int) -> list[Entry]:
+    def take(self, limit: int) -> list[QueuedEnvelope]:
         """Return the next entries in order, each once; none after ``close`` or a later mailbox.
 
         The first mailbox of a connection starts with the oldest entry that nobody acknowledged.

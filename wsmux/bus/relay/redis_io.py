@@ -20,7 +20,7 @@ from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["BELL", "FIELD", "Id", "Pause", "Reader", "Writer", "parse_id"]
+__all__ = ["BELL", "FIELD", "Id", "RetryPause", "Reader", "Writer", "parse_id"]
 
 # The field of a stream's entries that holds the envelope.
 FIELD = b"_"
@@ -66,7 +66,7 @@ def parse_id(data: bytes) -> Id:
     return int(time), int(sequence or b"0")
 
 
-class Pause(Backoff):
+class RetryPause(Backoff):
     """Wait after Redis has failed."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Writer:
         return sum(map(len, self._deleting.values())) >= BATCH
 
     def _run(self) -> None:
-        pause = Pause()
+        pause = RetryPause()
         while (work := self._work()) is not None:
             deleted, bells = work
             try:
@@ -247,7 +247,7 @@ class Reader:
     # The thread
 
     def _run(self) -> None:
-        pause = Pause()
+        pause = RetryPause()
         while not self._stop.is_set():
             try:
                 self._look_again()

@@ -27,9 +27,9 @@ from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..wire.address import Address
-from .queues import LIFE, MAX_QUEUED, Entry, Mailbox, QueueUnavailable, SessionQueues
+from .queues import LIFE, MAX_QUEUED, Mailbox, QueuedEnvelope, QueueUnavailable, SessionQueues
 from .redis_client import FAILURES, cause, explain, is_wrong_type
-from .redis_io import FIELD, Id, Pause, Reader, Writer, parse_id
+from .redis_io import FIELD, Id, Reader, RetryPause, Writer, parse_id
 
 if TYPE_CHECKING:
     import redis
@@ -89,7 +89,7 @@ class RedisQueues(SessionQueues):
 
     def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
         """Add an envelope to a stream; Redis drops it after ``LIFE``, whatever its own time."""
-        pause = Pause()
+        pause = RetryPause()
         while True:
             if self._closing.is_set():
                 raise QueueUnavailable("the queues are closed")
@@ -191,9 +191,9 @@ class _RedisMailbox(Mailbox):
         self.full = False
         self._queues = queues
         self._reader: Reader | None = None  # before the beginning, and after the end
-        self._buffer: deque[Entry] = deque()
+        self._buffer: deque[QueuedEnvelope] = deque()
 
-    def take(self, limit: int) -> list[Entry]:
+    def take(self, limit: int) -> list[QueuedEnvelope]:
         with self._queues._lock:
             buffer = self._buffer
             taken = [buffer.popleft() for _ in range(min(limit, len(buffer)))]
@@ -234,7 +234,7 @@ class _RedisMailbox(Mailbox):
     def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
         """Take what was read, in order."""
         for number, data in entries:
-            self._buffer.append(Entry("{}-{}".format(*number), data))
+            self._buffer.append(QueuedEnvelope("{}-{}".format(*number), data))
         self.full = len(self._buffer) >= FULL
 
     def drop_locked(self, ids: set[bytes]) -> None:

@@ -16,7 +16,7 @@ from ..wire.address import Address
 from ..wire.envelope import Kind, kind_of, parse, time_left
 from ..wire.messages import Envelope
 from .metrics import RelayMetrics, Tally
-from .queues import Entry, QueueUnavailable, SessionQueues
+from .queues import QueuedEnvelope, QueueUnavailable, SessionQueues
 
 __all__ = ["PUT_TIME", "Session", "Sessions"]
 
@@ -82,7 +82,7 @@ class Session:
         self._stuck_limit = stuck_limit
         self._lock = threading.Lock()
         self._putting = 0  # threads on their way into the queue
-        self._taken: deque[Entry] = deque()  # from the mailbox, not handed over yet
+        self._taken: deque[QueuedEnvelope] = deque()  # from the mailbox, not handed over yet
         self._unsent: deque[_Handed] = deque()
         self._stuck_since: float | None = None
         self._over = False

@@ -19,7 +19,7 @@ from ...runtime.arguments import strings
 from ...runtime.deadline import Deadline
 from ..federation.federation import Federation
 from ..federation.http_post import Poster
-from ..federation.inbound import FederationInput
+from ..federation.inbound import FederationInbound
 from ..federation.queue import FederationQueue, MemoryFederationQueue
 from ..federation.ranker import PERIOD, Ranker
 from ..twins.records import TwinDirectory
@@ -95,7 +95,7 @@ def serve_relay(
         queues.close(Deadline(CLEAN_UP))
         raise
 
-    take_in = FederationInput(
+    take_in = FederationInbound(
         twins,
         relay.domains,
         lambda address: relay.sessions.get(address) is not None,

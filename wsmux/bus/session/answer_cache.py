@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-__all__ = ["Answers"]
+__all__ = ["AnswerCache"]
 
 # Answers, and their bytes; the oldest is forgotten.
 MAX_COUNT = 10_000
 MAX_BYTES = 16 * 1024 * 1024
 
 
-class Answers:
+class AnswerCache:
     """Keep answers by what names their requests; the caller guards it."""
 
     def __init__(self, max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES) -> None:

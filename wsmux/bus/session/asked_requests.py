@@ -8,21 +8,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from .answer_cache import Answers
+from .answer_cache import AnswerCache
 
-__all__ = ["Asked"]
+__all__ = ["AskedRequests"]
 
 # Requests whose payload was encrypted; the oldest is forgotten.
 MAX_REQUESTS = 100_000
 
 
-class Asked:
+class AskedRequests:
     """Know, by uid and source, which requests came encrypted, and the answers to all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._encrypted: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._answers = Answers()
+        self._answers = AnswerCache()
 
     def note(self, uid: str, source: str, *, encrypted: bool) -> None:
         """Note a request."""

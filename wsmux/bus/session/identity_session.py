@@ -25,9 +25,9 @@ from ..wire.envelope import JSON_SCHEMA, MAX_ENVELOPE, digest, time_left
 from ..wire.keys import Identity
 from ..wire.messages import Envelope
 from ..wire.tokens import make_token
-from ..wire.verification import Received, Receiver
+from ..wire.verification import Received, Verifier
 
-__all__ = ["ERROR_LIFE", "Endpoint", "clock", "life_until"]
+__all__ = ["ERROR_LIFE", "IdentitySession", "clock", "life_until"]
 
 # Seconds for which an error is worth delivering that comes when the request has expired.
 ERROR_LIFE = 60
@@ -55,7 +55,7 @@ def life_until(timeout: float) -> int:
     return math.ceil(now + timeout) - int(now)
 
 
-class Endpoint:
+class IdentitySession:
     """Speak for one session of a twin. Any thread may use it.
 
     Args:
@@ -71,7 +71,7 @@ class Endpoint:
         self.identity = identity
         self.address = address
         self._twins = twins
-        self._receiver = Receiver(address, identity.secret_box.open, threading.Lock())
+        self._receiver = Verifier(address, identity.secret_box.open, threading.Lock())
         self._e2e = e2e
         self._lock = threading.Lock()
         self._had_key: OrderedDict[int, None] = OrderedDict()
@@ -162,7 +162,7 @@ class Endpoint:
     def accept(
         self, envelope: Envelope, find: Callable[[int], Twin | None], *, sealed: bool = False
     ) -> Received:
-        """Check and decrypt what arrived; see ``Receiver.accept``, which tells what is raised.
+        """Check and decrypt what arrived; see ``Verifier.accept``, which tells what is raised.
 
         Args:
             envelope: what arrived.

@@ -30,7 +30,7 @@ from ...runtime.threads import daemon_thread
 from ..errors import one_line
 from .link import Link, dial
 
-__all__ = ["LinkState", "RelayLink", "RelayStatus", "host_of"]
+__all__ = ["LinkState", "RelayConnection", "RelayStatus", "host_of"]
 
 # Seconds before the second attempt of a row, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
@@ -66,7 +66,7 @@ class RelayStatus(NamedTuple):
     failures: int
 
 
-class RelayLink:
+class RelayConnection:
     """Keep connected to a relay, as far as that is possible.
 
     Args:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import CallTimeout
-from .relay_connection import LinkState, RelayLink, RelayStatus
+from .relay_connection import LinkState, RelayConnection, RelayStatus
 
-__all__ = ["MAX_RELAYS", "Transport"]
+__all__ = ["MAX_RELAYS", "RelayPool"]
 
 # As the original gateway: a twin has no more relays on record.
 MAX_RELAYS = 4
@@ -27,7 +27,7 @@ ACCEPT = 0.5
 _log = logger("wsmux.bus")
 
 
-class Transport:
+class RelayPool:
     """Hold a link to each relay.
 
     Args:
@@ -55,7 +55,8 @@ class Transport:
         self._started = False
         self._closed = False
         self._links = [
-            RelayLink(url, make_token, receive, self._note_change, ssl_context) for url in distinct
+            RelayConnection(url, make_token, receive, self._note_change, ssl_context)
+            for url in distinct
         ]
         self._preferred = self._links[0]
 
@@ -78,7 +79,7 @@ class Transport:
 
         Raises:
             CallTimeout: no relay took it in time; it was not sent.
-            ValueError: the transport is closed.
+            ValueError: the pool is closed.
         """
         while True:
             with self._condition:
@@ -118,7 +119,7 @@ class Transport:
 
         Raises:
             CallTimeout: there is none in time; attempts go on.
-            ValueError: the transport is closed.
+            ValueError: the pool is closed.
         """
         with self._condition:
             while not self._any_connected():
@@ -147,7 +148,7 @@ class Transport:
     def _any_connected(self) -> bool:
         return any(link.status().state is LinkState.CONNECTED for link in self._links)
 
-    def _order(self) -> list[RelayLink]:
+    def _order(self) -> list[RelayConnection]:
         first = self._preferred
         return [first, *(link for link in self._links if link is not first)]
 

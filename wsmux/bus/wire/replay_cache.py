@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 
-__all__ = ["REMEMBERED", "Replays"]
+__all__ = ["REMEMBERED", "ReplayCache"]
 
 # Signatures that are remembered, about 300 bytes each.
 REMEMBERED = 65_536
 
 
-class Replays:
+class ReplayCache:
     """The signatures that were accepted before; not for several threads at once.
 
     Beyond the bound those that expire first are forgotten.

@@ -24,9 +24,9 @@ from .address import Address, address_of
 from .envelope import Kind, digest, kind_of, time_left
 from .keys import verify
 from .messages import Envelope
-from .replay_cache import REMEMBERED, Replays
+from .replay_cache import REMEMBERED, ReplayCache
 
-__all__ = ["AWAITED", "Received", "Receiver"]
+__all__ = ["AWAITED", "Received", "Verifier"]
 
 # What a peer awaits; a ping is for relays.
 AWAITED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PONG})
@@ -53,7 +53,7 @@ class Received(NamedTuple):
     encrypted: bool
 
 
-class Receiver:
+class Verifier:
     """Check what arrives for one session of a twin.
 
     Args:
@@ -73,7 +73,7 @@ class Receiver:
         self._address = address
         self._unseal = unseal
         self._lock = nullcontext() if lock is None else lock
-        self._replays = Replays(remembered)
+        self._replays = ReplayCache(remembered)
 
     def accept(
         self,

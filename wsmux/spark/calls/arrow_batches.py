@@ -10,7 +10,7 @@ from typing import Any
 from ...rpc import RiverError
 from .arrow import from_ipc, slices, to_ipc
 from .pipeline import Plan
-from .task_calls import BAD_ANSWER, Asking, Target
+from .task_calls import BAD_ANSWER, Target, TaskCalls
 
 __all__ = ["ArrowCalls"]
 
@@ -29,7 +29,7 @@ class ArrowCalls:
 
     def __call__(self, batches: Iterable[Any]) -> Generator[Any]:
         """Yield the record batches that the server makes of each."""
-        asking = Asking(self.target, self.plan, self.timeout)
+        asking = TaskCalls(self.target, self.plan, self.timeout)
         with closing(asking.ask(_messages(batches))) as outcomes:
             for _, value, error in outcomes:
                 if error is not None:

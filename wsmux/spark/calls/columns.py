@@ -13,7 +13,7 @@ from ..ddl import Ddl
 from .arrow import Misfit, column_of, json_text, rows_of
 from .batches import rows_message
 from .pipeline import Plan
-from .task_calls import Asking, Target
+from .task_calls import Target, TaskCalls
 from .values import plainer
 
 __all__ = ["ColumnCalls"]
@@ -81,7 +81,7 @@ class ColumnCalls:
 
     def __call__(self, batches: Iterable[Any]) -> Generator[Any]:
         """Yield each record batch with the results of its rows."""
-        asking = Asking(self.target, self.plan, self.timeout)
+        asking = TaskCalls(self.target, self.plan, self.timeout)
         many = self.batch_rows > 1 or self.key is not None
         held: deque[_Held] = deque()  # not given out, in order
         with closing(asking.ask(self._messages(batches, held, many))) as outcomes:
@@ -113,7 +113,7 @@ class ColumnCalls:
                 some_keys = None if keys is None else keys[start : start + self.batch_rows]
                 yield part, rows_message(some, some_keys) if many else some[0]
 
-    def _whole(self, held: deque[_Held], asking: Asking) -> Iterator[Any]:
+    def _whole(self, held: deque[_Held], asking: TaskCalls) -> Iterator[Any]:
         """Yield what is complete: from the front, or wherever it is."""
         if self.plan.ordered:
             while held and not held[0].left:
@@ -123,7 +123,7 @@ class ColumnCalls:
             held.remove(each)
             yield self._finished(each, asking)
 
-    def _finished(self, held: _Held, asking: Asking) -> Any:
+    def _finished(self, held: _Held, asking: TaskCalls) -> Any:
         import pyarrow as pa
 
         values, kind = held.values, self.into_type

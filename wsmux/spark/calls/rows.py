@@ -11,7 +11,7 @@ from typing import Any
 from ...rpc import Err, Ok
 from .batches import rows_message
 from .pipeline import Plan
-from .task_calls import Asking, Target
+from .task_calls import Target, TaskCalls
 from .values import plain_all, plainer
 
 __all__ = ["Key", "RowCalls", "key_of"]
@@ -39,7 +39,7 @@ class RowCalls:
 
     def __call__(self, rows: Iterable[Any]) -> Generator[Any]:
         """Yield the result of each row."""
-        asking = Asking(self.target, self.plan, self.timeout)
+        asking = TaskCalls(self.target, self.plan, self.timeout)
         many = self.batch_rows > 1 or self.key is not None
         messages = self._of_many(iter(rows)) if many else self._of_one(rows)
         with closing(asking.ask(messages)) as outcomes:

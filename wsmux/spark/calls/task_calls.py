@@ -13,7 +13,7 @@ from ..errors import SparkError
 from .batches import Answers, NotAnswers, read_answers
 from .pipeline import Pipeline, Plan, Starter, pipeline
 
-__all__ = ["Asking", "Target", "failure"]
+__all__ = ["TaskCalls", "Target", "failure"]
 
 UNEXPECTED_DISCONNECT = "UNEXPECTED_DISCONNECT"
 CANNOT_SEND, BAD_ANSWER, CLIENT_FAILED = "CANNOT_SEND", "BAD_ANSWER", "CLIENT_FAILED"
@@ -31,7 +31,7 @@ class Target:
         return f"{self.service}.{self.procedure}"
 
 
-class Asking:
+class TaskCalls:
     """Make the calls of one task.
 
     Args:

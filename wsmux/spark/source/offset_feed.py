@@ -1,7 +1,7 @@
 """Know what a topic holds without asking: the server tells each change.
 
 Spark asks a query's planner for the latest offsets some hundred times a second while nothing comes.
-So a ``HeadsFeed`` subscribes to ``topic.heads`` once, and answers from memory. It is of one query:
+So a ``OffsetFeed`` subscribes to ``topic.heads`` once, and answers from memory. It is of one query:
 whoever makes it closes it. One that is dropped instead ends by itself, within ``SLICE`` seconds.
 """
 
@@ -22,7 +22,7 @@ from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE
 from ..store.base import Heads
 
-__all__ = ["HeadsFeed"]
+__all__ = ["OffsetFeed"]
 
 # Seconds between two looks whether the feed is still wanted.
 SLICE = 0.5
@@ -33,7 +33,7 @@ MAX_PAUSE = 2.0
 _log = logger("wsmux.spark")
 
 
-class HeadsFeed:
+class OffsetFeed:
     """Follow what a topic holds; it connects at once, in a thread of its own.
 
     Every method may be called from any thread.

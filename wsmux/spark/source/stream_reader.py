@@ -20,7 +20,7 @@ from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE, Code, refusal
 from ..store.base import Heads
 from ..store.schemas import schema_of
-from .offset_feed import HeadsFeed
+from .offset_feed import OffsetFeed
 from .offsets import (
     LATEST,
     Position,
@@ -73,7 +73,7 @@ class Follower(DataSourceStreamReader):
         self._options = options
         self._topic = options.topic or ""
         self._recipe = options.recipe()
-        self._feed: HeadsFeed | None = None
+        self._feed: OffsetFeed | None = None
         self._reader = ""  # the reader's name at the server
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
@@ -92,14 +92,14 @@ class Follower(DataSourceStreamReader):
         """Return what the topic holds, from memory but for the first time.
 
         Raises:
-            SparkError: see ``HeadsFeed``; WRONG_SCHEMA or NO_COLUMN, if the columns are not those
+            SparkError: see ``OffsetFeed``; WRONG_SCHEMA or NO_COLUMN, if the columns are not those
                 that Spark was told.
         """
         return self._connected().latest()
 
-    def _connected(self) -> HeadsFeed:
+    def _connected(self) -> OffsetFeed:
         if self._feed is None:
-            feed = HeadsFeed(self._recipe, self._topic)
+            feed = OffsetFeed(self._recipe, self._topic)
             try:
                 self._check_schema(feed)
             except BaseException:
@@ -108,7 +108,7 @@ class Follower(DataSourceStreamReader):
             self._feed = feed
         return self._feed
 
-    def _check_schema(self, feed: HeadsFeed) -> None:
+    def _check_schema(self, feed: OffsetFeed) -> None:
         feed.latest()  # has the better errors
         told = ask(feed.link, TOPIC_SERVICE, "describe", topic=self._topic)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...runtime.deadline import Deadline
 from .base import Heads
 
-__all__ = ["POLL", "Watch"]
+__all__ = ["POLL", "ChangeWatch"]
 
 # Seconds between two looks at a log that other processes write to.
 POLL = 0.05
@@ -22,7 +22,7 @@ class _Topic:
         self.led = False
 
 
-class Watch:
+class ChangeWatch:
     """Wake threads that wait for a topic.
 
     Changes of this process are told at once. For those of others one of the waiting threads looks,

@@ -13,7 +13,7 @@ from ..protocol import MAX_WHOLE, Code, Receipt, TxnId, check_name, refusal
 from ..source.ranges import overlaps
 from .backend import Home, Homes, checked_parts
 from .base import DAY, Begun, Committed, Heads, Part, Retention, Table, TopicDescription, TopicStore
-from .change_watch import Watch
+from .change_watch import ChangeWatch
 from .filters import Matcher
 from .schemas import bound_columns, stored_schema, takes
 from .topic_state import TopicState, init_entry, query_key, txn_key
@@ -62,7 +62,7 @@ class HomeTopics(TopicStore):
         self._homes = homes
         self._ttl = ttl
         self._retention = retention or Retention()
-        self._watch = Watch(poll)
+        self._watch = ChangeWatch(poll)
         self._clock = clock
         self._settled: dict[str, set[str]] = {}
 
