@@ -123,7 +123,7 @@ def test_an_option_that_becomes_a_header_is_checked_as_one(
         lambda url: dial(url, lambda: "token", Deadline(1.0)),
         lambda url: Poster({"other.test": url.replace("ws", "http", 1)}),
     ],
-    ids=["connect", "rpc", "spark", "RelayLink", "Plan", "bus", "Poster"],
+    ids=["connect", "rpc", "spark", "RelayConnection", "Plan", "bus", "Poster"],
 )
 def test_a_url_with_what_ends_it_in_a_head_is_refused(
     take: Callable[[str], object], path: str

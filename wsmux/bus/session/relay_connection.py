@@ -100,7 +100,7 @@ class RelayConnection:
         self._thread = daemon_thread(target=self._run, name=f"wsmux-bus-{host}")
 
     def __repr__(self) -> str:
-        return f"<RelayLink {self.url} {self._status.state}>"
+        return f"<RelayConnection {self.url} {self._status.state}>"
 
     def start(self) -> None:
         """Begin to connect; this does not wait for it."""
