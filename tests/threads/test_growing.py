@@ -65,7 +65,7 @@ def test_a_path_is_measured_again_after_a_while_and_a_lost_ping_is_forgotten() -
     assert alive.measure(1.0 + MEASURE_INTERVAL / 2) is None
     ping = alive.measure(1.0 + MEASURE_INTERVAL)
     assert ping is not None
-    assert len(alive._pings) == 1
+    assert len(alive.pings) == 1
     alive.pong(ping[0], 2.5, [])
     assert alive.least == alive.rtt == 0.5
     again = alive.measure(4.0)

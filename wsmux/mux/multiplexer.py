@@ -43,10 +43,11 @@ from ..runtime.logs import logger
 from ..runtime.memory import REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import Parker, WaitQueue, wake
 from ..runtime.threads import daemon_thread, start_thread
+from ..transport.keepalive import Ping
 from ..transport.message_transport import MessageTransport
 from ..transport.send_queue import SendQueue
 from .error_codes import ErrorCodeMap
-from .ping import WirePing, WirePings
+from .ping import WirePings
 from .stream_record import Failure, StreamRecord
 from .stream_table import PRESSURE, StreamTable
 
@@ -294,7 +295,7 @@ class Multiplexer:
             StreamError: the stream ended first. ConnectionClosed: the connection did.
         """
         pings, start = self.table.pings, time.monotonic()
-        asked: list[WirePing] = []
+        asked: list[Ping] = []
 
         def ask(_: list[Parker]) -> None:
             self.check_locked()
@@ -303,7 +304,7 @@ class Multiplexer:
 
         self.change(ask)
         with self.mutex:
-            pings.wait(asked[0], deadline)
+            self.transport.wait_pong_locked(pings, asked[0], deadline)
         return time.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline | None) -> None:

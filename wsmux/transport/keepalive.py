@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..protocols.base import Message
-from ..runtime.parking import Parker, Waiter
+from ..runtime.parking import Parker, WaitQueue
 
-__all__ = ["KeepAlive", "Ping"]
+__all__ = ["KeepAlive", "Ping", "Pings"]
 
 
 # Seconds between two measurements of the round-trip time.
@@ -13,14 +13,80 @@ MEASURE_INTERVAL = 1.0
 
 
 class Ping:
-    """One ping under way; ``rtt`` is set, in seconds, when it is answered."""
+    """One ping under way: it comes back, or it is known that it never will.
 
-    __slots__ = ("rtt", "sent", "waiter")
+    Attributes:
+        number: which of the pings it is. sent: when it was asked for.
+        stream_id: what is asked; ``None`` stands for the connection.
+        rtt: seconds, once it is answered.
+        over: it is never answered.
+    """
 
-    def __init__(self, sent: float) -> None:
+    __slots__ = ("number", "over", "rtt", "sent", "stream_id")
+
+    def __init__(self, number: int, sent: float, stream_id: int | None) -> None:
+        self.number = number
         self.sent = sent
+        self.stream_id = stream_id
         self.rtt: float | None = None
-        self.waiter = Waiter()
+        self.over = False
+
+
+class Pings:
+    """Know the pings under way, those of a carrier or those of a wire.
+
+    An answer counts for every earlier ping of the same stream, since a peer may answer only the
+    last of several (RFC 6455 section 5.5.3).
+
+    Attributes:
+        askers: threads waiting for an answer.
+    """
+
+    def __init__(self) -> None:
+        self.askers = WaitQueue()
+        self._last = 0
+        self._under_way: dict[int, Ping] = {}  # by number, in order
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._under_way
+
+    def new(self, now: float, stream_id: int | None = None) -> Ping:
+        """Return a ping that is now under way."""
+        self._last += 1
+        ping = self._under_way[self._last] = Ping(self._last, now, stream_id)
+        return ping
+
+    def forget(self, ping: Ping | None) -> None:
+        """Wait no longer for a ping."""
+        if ping is not None:
+            self._under_way.pop(ping.number, None)
+
+    def came_back(
+        self, stream_id: int | None, number: int, now: float, wakes: list[Parker]
+    ) -> list[Ping]:
+        """Note an answer; return the pings that it counts for, in order."""
+        answered = self._take(stream_id, number)
+        for ping in answered:
+            ping.rtt = now - ping.sent
+        self.askers.notify(wakes)
+        return answered
+
+    def ended(self, stream_id: int | None, wakes: list[Parker]) -> None:
+        """Note that no ping of a stream, or of the connection, is answered any more."""
+        for ping in self._take(stream_id, self._last):
+            ping.over = True
+        self.askers.notify(wakes)
+
+    def _take(self, stream_id: int | None, last: int) -> list[Ping]:
+        """Return the pings of a stream up to a number, in order; they are not under way now."""
+        pings = self._under_way.values()
+        taken = [ping for ping in pings if ping.stream_id == stream_id and ping.number <= last]
+        for ping in taken:
+            del self._under_way[ping.number]
+        return taken
 
 
 class KeepAlive:
@@ -35,8 +101,7 @@ class KeepAlive:
         self._timeout = timeout
         self._heard = now
         self._asked: float | None = None  # when a ping was sent into the silence
-        self._serial = 0
-        self._pings: dict[int, Ping] = {}
+        self.pings = Pings()
 
     def heard(self, now: float) -> bool:
         """Note received bytes; tell whether that brings the next timer nearer."""
@@ -81,42 +146,27 @@ class KeepAlive:
 
     def new_ping(self, now: float) -> tuple[Ping, Message]:
         """Return a ping to wait for and the control frame to send for it."""
-        self._serial += 1
-        ping = self._pings[self._serial] = Ping(now)
-        return ping, (self._serial.to_bytes(8, "big"), b"")
+        ping = self.pings.new(now)
+        return ping, (ping.number.to_bytes(8, "big"), b"")
 
     def measure(self, now: float) -> Message | None:
         """Return a ping that nobody waits for, unless there was one not long ago."""
         if self._measured is not None and now - self._measured < MEASURE_INTERVAL:
             return None
-        if self._measuring is not None:
-            self.forget(self._measuring)  # a mute peer costs no memory
+        self.pings.forget(self._measuring)  # a mute peer costs no memory
         self._measured = now
         self._measuring, message = self.new_ping(now)
         return message
 
-    def forget(self, ping: Ping) -> None:
-        """Wait no longer for a ping."""
-        for serial in [n for n, other in self._pings.items() if other is ping]:
-            del self._pings[serial]
-
     def pong(self, payload: bytes, now: float, wakes: list[Parker]) -> bool:
         """Match a pong; tell whether it was asked for.
 
-        RFC 6455 section 5.5.3 lets it answer only the latest of several pings, and allows unasked
-        ones, as a heartbeat in one direction.
+        RFC 6455 section 5.5.3 allows unasked ones, as a heartbeat in one direction.
         """
-        serial = int.from_bytes(payload, "big")
-        if serial not in self._pings:
+        number = int.from_bytes(payload, "big")
+        if number not in self.pings:
             return False
-        for answered in [n for n in self._pings if n <= serial]:
-            ping = self._pings.pop(answered)
-            self.rtt = ping.rtt = now - ping.sent
+        for ping in self.pings.came_back(None, number, now, wakes):
+            self.rtt = now - ping.sent
             self.least = self.rtt if self.least is None else min(self.least, self.rtt)
-            ping.waiter.notify(wakes)
         return True
-
-    def notify_forced(self, wakes: list[Parker]) -> None:
-        """Collect every thread that waits for a pong, even one that was collected before."""
-        for ping in self._pings.values():
-            ping.waiter.notify_forced(wakes)

@@ -40,7 +40,9 @@ from ..exceptions import (
     ConnectionClosedError,
     ForkedError,
     FrameError,
+    LocalProtocolError,
     RemoteProtocolError,
+    StreamError,
     WsmuxError,
     closed_error,
     fresh_copy,
@@ -55,7 +57,7 @@ from ..runtime.memory import PRESSURE, REPORT_STEP, Verdict, process_memory
 from ..runtime.parking import OneShotEvent, Parker, wake
 from ..runtime.threads import register
 from .fair_queue import Frame
-from .keepalive import KeepAlive, Ping
+from .keepalive import KeepAlive, Ping, Pings
 from .send_queue import SendInterrupted, SendQueue
 from .socket_io import Socket, Wakeup, take_over
 
@@ -322,17 +324,37 @@ class MessageTransport:
                 self.queue.add_control_locked([message], Opcode.PING)
             self.flush()
             with self.mutex:
-                while ping.rtt is None:
-                    self.check_locked()
-                    if deadline.expired():
-                        raise TimeoutError(f"{self.name} received no pong in time")
-                    ping.waiter.wait(self.mutex, deadline)
-            return ping.rtt
+                return self.wait_pong_locked(self.keep_alive.pings, ping, deadline)
         finally:
             if ping is not None and ping.rtt is None:
                 self.wake()  # it may not have been sent
                 with self.mutex:
-                    self.keep_alive.forget(ping)
+                    self.keep_alive.pings.forget(ping)
+
+    def wait_pong_locked(self, pings: Pings, ping: Ping, deadline: Deadline) -> float:
+        """Wait until a ping comes back, of this carrier or of the wire; return the seconds.
+
+        Raises:
+            TimeoutError: no answer in time. ConnectionClosed: the transport ended.
+            StreamError, LocalProtocolError: the stream ended, or no ping of the connection is
+            answered any more.
+        """
+        try:
+            while ping.rtt is None:
+                if ping.over and ping.stream_id is not None:
+                    text = f"stream {ping.stream_id} ended without a pong"
+                    raise StreamError(text, ping.stream_id)
+                self.check_locked()
+                if ping.over:
+                    raise LocalProtocolError(
+                        "pings are no longer answered: both sides are going away"
+                    )
+                if deadline.expired():
+                    raise TimeoutError(f"{self.name} received no pong in time")
+                pings.askers.wait(self.mutex, deadline)
+            return ping.rtt
+        finally:
+            pings.forget(ping)
 
     def check_locked(self) -> None:
         """Raise what ended the transport, if it has ended."""
@@ -402,7 +424,7 @@ class MessageTransport:
     def notify_forced_locked(self, wakes: list[Parker]) -> None:
         """Collect every thread that waits here."""
         self.queue.notify_forced_locked(wakes)
-        self.keep_alive.notify_forced(wakes)
+        self.keep_alive.pings.askers.notify_forced(wakes)
 
     def _end_locked(self, error: WsmuxError) -> None:
         self.error = error
