@@ -25,12 +25,12 @@ import ssl
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ..exceptions import ForkedError
 from ..runtime import fork
 from ..runtime.arguments import strings
+from ..runtime.closing import Closing
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
 from .errors import FAILED, UNKNOWN_TWIN, BadMessage, BusError, Replayed, remote_error
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
     schema: str
 
 
-class Client:
+class Client(Closing):
     """One session of a twin: call others, and answer calls.
 
     Every method may be called from any thread. Leaving a ``with`` block closes the client.
@@ -291,17 +291,6 @@ class Client:
         self._relay_pool.close(deadline)
         if self._owned is not None:
             self._owned.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def forked(self) -> None:
         """Become useless in a forked child; see ``runtime.fork``."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from ..config import Config
 from ..exceptions import (
@@ -20,6 +19,7 @@ from ..exceptions import (
 from ..handshake.request import Request
 from ..protocols.base import MuxProtocol, Role
 from ..recording.attach import recording_of
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker
 from ..transport.message_transport import MessageTransport
@@ -38,7 +38,7 @@ StartOn = Literal["open", "data"]
 # RFC 6455 section 7.4.1: the code of an end that came without one.
 
 
-class Connection:
+class Connection(Closing):
     """Carry many streams over one WebSocket or socket; made by ``connect`` and ``serve``.
 
     Every method may be called from any thread. Leaving a ``with`` block closes the connection.
@@ -370,14 +370,3 @@ class Connection:
         known only by what they keep from moving here.
         """
         return findings(look(self._multiplexer, thread_names(), idle=False))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, deadline_in
 from .engine.client_calls import Call, Completions, PendingCall, StreamCall, Subscription, Upload
 from .engine.client_engine import ClientEngine
@@ -152,7 +152,7 @@ class ProcedureProxy:
         return self._client.stream(*self._where, init, timeout)
 
 
-class Client:
+class Client(Closing):
     """Call procedures over one session, which survives its connections; made by ``connect``.
 
     Every method may be called from any thread. Leaving a ``with`` block closes the client.
@@ -308,17 +308,6 @@ class Client:
         What was sent before has ``timeout`` seconds, and one for the socket, to get out.
         """
         self._engine.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def connect(

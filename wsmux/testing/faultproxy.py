@@ -9,9 +9,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
+from ..runtime.closing import Closing
 from ..transport.socket_io import Wakeup
 from .carried import RESET, Carried
 from .faultynet import FaultyNet
@@ -28,7 +27,7 @@ PATIENCE = 20.0
 BACKLOG = 4096
 
 
-class FaultProxy(FaultyNet):
+class FaultProxy(Closing, FaultyNet):
     """Listen on loopback and carry each connection to a server; used as a context manager.
 
     ``up`` is the way from who connects to the server, ``down`` the way back. Without faults the
@@ -88,17 +87,6 @@ class FaultProxy(FaultyNet):
         self._owners: dict[int, Carried] = {}  # of descriptors
         self._thread = threading.Thread(target=self._run, name="wsmux-fault-proxy", daemon=True)
         self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all connections; no thread and no descriptor is left. Further times do nothing.

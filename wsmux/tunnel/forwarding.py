@@ -6,11 +6,11 @@ import socket
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ..mux.connection import Connection
 from ..mux.stream import Stream
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
 from .dial import dial
@@ -28,7 +28,7 @@ __all__ = ["Forwarder"]
 _log = logger("wsmux.tunnel")
 
 
-class Forwarder:
+class Forwarder(Closing):
     """Carry connections through a server that offers tunnels, until ``close``.
 
     The connection to it is made again whenever it is lost. Tunnels that it carried are reset, and
@@ -109,17 +109,6 @@ class Forwarder:
         """Stop listening, here and there, reset the tunnels, and close the connection."""
         self._supervisor.close()  # first: threads that wait for it release the listeners
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def remote(self) -> list[Forward]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from ..exceptions import StreamError, StreamReset
 from ..mux.connection import Connection
 from ..mux.stream import Stream
 from ..runtime.arguments import strings
+from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from .errors import TunnelError
 from .exchange import HEAD_TIMEOUT, ask
@@ -23,7 +22,7 @@ __all__ = ["RemoteProcess"]
 MAX_LINE = 1024
 
 
-class RemoteProcess:
+class RemoteProcess(Closing):
     """Start a command at once; leaving a ``with`` block kills what still runs.
 
     ::
@@ -118,17 +117,6 @@ class RemoteProcess:
                     stream.close() if self._code is not None else stream.reset()
                 except StreamError:
                     continue  # it has ended meanwhile
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _code(line: str) -> int:

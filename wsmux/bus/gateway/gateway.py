@@ -24,10 +24,9 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from ...runtime.capacity_limiter import CapacityLimiter
+from ...runtime.closing import Closing
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.thread_pool import SerialExecutor, ThreadPool
@@ -64,7 +63,7 @@ PAUSE = 1.0
 _log = logger("wsmux.bus")
 
 
-class Peer:
+class Peer(Closing):
     """Run a gateway, from now on until it is closed; leaving a ``with`` block closes it.
 
     Args:
@@ -177,17 +176,6 @@ class Peer:
                 thread.join(deadline.remaining())
         self._let_go()
         self._closed.set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _let_go(self) -> None:
         self._store.close()

@@ -17,10 +17,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...exceptions import ForkedError
+from ...runtime.closing import Closing
 from ...runtime.deadline import Deadline
 from ...runtime.parking import Parker, WaitQueue, wake
 from ..errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
@@ -244,7 +244,7 @@ class Readable(Generic[Value]):
         return self._ended
 
 
-class Writable(Generic[Value]):
+class Writable(Closing, Generic[Value]):
     """Write the messages of a call; made by the endpoint."""
 
     __slots__ = ("_closed", "_failure", "_call")
@@ -306,14 +306,3 @@ class Writable(Generic[Value]):
     def closed(self) -> bool:
         """Whether nothing can be written any more, whoever ended it."""
         return self._closed or self._failure is not None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
