@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 # What only tests, measures, or demonstrates with Spark, and the union itself.
 NOT_FOR_USERS = {
-    *("all", "bench", "demo-spark", "docs", "fuzz", "mutation", "spark-test", "test"),
+    *("all", "bench", "demo-spark", "docs", "fuzz", "mutation", "package", "spark-test", "test"),
 }
 
 

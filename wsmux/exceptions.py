@@ -233,7 +233,7 @@ class ConnectionClosed(WsmuxError, ConnectionError):
         super().__init__(f"{text}: {reason}" if reason else text)
         self.code = int(code)
         self.reason = reason
-        self.side = side
+        self.side: Side | None = side
 
 
 class ConnectionClosedOK(ConnectionClosed):
@@ -281,7 +281,7 @@ class StreamReset(StreamError, ConnectionResetError):
         text = f"stream {stream_id} was reset by {who} with code {code}"
         super().__init__(f"{text}: {detail}" if detail else text, stream_id)
         self.code = code
-        self.side = side
+        self.side: Side | None = side
 
 
 class StreamWriteClosed(StreamError, BrokenPipeError):

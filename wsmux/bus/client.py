@@ -113,8 +113,8 @@ class Client(Closing):
         try:
             number = own_twin(identity, directory, twin, Deadline(FIND_TIMEOUT))
             chosen = secrets.token_hex(8) if session is None and not gateway else session
-            self.address = Address(number, chosen)
-            self.name = f"wsmux-bus-{self.address}"
+            self.address: Address = Address(number, chosen)
+            self.name: str = f"wsmux-bus-{self.address}"
             self._endpoint = IdentitySession(identity, self.address, directory, e2e)
             make_token, receive = self._endpoint.token, self._receive
             self._relay_pool = RelayPool(urls, make_token, receive, ssl_context)

@@ -16,7 +16,7 @@ handlers of the Go peer.
 
 from __future__ import annotations
 
-from ..exceptions import WsmuxError
+from ..exceptions import Side, WsmuxError
 
 __all__ = [
     "BAD_SIGNATURE",
@@ -105,7 +105,7 @@ class BadMessage(BusError):
 
     def __init__(self, message: str, code: int = CANNOT_PARSE) -> None:
         super().__init__(code, message)
-        self.side = "remote"
+        self.side: Side | None = "remote"
 
 
 class Replayed(BusError):
@@ -116,7 +116,7 @@ class Replayed(BusError):
 
     def __init__(self, message: str, twin: int) -> None:
         super().__init__(FAILED, message, twin=twin)
-        self.side = "remote"
+        self.side: Side | None = "remote"
 
 
 class TokenRefused(BusError):

@@ -109,7 +109,7 @@ class StallWatch:
         self._after = after
         self._tell = tell or _warnings.tell
         self._seen: dict[_Key, _Seen] = {}
-        self.due = time.monotonic() + after / LOOKS  # of the next look; for the thread alone
+        self.due: float = time.monotonic() + after / LOOKS  # of the next look; for the thread alone
         _thread.add(self)
 
     def stop(self) -> None:

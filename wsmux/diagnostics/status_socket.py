@@ -72,7 +72,7 @@ class LiveSocket:
         self._pid = os.getpid()
         if not _taken.acquire(blocking=False):
             raise RuntimeError("this process already publishes its connections")
-        self.path = socket_path(self._pid, os.getuid())
+        self.path: Path = socket_path(self._pid, os.getuid())
         try:
             self._listener = _listen(self.path)
         except OSError:

@@ -72,7 +72,7 @@ class Connection(Closing):
             accept_streams=accept_streams,
             start_on_data=start_on == "data",
         )
-        self.initial_streams = tuple(
+        self.initial_streams: tuple[Stream, ...] = tuple(
             Stream(self, self._multiplexer, record) for record in self._multiplexer.initial
         )
 

@@ -174,7 +174,7 @@ class Client(Closing):
         self._engine = engine
         self._raises = raises
         self._schema = schema
-        self.client_id = engine.connector.own_id
+        self.client_id: str = engine.connector.own_id
 
     def __repr__(self) -> str:
         connector = self._engine.connector

@@ -101,7 +101,7 @@ class RpcHandler:
         self._lock = threading.Lock()
         self._served = 0
         self._idle = threading.Condition(self._lock)
-        self.schema_json = None if schema is None else json.dumps(schema).encode()
+        self.schema_json: bytes | None = None if schema is None else json.dumps(schema).encode()
         """What an ordinary GET is answered with, if anything."""
         fork.register(self)
 

@@ -138,7 +138,7 @@ class Service:
         dispose: Callable[[Any], object] | None = None,
         description: str | None = None,
     ) -> None:
-        self.name = _checked("service", name)
+        self.name: str = _checked("service", name)
         self.description = description
         self._state = state
         self._dispose = dispose

@@ -68,7 +68,8 @@ class FaultProxy(Closing, FaultyNet):
             raise ValueError(f"socket_buffer must be above 0, not {socket_buffer}")
         super().__init__(up, down, seed)
         self.target = target
-        self.accepted = self.refused = 0
+        self.accepted: int = 0
+        self.refused: int = 0
         self.refusing = False
         self._socket_buffer = socket_buffer
         self._orders: deque[_Order] = deque()
@@ -81,7 +82,7 @@ class FaultProxy(Closing, FaultyNet):
         self._listener.setblocking(False)
         self.host = HOST
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"ws://{HOST}:{self.port}"
+        self.url: str = f"ws://{HOST}:{self.port}"
         self._wakeup = Wakeup()
         self._poller = select.poll()
         self._owners: dict[int, Carried] = {}  # of descriptors

@@ -105,8 +105,8 @@ class LockOrder:
             for module in (_of_wsmux() if modules is None else modules)
         ]
         self.edges: dict[tuple[Node, Node], Edge] = {}
-        self.locks = 0
-        self.acquisitions = 0
+        self.locks: int = 0
+        self.acquisitions: int = 0
         self._waited_for: set[str] = set()  # lines whose locks somebody waits for
         self._across: dict[str, Edge] = {}  # lines whose locks were held across a blocking call
         self._guard = threading.Lock()

@@ -59,10 +59,12 @@ class MuxEnd(End):
         config: Config | None = None,
         state: BymuxState | None = None,
     ) -> None:
-        self.config = config or Config()
+        self.config: Config = config or Config()
         spoken = wire(protocol)
         make = spoken.over_websocket if carrier == "websocket" else spoken.over_bytes
         parts: tuple[Framing, MuxProtocol] = make(Role(role), self.config, state)
+        self.framing: Framing
+        self.machine: MuxProtocol
         self.framing, self.machine = parts
         self.events: list[ev.Event] = []
         self.received: defaultdict[int, bytearray] = defaultdict(bytearray)

@@ -83,7 +83,7 @@ class Network(FaultyNet):
         self, *, seed: int = 0, up: Faults | None = None, down: Faults | None = None
     ) -> None:
         super().__init__(up, down, seed)
-        self.now = 0.0
+        self.now: float = 0.0
         self._joined: list[_Joined] = []
         self._made = 0
 

@@ -60,8 +60,8 @@ class RemoteProcess(Closing):
             program, *arguments = command
             self._control = self._open(connection, deadline)
             token = ask(self._control, Request("EXEC", program, tuple(arguments)), deadline)
-            self.stdio = self._join(connection, Request("STDIO", token), deadline)
-            self.stderr = self._join(connection, Request("STDERR", token), deadline)
+            self.stdio: Stream = self._join(connection, Request("STDIO", token), deadline)
+            self.stderr: Stream = self._join(connection, Request("STDERR", token), deadline)
         except BaseException:
             self.close()
             raise

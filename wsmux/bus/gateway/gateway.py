@@ -106,7 +106,7 @@ class Peer(Closing):
         self._twins, self._owned = directory_of(twins)
         try:
             number = own_twin(identity, self._twins, twin, Deadline(FIND_TIMEOUT))
-            self.address = Address(number)
+            self.address: Address = Address(number)
             endpoint = IdentitySession(identity, self.address, self._twins, e2e)
             self._relay_pool = RelayPool(urls, endpoint.token, self._receive, ssl_context)
             self._uploads = Uploads(endpoint, self._relay_pool, self._store, uploads)

@@ -121,15 +121,15 @@ class Relay:
         stuck_limit: float = STUCK_LIMIT,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self.domains = frozenset(
+        self.domains: frozenset[str] = frozenset(
             parse_domain(domain) for domain in strings("domains", domains, "relay.test")
         )
-        self.metrics = RelayMetrics()
+        self.metrics: RelayMetrics = RelayMetrics()
         if isinstance(twins, CachedTwins):
             self.metrics.watch_cache(lambda: twins.misses, lambda: twins.entries)
         self._twins = twins
         self._queues = queues or MemoryQueues()
-        self.sessions = Sessions(self._queues, self.metrics, stuck_limit)
+        self.sessions: Sessions = Sessions(self._queues, self.metrics, stuck_limit)
         self._limiter = limiter or NoLimit()
         self._pause = pause
         self._limits = threading.Lock()

@@ -35,7 +35,7 @@ class HttpTwins(TwinDirectory):
     """
 
     def __init__(self, url: str) -> None:
-        self.name = url.rstrip("/")
+        self.name: str = url.rstrip("/")
         self._session = requests.Session()
         # Many threads share it, and cookies alone would be changed by them.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))

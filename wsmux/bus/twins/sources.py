@@ -50,7 +50,7 @@ class FileTwins(TwinDirectory):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
+        self.name: str = os.fspath(path)
         self._path = Path(path)
         self._lock = threading.Lock()
         self._version: _Version | None = None
@@ -119,7 +119,7 @@ class Failover(TwinDirectory):
         if not directories:
             raise ValueError("name at least one directory of twins")
         self._directories = tuple(directories)
-        self.name = ", ".join(directory.name for directory in directories)
+        self.name: str = ", ".join(directory.name for directory in directories)
         self._lock = threading.Lock()
         self._held = 0
 
@@ -194,8 +194,8 @@ class CachedTwins(TwinDirectory):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
-        self.name = directory.name
-        self.misses = 0
+        self.name: str = directory.name
+        self.misses: int = 0
         self._size, self._life, self._clock = size, life, clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, tuple[Twin, float]] = OrderedDict()

@@ -146,8 +146,8 @@ class Readable(Generic[Value]):
         self._readers: WaitQueue | None = None  # made when somebody waits
         self._ended = False
         self._stopped = False  # this side reads no more
-        self.unread_messages = 0
-        self.unread_bytes = 0
+        self.unread_messages: int = 0
+        self.unread_bytes: int = 0
 
     # The endpoint's side, with the mutex held
 

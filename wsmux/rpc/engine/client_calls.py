@@ -289,13 +289,13 @@ class PendingCall(Opened):
         self._completions = completions
         self._outcome = _PENDING
         self._waiting: WaitQueue | None = None
-        self.name = name
-        self.stream_id = ""
+        self.name: str = name
+        self.stream_id: str = ""
         self.session: Session | None = None
-        self.over = False
-        self.sent = 0
+        self.over: bool = False
+        self.sent: int = 0
         """Bytes of the request, before it gets its head."""
-        self.size = 0
+        self.size: int = 0
         """Bytes of the response, once it is there."""
 
     def __repr__(self) -> str:

@@ -376,11 +376,11 @@ class Context:
         self._call = call
         self.state = state
         self.context = context
-        self.client_id = call.session.peer_id
-        self.session_id = call.session.id
-        self.stream_id = call.stream_id
-        self.service = call.procedure.service
-        self.procedure = call.procedure.name
+        self.client_id: str = call.session.peer_id
+        self.session_id: str = call.session.id
+        self.stream_id: str = call.stream_id
+        self.service: str = call.procedure.service
+        self.procedure: str = call.procedure.name
 
     @property
     def ended(self) -> threading.Event:
