@@ -1,4 +1,4 @@
-"""The page of limits has every default as it is, and names tests that there are."""
+"""The page of limits has every default as it is, and it and its neighbour name tests that exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import pytest
 from wsmux import Config
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "topics" / "limits.md").read_text()
+TOPICS = ROOT / "docs" / "topics"
+LIMITS_PAGE = (TOPICS / "limits.md").read_text()
+PAGES = LIMITS_PAGE + (TOPICS / "tested.md").read_text()
 LIMITS = [field for field in fields(Config) if field.name != "recording"]  # which is none
+TESTS = sorted(set(re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", PAGES)))
+ROWS = re.findall(r"^\|(?!---| what \|)(.+)\|$", LIMITS_PAGE, re.M)
 KIB, MIB = 1024, 1024 * 1024
 
 
@@ -26,9 +30,21 @@ def shown(value: object) -> str:
 
 @pytest.mark.parametrize("field", LIMITS, ids=lambda field: field.name)
 def test_each_default_is_told(field: object) -> None:
-    assert f"| `{field.name}` | {shown(field.default)} |" in PAGE  # type: ignore[attr-defined]
+    name, default = field.name, shown(field.default)  # type: ignore[attr-defined]
+    assert re.search(rf"\| {default} \| `{name}`[ ,]", LIMITS_PAGE)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"tests/[\w/]+\.py", PAGE))))
-def test_each_test_is_there(path: str) -> None:
+@pytest.mark.parametrize(("path", "name"), TESTS)
+def test_each_test_is_there(path: str, name: str) -> None:
     assert (ROOT / path).is_file()
+    assert not name or f"def {name}(" in (ROOT / path).read_text()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" | ")[0].strip())
+def test_each_row_says_what_is_bounded_and_where_and_what_happens_then(row: str) -> None:
+    what, default, where, beyond, test = (cell.strip() for cell in row.split(" | "))
+    assert what
+    assert default
+    assert where
+    assert beyond
+    assert test.startswith("`tests/")

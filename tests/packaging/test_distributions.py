@@ -24,7 +24,8 @@ PUBLIC = (
     "wsmux",
     *(f"wsmux.{name}" for name in ("adapters", "bus", "flask", "rpc", "testing", "tunnel", "wsgi")),
 )
-COMPLETE = 0.86  # of all 388 modules; what is left are attributes without a type of inner classes
+UNKNOWN = 14  # classes made of those of pyspark, which is not installed
+COMPLETE = 0.87  # of all 388 modules; what is left are attributes without a type of inner classes
 STUBS = ("pytest", "types-protobuf", "types-requests")  # what mypy takes the library's own types by
 
 # Print where each name that users may rely on is defined.
@@ -167,12 +168,15 @@ def test_every_public_name_has_a_type_that_is_written_down(built: Built) -> None
     path = f"{built.python.parent}{os.pathsep}{os.environ['PATH']}"  # no option names this Python
     told = completeness(*command, "--ignoreexternal", "--outputjson", away=built.away, path=path)
     assert told["completenessScore"] >= COMPLETE
+    counts = told["exportedSymbolCounts"]
+    assert counts["withUnknownType"] <= UNKNOWN
     unclear = [
         f"{symbol['name']}: {each['message']}"
         for symbol in told["symbols"]
         if symbol["name"] in public or symbol["name"].rpartition(".")[0] in public
         for each in symbol["diagnostics"]
-        # What is partially unknown is so by a class inside, which is no name for users.
-        if "partially" not in each["message"]
+        # What is partially unknown is so by a class inside, which is no name for users; and a
+        # docstring may stand in the base class.
+        if "type" in each["message"].lower() and "partially" not in each["message"]
     ]
     assert unclear == []

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import http.client
 import io
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from ..exceptions import WsmuxError
 from ..mux.connection import Connection
@@ -61,7 +62,7 @@ class StreamHTTPConnection(http.client.HTTPConnection):
                 raise ConnectionAbortedError("the one stream of this HTTP connection is closed")
             else:
                 stream = self._carrier
-        self.sock = cast(Any, _StreamSocket(stream, self.timeout))
+        self.sock: socket.socket | Any = _StreamSocket(stream, self.timeout)
 
 
 @contextmanager
