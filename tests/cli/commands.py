@@ -13,18 +13,22 @@ from typing import Any
 PATIENCE = 120.0
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "wsmux", *arguments]
+def command(*arguments: str, module: str = "wsmux") -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
 
 
 def run(
-    *arguments: str, data: bytes | None = None, without: tuple[str, ...] = (), **options: Any
+    *arguments: str,
+    module: str = "wsmux",
+    data: bytes | None = None,
+    without: tuple[str, ...] = (),
+    **options: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end; ``without`` are modules that look as if not installed."""
-    program = command(*arguments)
+    program = command(*arguments, module=module)
     if without:
         hidden = "".join(f"sys.modules[{module!r}] = None; " for module in without)
-        code = f"import sys; {hidden}from wsmux.cli.main import main; sys.exit(main())"
+        code = f"import sys; {hidden}import {module}.__main__"
         program = [sys.executable, "-c", code, *arguments]
     stdin = {"stdin": subprocess.DEVNULL} if data is None else {"input": data}
     stdin |= {"stdin": options.pop("stdin")} if "stdin" in options else {}

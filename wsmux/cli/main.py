@@ -12,12 +12,13 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from .. import __version__
 from ..exceptions import WsmuxError
 from . import (
+    bench,
     bridge,
     cat,
     demo,
@@ -33,10 +34,9 @@ from . import (
     serve_data,
     top,
 )
-from .bench import command as bench
 from .terminal import CommandError, sentence, talk
 
-__all__ = ["main"]
+__all__ = ["guarded", "main"]
 
 FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
@@ -87,6 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser().parse_args(argv)
     except SystemExit as error:  # argparse has said what is wrong
         return error.code if isinstance(error.code, int) else USAGE
+    return guarded(f"wsmux {args.command}", COMMANDS[args.command].run, args)
+
+
+def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+    """Run a command that is called so, and return its exit status; what fails is told."""
     logging.basicConfig(
         stream=sys.stderr,
         level=LEVELS[min(args.verbose, len(LEVELS) - 1)],
@@ -94,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        status: int = COMMANDS[args.command].run(args)
+        status = run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -102,16 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.code if isinstance(error.code, int) else FAILED
     except BrokenPipeError as error:
         if isinstance(error, WsmuxError):
-            return _failed(args.command, error)
+            return _failed(name, error)
         _silence_stdout()
         return FAILED
     except (CommandError, WsmuxError, OSError) as error:
-        return _failed(args.command, error)
+        return _failed(name, error)
     return status
 
 
-def _failed(command: str, error: Exception) -> int:
-    talk(f"wsmux {command}: {sentence(error)}")
+def _failed(name: str, error: Exception) -> int:
+    talk(f"{name}: {sentence(error)}")
     return error.status if isinstance(error, CommandError) else FAILED
 
 

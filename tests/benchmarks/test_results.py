@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import pytest
 
-from wsmux.cli.bench import schedule
-from wsmux.cli.bench.measures import MEASURES
-from wsmux.cli.bench.peer import Peer
-from wsmux.cli.bench.peers import find_peers
-from wsmux.cli.bench.processes import MeasurementFailed
-from wsmux.cli.bench.results import Pass, pass_as_json, pass_from_json, pass_table
-from wsmux.cli.bench.schedule import count_steps, run_pass
-from wsmux.cli.bench.targets import TARGETS, judge
+from benchmarks import schedule
+from benchmarks.measures import MEASURES
+from benchmarks.peer import Peer
+from benchmarks.peers import find_peers
+from benchmarks.processes import MeasurementFailed
+from benchmarks.results import Pass, pass_as_json, pass_from_json, pass_table
+from benchmarks.schedule import count_steps, run_pass
+from benchmarks.targets import TARGETS, judge
 
 
 def test_an_upper_limit_is_missed_from_above() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..terminal import CommandError, installed, missing
+from wsmux.cli.terminal import CommandError, installed, missing
+
 from .stored import Result
 from .targets import Verdict
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..children import end, undisturbed
-from ..terminal import CommandError
+from wsmux.cli.children import end, undisturbed
+from wsmux.cli.terminal import CommandError
+
 from .peer import Peer
 
 __all__ = ["MeasurementFailed", "Processes", "cores"]
@@ -27,8 +28,8 @@ LATENESS, STRETCH = 30.0, 20.0
 # The same for a measure that opens much before it begins, and for a process to begin.
 HEAVY_LATENESS = 150.0
 
-# Where this package is, for a Python that has it not installed.
-ROOT = Path(__file__).parents[3]
+# Where this package and the library are, for processes that would find another copy or none.
+ROOT = Path(__file__).parents[1]
 
 
 class MeasurementFailed(CommandError):
@@ -92,8 +93,8 @@ class Processes:
         hidden = "".join(f"sys.modules[{module!r}] = None; " for module in self.peer.hides)
         call = f"{(role, self.peer.name, core, address)}"
         program = (
-            f"import sys; {hidden}sys.path.append({str(ROOT)!r}); "
-            f"from wsmux.cli.bench.worker import main; main(*{call})"
+            f"import sys; {hidden}sys.path.insert(0, {str(ROOT)!r}); "
+            f"from benchmarks.worker import main; main(*{call})"
         )
         environment = dict(os.environ)
         for variable, value in self.peer.environment.items():

@@ -1,4 +1,4 @@
-"""Show, compare and draw results of ``wsmux bench`` that were kept as JSON."""
+"""Show, compare and draw results of ``python -m benchmarks`` that were kept as JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks import command
+from benchmarks.comparing import changes
+from benchmarks.results import Figures, Pass
+from benchmarks.stored import SCHEMA, Result, read
 from wsmux.cli import terminal
-from wsmux.cli.bench import command
-from wsmux.cli.bench.comparing import changes
-from wsmux.cli.bench.results import Figures, Pass
-from wsmux.cli.bench.stored import SCHEMA, Result, read
-from wsmux.cli.main import parser
 from wsmux.cli.terminal import CommandError
 
 from .commands import run
@@ -65,7 +64,7 @@ def keep(tmp_path: Path) -> Keep:
 
 
 def bench(*arguments: object) -> int:
-    return command.run(parser().parse_args(["bench", *map(str, arguments)]))
+    return command.run(command.parser().parse_args([*map(str, arguments)]))
 
 
 def test_a_result_is_the_same_when_it_is_read_again(keep: Keep) -> None:
@@ -199,10 +198,10 @@ def test_another_schema_is_refused(keep: Keep) -> None:
     ("text", "reason"),
     [
         ("{", "cannot be read"),
-        ("[]", "is no result of wsmux bench"),
-        ("{}", "is no result of wsmux bench"),
-        (json.dumps({"schema": SCHEMA}), "no whole result of wsmux bench: KeyError: 'passes'"),
-        (json.dumps({"schema": SCHEMA, "passes": [1]}), "no whole result of wsmux bench"),
+        ("[]", "is no result of these benchmarks"),
+        ("{}", "is no result of these benchmarks"),
+        (json.dumps({"schema": SCHEMA}), "no whole result of these benchmarks: KeyError: 'passes'"),
+        (json.dumps({"schema": SCHEMA, "passes": [1]}), "no whole result of these benchmarks"),
         (json.dumps({"schema": SCHEMA, "passes": [], "environment": 1}), "no whole result"),
     ],
 )
@@ -247,7 +246,7 @@ def test_a_plot_is_an_svg(keep: Keep, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "figure.svg"
     # In a process of its own, since matplotlib keeps the files of its fonts open.
-    done = run("bench", "--from", str(keep(result())), "--plot", str(path))
+    done = run("--from", str(keep(result())), "--plot", str(path))
     assert done.returncode == 0, done.stderr.decode()
     text = drawn(path)
     assert "wsmux, upload" in text  # as the comment beside the glyphs
@@ -264,7 +263,7 @@ def test_nothing_judged_is_nothing_to_draw(keep: Keep, tmp_path: Path) -> None:
 def test_a_plot_needs_matplotlib(
     keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wsmux.cli.bench.plotting.installed", lambda module: False)
+    monkeypatch.setattr("benchmarks.plotting.installed", lambda module: False)
     with pytest.raises(CommandError, match=r"pip install 'wsmux-streams\[bench\]'"):
         bench("--from", keep(result()), "--plot", tmp_path / "figure.svg")
     assert terminal.installed("json")

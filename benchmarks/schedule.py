@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ..terminal import CommandError
+from wsmux.cli.terminal import CommandError
+
 from .every_measure import EVERY_MEASURE
 from .peer import Peer
 from .processes import Processes

@@ -1,4 +1,4 @@
-"""``wsmux bench --bus``, too short to mean anything."""
+"""``python -m benchmarks --bus``, too short to mean anything."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import closing
 
 import pytest
 
+from benchmarks.bus.client import EchoClient, Trips
+from benchmarks.bus.companion import Companion
+from benchmarks.bus.directory import COUNT, Numbered, identity
+from benchmarks.bus.figures import BusClient
+from benchmarks.bus.moving import messages_per_second, open_link, small_request
+from benchmarks.bus.server import echo, redis, relay
+from benchmarks.bus_measures import BUS_MEASURES
+from benchmarks.peers import find_peers
+from benchmarks.results import Pass
+from benchmarks.targets import TARGETS, judge
 from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.wire.address import Address
-from wsmux.cli.bench.bus.client import EchoClient, Trips
-from wsmux.cli.bench.bus.companion import Companion
-from wsmux.cli.bench.bus.directory import COUNT, Numbered, identity
-from wsmux.cli.bench.bus.figures import BusClient
-from wsmux.cli.bench.bus.moving import messages_per_second, open_link, small_request
-from wsmux.cli.bench.bus.server import echo, redis, relay
-from wsmux.cli.bench.bus_measures import BUS_MEASURES
-from wsmux.cli.bench.peers import find_peers
-from wsmux.cli.bench.results import Pass
-from wsmux.cli.bench.targets import TARGETS, judge
 from wsmux.runtime.deadline import Deadline
 
 from ..programs import needs
@@ -29,7 +29,7 @@ from .commands import run
 
 pytestmark = pytest.mark.tools
 
-TINY = ("bench", "--bus", "--repetitions", "1", "--seconds", "0.02", "--pin", "no")
+TINY = ("--bus", "--repetitions", "1", "--seconds", "0.02", "--pin", "no")
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..terminal import CommandError, emit, positive_int, seconds, show, tqdm_class
+from wsmux.cli.main import USAGE, guarded
+from wsmux.cli.terminal import CommandError, emit, positive_int, seconds, show, tqdm_class
 
 if TYPE_CHECKING:
     from .choosing import Order
@@ -34,8 +35,14 @@ QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.1
 ALL_SECONDS = 0.3
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``wsmux bench``."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of ``python -m benchmarks``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, epilog=EPILOG
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="log more; twice for everything"
+    )
     parser.add_argument("--repetitions", type=positive_int, help=f"by default {REPETITIONS}")
     parser.add_argument(
         "--seconds",
@@ -47,6 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_choices(parser)
     _add_outputs(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``argv``, by default the process's own arguments; return the exit status."""
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as error:  # argparse has said what is wrong
+        return error.code if isinstance(error.code, int) else USAGE
+    return guarded("benchmarks", run, args)
 
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ...terminal import Table
+from wsmux.cli.terminal import Table
+
 from .row import Ratio, Row
 
 __all__ = ["Figures", "Verdict", "as_json", "judge", "table"]

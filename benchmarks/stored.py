@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..terminal import CommandError
+from wsmux.cli.terminal import CommandError
+
 from .every_measure import EVERY_MEASURE
 from .peer import Peer
 from .peers import find_peers
@@ -63,7 +64,7 @@ def read(path: Path) -> Result:
     except (OSError, ValueError) as error:
         raise CommandError(f"{path} cannot be read: {error}", status=2) from error
     if not isinstance(stored, dict) or "schema" not in stored:
-        raise CommandError(f"{path} is no result of wsmux bench", status=2)
+        raise CommandError(f"{path} is no result of these benchmarks", status=2)
     if stored["schema"] != SCHEMA:
         text = f"{path} has schema {stored['schema']!r}, and only {SCHEMA} can be read"
         raise CommandError(text, status=2)
@@ -71,7 +72,7 @@ def read(path: Path) -> Result:
         passes = [pass_from_json(each) for each in stored["passes"]]
         machine, taken_at = stored["environment"]["machine"], str(stored["taken_at"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        text = f"{path} is no whole result of wsmux bench: {type(error).__name__}: {error}"
+        text = f"{path} is no whole result of these benchmarks: {type(error).__name__}: {error}"
         raise CommandError(text, status=2) from error
     known = find_peers()
     for each in passes:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..terminal import Table
+from wsmux.cli.terminal import Table
+
 from .every_measure import EVERY_MEASURE
 from .peer import Peer
 

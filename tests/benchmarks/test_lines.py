@@ -1,15 +1,15 @@
-"""Show what the clients and servers of ``wsmux bench`` make of lines that go wrong."""
+"""Show what the clients and servers of ``python -m benchmarks`` make of lines that go wrong."""
 
 from __future__ import annotations
 
 import pytest
 
-from wsmux.cli.bench import blocking
-from wsmux.cli.bench.blocking import Blocking
-from wsmux.cli.bench.calls import SMALL, LineCalls, time_pipelined
-from wsmux.cli.bench.measures import MEASURES
-from wsmux.cli.bench.payload import CHUNK, check_piece, memory, pieces
-from wsmux.cli.bench.peer import HEAD, MEMORY, UPLOAD, Client, Line, Tail, answers
+from benchmarks import blocking
+from benchmarks.blocking import Blocking
+from benchmarks.calls import SMALL, LineCalls, time_pipelined
+from benchmarks.measures import MEASURES
+from benchmarks.payload import CHUNK, check_piece, memory, pieces
+from benchmarks.peer import HEAD, MEMORY, UPLOAD, Client, Line, Tail, answers
 
 
 def line(*received: bytes) -> Blocking:

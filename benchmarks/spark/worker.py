@@ -12,7 +12,8 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from ...spark_session import spark_session
+from wsmux.cli.spark_session import spark_session
+
 from .row import NEAR, Place
 from .rows import find_rows
 
@@ -32,7 +33,7 @@ def main(role: str, argument: str = "{}") -> None:
     elif role == "spark":
         from .rows.jobs import TASKS, warm_up
 
-        with spark_session("wsmux bench", TASKS) as spark:
+        with spark_session("benchmarks", TASKS) as spark:
             warm_up(spark)
             _measure(given, spark)
     else:

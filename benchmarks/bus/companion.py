@@ -17,10 +17,10 @@ from wsmux.bus.client import Client
 from wsmux.bus.session.link import Link
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse
+from wsmux.cli.children import end, undisturbed
 from wsmux.exceptions import ConnectionClosed
 from wsmux.runtime.deadline import Deadline
 
-from ...children import end, undisturbed
 from ..processes import ROOT
 from .directory import Numbered, identity
 from .moving import PATIENCE, fresh, open_link, small_request
@@ -46,8 +46,8 @@ class Companion:
 
     def __init__(self, role: str, url: str) -> None:
         program = (
-            f"import sys; sys.path.append({str(ROOT)!r}); "
-            f"from wsmux.cli.bench.bus.companion import main; main({role!r}, {url!r})"
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+            f"from benchmarks.bus.companion import main; main({role!r}, {url!r})"
         )
         with undisturbed():
             self._process = subprocess.Popen(

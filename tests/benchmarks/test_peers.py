@@ -1,4 +1,4 @@
-"""Take small figures of each library that ``wsmux bench`` measures against, and of a naive mux."""
+"""Take small figures of each library that is measured against, and of a naive mux."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from wsmux.cli.bench import naive
-from wsmux.cli.bench.peer import Line
-from wsmux.cli.bench.peers import find_peers
-from wsmux.cli.bench.peers.naive import Naive
+from benchmarks import naive
+from benchmarks.peer import Line
+from benchmarks.peers import find_peers
+from benchmarks.peers.naive import Naive
 
 from .commands import run
 
 pytestmark = pytest.mark.tools
 
-TINY = ("bench", "--repetitions", "1", "--seconds", "0.01", "--pin", "no", "--json")
+TINY = ("--repetitions", "1", "--seconds", "0.01", "--pin", "no", "--json")
 
 # Seconds until a test fails rather than hangs.
 PATIENCE = 30.0

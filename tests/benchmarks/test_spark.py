@@ -1,4 +1,4 @@
-"""``wsmux bench --spark``, too short to mean anything."""
+"""``python -m benchmarks --spark``, too short to mean anything."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from wsmux.cli.bench.spark.delayline import delayed
-from wsmux.cli.bench.spark.report import as_json, judge, table
-from wsmux.cli.bench.spark.row import Ratio
-from wsmux.cli.bench.spark.rows import find_ratios, find_rows
-from wsmux.cli.bench.spark.workers import Workers
+from benchmarks.spark.delayline import delayed
+from benchmarks.spark.report import as_json, judge, table
+from benchmarks.spark.row import Ratio
+from benchmarks.spark.rows import find_ratios, find_rows
+from benchmarks.spark.workers import Workers
 from wsmux.cli.terminal import CommandError
 
 from ..patience import WAIT
@@ -22,7 +22,7 @@ from .commands import run
 
 pytestmark = pytest.mark.tools
 
-TINY = ("bench", "--spark", "--repetitions", "1", "--seconds", "0.02")
+TINY = ("--spark", "--repetitions", "1", "--seconds", "0.02")
 
 
 def test_rows_are_measured_and_ratios_judged() -> None:
@@ -55,7 +55,7 @@ def test_bare_websockets_are_measured_for_people() -> None:
     ],
 )
 def test_wrong_usage_is_told(args: tuple[str, ...], text: str) -> None:
-    done = run("bench", "--spark", *args)
+    done = run("--spark", *args)
     assert done.returncode == 2
     assert text in done.stderr.decode()
 

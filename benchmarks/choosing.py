@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ..terminal import CommandError, talk
+from wsmux.cli.terminal import CommandError, talk
+
 from .every_measure import MEASURES_OF
 from .peer import Peer
 from .peers import find_peers

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from ..terminal import CommandError
+from wsmux.cli.terminal import CommandError
+
 from .every_measure import EVERY_MEASURE
 from .peers import find_peers
 from .results import Pass

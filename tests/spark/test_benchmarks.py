@@ -1,4 +1,4 @@
-"""The part of ``wsmux bench --spark`` that needs a session, which it starts itself."""
+"""The part of ``python -m benchmarks --spark`` that needs a session, which it starts itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rows_within_spark_are_measured() -> None:
         absent(NO_JAVA, "spark")
     names = "spark-alone,spark-256x1,spark-arrow"
     done = subprocess.run(
-        [sys.executable, "-m", "wsmux", "bench", "--spark", "--measures", names, "--json"]
+        [sys.executable, "-m", "benchmarks", "--spark", "--measures", names, "--json"]
         + ["--repetitions", "1", "--seconds", "0.02"],
         capture_output=True,
         timeout=170,

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
-from ...children import end, undisturbed
-from ...spark_session import ROOT
-from ...terminal import CommandError
+from wsmux.cli.children import end, undisturbed
+from wsmux.cli.spark_session import ROOT
+from wsmux.cli.terminal import CommandError
+
 from .row import NEAR
 
 __all__ = ["Workers"]
@@ -66,8 +67,8 @@ class Workers:
 
     def _start(self, role: str, argument: Mapping[Any, Any] | None = None) -> subprocess.Popen[str]:
         program = (
-            f"import sys; sys.path.append({str(ROOT)!r}); "
-            f"from wsmux.cli.bench.spark.worker import main; main(*sys.argv[1:])"
+            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+            f"from benchmarks.spark.worker import main; main(*sys.argv[1:])"
         )
         with undisturbed():
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Run ``wsmux bench --spark``."""
+"""Run ``python -m benchmarks --spark``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from ...terminal import CommandError, emit, show, tqdm_class
+from wsmux.cli.terminal import CommandError, emit, show, tqdm_class
+
 from .report import as_json, judge, table
 from .row import DELAYS, Row
 from .workers import Workers

@@ -14,12 +14,12 @@ from typing import Any
 from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.relay.setup import serve_relay
 from wsmux.bus.session.link import Link
+from wsmux.cli.children import end, undisturbed
 from wsmux.config import Config
 from wsmux.endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
 
-from ...children import end, undisturbed
 from .directory import DOMAIN, Numbered
 
 __all__ = ["echo", "redis", "relay"]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from ....runtime.logs import logger
+from wsmux.runtime.logs import logger
+
 from ..bus.figures import BusClient, trips_p50
 from ..calls import SMALL
 from ..peer import CHUNK, ECHO, Line, Peer

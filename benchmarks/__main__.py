@@ -1,0 +1,9 @@
+"""Run ``python -m benchmarks``."""
+
+from __future__ import annotations
+
+import sys
+
+from .command import main
+
+sys.exit(main())
