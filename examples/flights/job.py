@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ..spark import Recipe, connection, error_from, rpc
-from .demo_flights_check import DELAYS, DISTANCES
-from .spark_session import spark_session
+from wsmux.cli.spark_session import spark_session
+from wsmux.spark import Recipe, connection, error_from, rpc
+
+from .check import DELAYS, DISTANCES
 
 __all__ = ["main"]
 
@@ -165,11 +166,7 @@ class Jobs:
         }
 
     def stream(self, batch: int, total: int) -> dict[str, Any]:
-        """Follow the topic of departures to its end, from where the checkpoint says.
-
-        Args:
-            batch: rows of a batch. total: rows that there are.
-        """
+        """Follow the topic of departures to its end, from where the checkpoint says."""
         flights = (
             self._spark.readStream.format("wsmux")
             .options(**self._place.options(topic="departures", startingOffsets="earliest"))

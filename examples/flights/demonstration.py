@@ -1,4 +1,4 @@
-"""The second half of the demonstration: the flights of a year through PySpark, and checked.
+"""Run the flights of a year through PySpark, and check what comes of them.
 
 A data server (``wsmux serve-data``), a server that knows planes, weather and distances, and Spark
 run in processes of their own. What Spark comes to is compared with what pandas makes of the files.
@@ -12,10 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .children import undisturbed
-from .demo_flights_check import (
+from wsmux.cli.children import undisturbed
+from wsmux.cli.spark_session import NO_JAVA
+from wsmux.cli.terminal import Table, installed, missing, tqdm_class
+from wsmux.spark.java import java_home
+
+from .check import (
     DELAYS,
     DISTANCES,
     SKIES,
@@ -25,12 +29,8 @@ from .demo_flights_check import (
     groups_of,
     mean_delays,
 )
-from .spark_session import NO_JAVA
-from .terminal import Table, installed, missing, tqdm_class
-
-if TYPE_CHECKING:
-    from .demo_flights_data import Reference
-    from .demo_flights_driver import Driver
+from .data import Reference, fill, reference
+from .driver import Driver, environment, serving
 
 Show = Callable[[str, float], object]
 
@@ -84,8 +84,6 @@ class Flights:
 
 def lacking(plot: bool) -> str | None:
     """Return why there can be no second half, in a sentence; ``None`` if there can."""
-    from ..spark.java import java_home
-
     for module in (*NEEDED, *(("matplotlib",) if plot else ())):
         if not installed(module):
             return str(missing(module, EXTRA))
@@ -93,14 +91,7 @@ def lacking(plot: bool) -> str | None:
 
 
 def run(limit: int | None) -> Flights:
-    """Run the jobs and compare.
-
-    Args:
-        limit: the first so many flights only.
-
-    Raises:
-        CommandError: something does not run.
-    """
+    """Run the jobs and compare."""
     start = time.perf_counter()
     with (
         tempfile.TemporaryDirectory(prefix="wsmux-demo-", ignore_cleanup_errors=True) as work,
@@ -113,12 +104,8 @@ def run(limit: int | None) -> Flights:
 
 
 def draw(flights: Flights, path: Path) -> None:
-    """Draw the delays into a PNG.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from .demo_flights_plot import plot
+    """Draw the delays into a PNG."""
+    from .plot import plot
 
     plot(flights.delays, path)
 
@@ -188,8 +175,6 @@ class _Demonstration:
     """Start the processes, give the orders, and compare what comes of them."""
 
     def __init__(self, work: Path, show: Show) -> None:
-        from .demo_flights_driver import environment
-
         self._work = work
         self._show = show
         self._around = environment(work)
@@ -198,8 +183,6 @@ class _Demonstration:
         self.flights = Flights()
 
     def run(self, limit: int | None) -> None:
-        from .demo_flights_data import fill, reference
-
         with ExitStack() as stack:
             self._show("starting Spark", 0)
             driver = self._driver(stack)
@@ -207,7 +190,7 @@ class _Demonstration:
             self.flights.rows = fill(store, limit)
             self._place = {
                 "data": self._served(stack, "-m", "wsmux", "serve-data", str(store), "--port=0"),
-                "enrichment": self._served(stack, "-m", "wsmux.cli.demo_flights_server"),
+                "enrichment": self._served(stack, "-m", "examples.flights.server"),
                 "checkpoint": str(self._work / "checkpoint"),
             }
             expected = reference(limit)
@@ -258,8 +241,6 @@ class _Demonstration:
         self.flights.steps.append(Step(name, self.flights.rows, seconds, told))
 
     def _driver(self, stack: ExitStack) -> Driver:
-        from .demo_flights_driver import Driver
-
         settings = {
             "spark.local.dir": str(self._work),
             "spark.sql.warehouse.dir": str(self._work / "warehouse"),
@@ -270,8 +251,6 @@ class _Demonstration:
             return stack.enter_context(Driver(settings, self._around, self._log))
 
     def _served(self, stack: ExitStack, *arguments: str) -> str:
-        from .demo_flights_driver import serving
-
         return stack.enter_context(serving(list(arguments), self._around, self._log))
 
 

