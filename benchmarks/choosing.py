@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wsmux.cli.terminal import CommandError, talk
 
-from .every_measure import MEASURES_OF
+from .interpreters import missing_module
+from .measures import EVERY_MEASURE, MEASURES_OF
 from .peer import Peer
 from .peers import find_peers
 from .processes import cores
 from .schedule import count_steps
 
-__all__ = ["Chosen", "Order", "chosen", "orders"]
+__all__ = ["ALL_SECONDS", "QUICK", "SPARK", "USUAL", "Chosen", "Order", "chosen", "orders"]
+
+# Repetitions, and seconds that a measurement takes, usually and with --quick.
+USUAL, QUICK = (7, 0.4), (3, 0.1)
+SPARK, SPARK_QUICK = (5, 1.0), (3, 0.25)
+
+# With ``--all``, so that it takes half an hour on two idle cores with every library.
+ALL_SECONDS = 0.3
+
+# What is measured by an option of that name, and in words.
+NO_WIRES = {"rpc": "calls", "bus": "relays", "spark": "calls"}
 
 
 class Chosen(NamedTuple):
@@ -25,11 +37,13 @@ class Chosen(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Name what one pass measures."""
+    """Name what one pass measures, and how long."""
 
     peers: list[Peer]
     measures: list[str]
     pinned: bool
+    repetitions: int
+    seconds: float
 
 
 def chosen(args: argparse.Namespace) -> list[Chosen]:
@@ -40,7 +54,7 @@ def chosen(args: argparse.Namespace) -> list[Chosen]:
     """
     kinds = _kinds(args)
     # First the measures: what is misspelt there is the answer.
-    _check_names("measure", args.measures, [name for kind in kinds for name in MEASURES_OF[kind]])
+    _check_names("measure", args.measures, _names_of_measures(kinds))
     peers = [peer for peer in find_peers().values() if peer.kind in kinds]
     _check_names("variant", args.peers, [peer.name for peer in peers])
     _check_names("protocol", args.protocol, [peer.protocol for peer in peers if peer.protocol])
@@ -56,17 +70,28 @@ def chosen(args: argparse.Namespace) -> list[Chosen]:
 
 
 def _kinds(args: argparse.Namespace) -> list[str]:
+    named = [kind for kind in NO_WIRES if getattr(args, kind)]
     if args.all:
-        if args.rpc or args.bus:
-            raise CommandError("--all measures calls and relays, too", status=2)
-        return list(MEASURES_OF)
-    if args.rpc and args.bus:
-        raise CommandError("--rpc and --bus are measured one after the other", status=2)
-    if args.rpc and args.protocol:
-        raise CommandError("--rpc measures calls, which have no wire to choose", status=2)
-    if args.bus and args.protocol:
-        raise CommandError("--bus measures relays, which have no wire to choose", status=2)
-    return ["rpc" if args.rpc else "bus" if args.bus else "streams"]
+        if named:
+            text = "--all measures calls and relays, too, and not what PySpark makes"
+            raise CommandError(text, status=2)
+        return [kind for kind in MEASURES_OF if kind != "spark"]
+    if len(named) > 1:
+        text = f"{' and '.join(f'--{kind}' for kind in named)} are measured one after the other"
+        raise CommandError(text, status=2)
+    if named and args.protocol:
+        text = f"--{named[0]} measures {NO_WIRES[named[0]]}, which have no wire to choose"
+        raise CommandError(text, status=2)
+    return named or ["streams"]
+
+
+def _names_of_measures(kinds: Sequence[str]) -> list[str]:
+    return [
+        name
+        for kind in kinds
+        for measure, figure in MEASURES_OF[kind].items()
+        for name in ((figure.group, measure) if figure.group else (measure,))
+    ]
 
 
 def _check_names(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None:
@@ -77,12 +102,26 @@ def _check_names(what: str, names: Sequence[str] | None, known: Iterable[str]) -
 
 
 def _measures(args: argparse.Namespace, kind: str) -> list[str]:
-    """Return the named ones; else all, without those that take long if not asked for all."""
-    return [
-        name
-        for name, measure in MEASURES_OF[kind].items()
-        if (name in args.measures if args.measures else args.all or not measure.heavy)
-    ]
+    """Return the named ones; else all, without those that take long if not asked for all.
+
+    Raises:
+        CommandError: a named one cannot be taken.
+    """
+    found, left = [], dict[str, list[str]]()  # by what is missing
+    for name, figure in MEASURES_OF[kind].items():
+        named = bool({name, figure.group} & set(args.measures or ()))
+        if not (named if args.measures else args.all or not figure.heavy):
+            continue
+        missing = missing_module(sys.executable, figure.needs)
+        if missing and named:
+            raise CommandError(f"{name} cannot be measured: {missing} is not installed")
+        if missing:
+            left.setdefault(missing, []).append(name)
+        else:
+            found.append(name)
+    for missing, names in left.items():
+        talk(f"{', '.join(names)} are left out: {missing} is not installed")
+    return found
 
 
 def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[str]) -> list[Peer]:
@@ -107,17 +146,21 @@ def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[s
     return present
 
 
-def orders(args: argparse.Namespace, repetitions: int) -> tuple[list[Order], int]:
+def orders(args: argparse.Namespace) -> tuple[list[Order], int]:
     """Return the passes to run, and how many figures they take.
 
     What takes long is in one of them only, that which is judged.
     """
-    from .every_measure import EVERY_MEASURE
-
     wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
+    if args.spark:
+        wanted = [False]  # Java has threads of its own
     if True in wanted and len(cores()) < 2:
         talk("the processes cannot be pinned: fewer than two cores, or no such call here")
         wanted = [False]
+    usual, quick = (SPARK, SPARK_QUICK) if args.spark else (USUAL, QUICK)
+    repetitions, seconds = quick if args.quick else usual
+    seconds = ALL_SECONDS if args.all and not args.quick else seconds
+    length = args.repetitions or repetitions, args.seconds or seconds
     result = []
     for peers, measures in chosen(args):
         for pinned in wanted:
@@ -125,5 +168,5 @@ def orders(args: argparse.Namespace, repetitions: int) -> tuple[list[Order], int
                 name for name in measures if pinned is wanted[0] or not EVERY_MEASURE[name].heavy
             ]
             if taken:
-                result.append(Order(peers, taken, pinned))
-    return result, sum(count_steps(each.peers, each.measures, repetitions) for each in result)
+                result.append(Order(peers, taken, pinned, *length))
+    return result, sum(count_steps(each.peers, each.measures, length[0]) for each in result)

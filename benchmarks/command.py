@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wsmux.cli.main import USAGE, guarded
-from wsmux.cli.terminal import CommandError, emit, positive_int, seconds, show, tqdm_class
+from wsmux.cli.terminal import emit, positive_int, seconds, show, tqdm_class
+
+from .choosing import ALL_SECONDS, QUICK, SPARK, USUAL, Order, orders
 
 if TYPE_CHECKING:
-    from .choosing import Order
     from .results import Pass
     from .stored import Result
 
@@ -28,12 +29,6 @@ EPILOG = (
     "replit-river, websocket-client and simple-websocket installed."
 )
 
-REPETITIONS, SECONDS = 7, 0.4
-QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.1
-
-# With ``--all``, so that it takes half an hour on two idle cores with every library.
-ALL_SECONDS = 0.3
-
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of ``python -m benchmarks``."""
@@ -43,15 +38,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-v", "--verbose", action="count", default=0, help="log more; twice for everything"
     )
-    parser.add_argument("--repetitions", type=positive_int, help=f"by default {REPETITIONS}")
+    parser.add_argument(
+        "--repetitions",
+        type=positive_int,
+        help=f"by default {USUAL[0]}, or {SPARK[0]} with --spark",
+    )
     parser.add_argument(
         "--seconds",
         type=seconds,
-        help=f"a measurement takes, by default {SECONDS}, or {ALL_SECONDS} with --all",
+        help=f"a measurement takes, by default {USUAL[1]}, or {ALL_SECONDS} with --all, or "
+        f"{SPARK[1]:g} with --spark",
     )
-    parser.add_argument(
-        "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
-    )
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK[0]} times {QUICK[1]} s")
     _add_choices(parser)
     _add_outputs(parser)
     return parser
@@ -139,14 +137,6 @@ def _names(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
-    if args.spark:
-        if args.rpc or args.bus or args.all or args.protocol or args.peers:
-            raise CommandError("--spark has figures of its own, chosen by --measures", status=2)
-        if args.plot or args.compare or args.source:
-            raise CommandError("--spark is neither drawn nor compared", status=2)
-        from .spark.command import run as run_spark
-
-        return run_spark(args)
     from .comparing import changes, lines
     from .plotting import check_plot, plot
 
@@ -179,7 +169,6 @@ def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
     What is wrong with a file is told before anything is measured.
     """
     from . import environment
-    from .choosing import orders
     from .comparing import check_machine
     from .stored import Result, read
 
@@ -189,17 +178,14 @@ def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
         if before:
             check_machine(result.environment, before, str(args.compare))
         return result, before
-    repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
-    usual = ALL_SECONDS if args.all else SECONDS
-    duration = args.seconds or (QUICK_SECONDS if args.quick else usual)
-    planned, count = orders(args, repetitions)
+    planned, count = orders(args)
     described = environment.describe([peer for order in planned for peer in order.peers])
     if before:
         check_machine(described, before, str(args.compare))
-    return Result(described, _measure(planned, count, repetitions, duration)), before
+    return Result(described, _measure(planned, count)), before
 
 
-def _measure(planned: Sequence[Order], count: int, repetitions: int, duration: float) -> list[Pass]:
+def _measure(planned: Sequence[Order], count: int) -> list[Pass]:
     from .schedule import run_pass
 
     bar_class = tqdm_class()
@@ -210,8 +196,8 @@ def _measure(planned: Sequence[Order], count: int, repetitions: int, duration: f
                 order.peers,
                 order.measures,
                 pinned=order.pinned,
-                repetitions=repetitions,
-                seconds=duration,
+                repetitions=order.repetitions,
+                seconds=order.seconds,
                 progress=bar.update if bar else _nothing,
             )
             for order in planned

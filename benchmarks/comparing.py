@@ -13,7 +13,7 @@ from typing import Any
 
 from wsmux.cli.terminal import CommandError
 
-from .every_measure import EVERY_MEASURE
+from .measures import EVERY_MEASURE
 from .peers import find_peers
 from .results import Pass
 from .stored import Result

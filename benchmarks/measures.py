@@ -1,20 +1,25 @@
 """Say which figures there are, and make them of what a client has timed.
 
-Bulk moves as many bytes as the last known rate makes of the wanted time. What is idle is as much
-as that time allows: from 0.25 seconds up all that there may be.
+Bulk moves as many bytes as the last known rate makes of the wanted time, and messages are as many:
+no more than River lets be unread, since a peer that is not held back may be so far ahead, and half
+of what a queue of the bus keeps. What is idle is as much as that time allows: of streams from 0.25
+seconds up all that there may be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from .bus.figures import BusClient
+from .calls import Calls
+from .figure import Measure, Rate
 from .payload import CHUNK
 from .peer import Client
+from .spark.measures import SPARK_MEASURES
 
-__all__ = ["MEASURES", "Measure"]
+__all__ = ["BUS_MEASURES", "EVERY_MEASURE", "MEASURES", "MEASURES_OF", "RPC_MEASURES"]
 
 KIB = 1024
 
@@ -34,26 +39,13 @@ SHORTER, TURN_BULK = 10, 16 * 1024 * 1024
 # the fewest; and the most connections. A client knows how many lines.
 IDLE_RATE, FEWEST_IDLE, MOST_CONNECTIONS = 4.0, 20, 100
 
-# Of a ``Client``, of ``Calls`` with ``--rpc``, or of a ``BusClient`` with ``--bus``.
-Rate = Callable[[Any, float, dict[str, float]], float]
+# Messages of the first stream of calls, which only finds the rate, and of any, at most; the same of
+# those that are kept for a twin.
+FIRST_MESSAGES, MOST_MESSAGES = 500, 10_000
+FIRST_KEPT, MOST_KEPT = 200, 5_000
 
-
-@dataclass(frozen=True)
-class Measure:
-    """Name one figure; ``run(client, seconds, known)`` returns it, ``known`` keeps rates.
-
-    A ``fresh`` one is taken of processes that have done nothing else, and do nothing more. A
-    ``heavy`` one takes long: only when it is named or with ``--all``, fewer times, and in one pass.
-    ``only`` names the one variant that it is taken of.
-    """
-
-    title: str
-    unit: str
-    run: Rate
-    fresh: bool = False
-    heavy: bool = False
-    less_is_better: bool = False
-    only: str | None = None
+# Idle sessions and twins opened for each second that a measurement is to take; the most twins.
+SESSIONS_RATE, TWINS_RATE, MOST_TWINS = 500, 2_500, 1_000
 
 
 def _bulk(name: str, move: Callable[[Client, int], float]) -> Rate:
@@ -72,13 +64,11 @@ def _size(rate: float, seconds: float) -> int:
 
 
 def _pings(client: Client, seconds: float, known: dict[str, float], size: int, lines: int) -> float:
-    count, elapsed = client.pings(size, lines, seconds)
-    return count / elapsed
+    return _rate(client.pings(size, lines, seconds))
 
 
 def _opens(client: Client, seconds: float, known: dict[str, float]) -> float:
-    count, elapsed = client.opens(EXCHANGE, seconds)
-    return count / elapsed
+    return _rate(client.opens(EXCHANGE, seconds))
 
 
 def _tail(client: Client, seconds: float, known: dict[str, float], figure: str) -> float:
@@ -103,8 +93,7 @@ def _tail(client: Client, seconds: float, known: dict[str, float], figure: str) 
 def _connections(
     client: Client, seconds: float, known: dict[str, float], connections: int
 ) -> float:
-    count, elapsed = client.connections(SMALL, connections, seconds)
-    return count / elapsed
+    return _rate(client.connections(SMALL, connections, seconds))
 
 
 def _idle_lines(client: Client, seconds: float, known: dict[str, float], side: int) -> float:
@@ -200,3 +189,101 @@ MEASURES = {
         heavy=True,
     ),
 }
+
+
+# Calls
+
+
+def _rpcs(client: Calls, seconds: float, known: dict[str, float], at_once: int) -> float:
+    return _rate(client.rpcs(at_once, seconds))
+
+
+def _echoes(client: Calls, seconds: float, known: dict[str, float]) -> float:
+    return _rate(client.echoes(CHUNK, seconds)) * CHUNK / 1e6
+
+
+def _counted(name: str, first: int, most: int, move: Callable[[Any, int], float]) -> Rate:
+    """Return what moves so many messages as fit the time, by the last known rate."""
+
+    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
+        if name not in known:
+            known[name] = first / move(client, first)
+        count = max(first, min(most, round(known[name] * seconds)))
+        known[name] = count / move(client, count)
+        return known[name]
+
+    return run
+
+
+def _streamed(name: str, move: Callable[[Calls, int], float]) -> Rate:
+    return _counted(name, FIRST_MESSAGES, MOST_MESSAGES, move)
+
+
+def _sessions(client: Calls, seconds: float, known: dict[str, float], side: int) -> float:
+    return client.idle(max(FEWEST_IDLE, round(SESSIONS_RATE * seconds)))[side] / KIB
+
+
+RPC_MEASURES = {
+    "rpc-1": Measure("rpc, one at a time", "/s", partial(_rpcs, at_once=1)),
+    "rpc-32": Measure("rpc, 32 at a time", "/s", partial(_rpcs, at_once=32)),
+    "stream": Measure(
+        "stream, echoed messages", "/s", _streamed("stream", lambda c, count: c.streamed(count))
+    ),
+    "subscription": Measure(
+        "subscription, messages", "/s", _streamed("messages", lambda c, count: c.subscribed(count))
+    ),
+    "echo-64k": Measure("echo of 64 KiB, each way", "MB/s", _echoes),
+    **{
+        f"idle-{name}": Measure(
+            f"idle session, {name}",
+            "KiB",
+            partial(_sessions, side=side),
+            fresh=True,
+            less_is_better=True,
+        )
+        for side, name in enumerate(("server", "client"))
+    },
+}
+
+
+# The bus
+
+
+def _twins(client: BusClient, seconds: float, known: dict[str, float]) -> float:
+    count = max(FEWEST_IDLE, min(MOST_TWINS, round(TWINS_RATE * seconds)))
+    return client.idle(count) / KIB
+
+
+def _messages(count: int) -> dict[str, Measure]:
+    title = f"messages, {count} twin{'s' if count > 1 else ''}"
+    return {f"twins-{count}": Measure(title, "/s", lambda c, s, _: c.messages(count, s))}
+
+
+def _smaller(title: str, unit: str, run: Rate, fresh: bool = False) -> Measure:
+    return Measure(title, unit, run, fresh=fresh, less_is_better=True)
+
+
+BUS_MEASURES = {
+    **_messages(1),
+    **_messages(10),
+    **_messages(100),
+    "kept": Measure(
+        "messages kept for a twin, then taken",
+        "/s",
+        _counted("kept", FIRST_KEPT, MOST_KEPT, lambda c, count: c.kept(count)),
+    ),
+    "trip": _smaller("message and one back, median", "us", lambda c, s, _: c.trip_p50(s)),
+    "call": _smaller("call, median", "us", lambda c, s, _: c.call_p50(s)),
+    "idle-twin": _smaller("idle twin, relay", "KiB", _twins, fresh=True),
+    "flood": _smaller("p99 of others in a flood, of it without", "%", lambda c, s, _: c.flooded(s)),
+}
+
+
+MEASURES_OF: dict[str, dict[str, Measure]] = {
+    "streams": MEASURES,
+    "rpc": RPC_MEASURES,
+    "bus": BUS_MEASURES,
+    "spark": SPARK_MEASURES,
+}
+
+EVERY_MEASURE = {name: each for kind in MEASURES_OF.values() for name, each in kind.items()}

@@ -19,14 +19,10 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .interpreters import missing_module
 from .payload import CHUNK, check_piece, memory, pieces
-
-if TYPE_CHECKING:
-    from .bus.figures import BusClient
-    from .calls import Calls
 
 __all__ = [
     "CHUNK",
@@ -172,8 +168,9 @@ class Peer(ABC):
         environment: variables to set in both processes; ``None`` removes one.
         python_variable: the environment variable that names the Python to run it, where it needs
             another one than this.
-        kind: what is measured of it: ``"streams"``, or with the option of that name ``"rpc"`` or
-            ``"bus"``; ``connect`` returns a ``Client``, ``Calls`` or a ``BusClient``.
+        kind: what is measured of it: ``"streams"``, or with the option of that name ``"rpc"``,
+            ``"bus"`` or ``"spark"``; ``connect`` yields a ``Client``, ``Calls``, a ``BusClient`` or
+            a ``SparkClient``.
         leaves_out: figures that cannot be taken of it.
         on_demand: whether it is measured only when it is named, or with ``--all``.
     """
@@ -219,7 +216,7 @@ class Peer(ABC):
         """Run ``serve_line`` for every line of every client; return the address."""
 
     @abstractmethod
-    def connect(self, address: str) -> AbstractContextManager[Client | Calls | BusClient]:
+    def connect(self, address: str) -> AbstractContextManager[Any]:
         """Return what measures a server."""
 
 

@@ -60,7 +60,7 @@ def plot(result: Result, path: Path) -> None:
 
 def _parts(verdict: Verdict, value: float) -> float:
     """Return a figure in parts of what it must be, above 1 when it is better."""
-    must = verdict.target.must
+    must = verdict.target.must or verdict.target.goal or value
     part = must / value if verdict.target.upper else value / must
     return min(FARTHEST, max(1 / FARTHEST, part))
 

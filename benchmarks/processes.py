@@ -1,4 +1,4 @@
-"""Run the client and server process of a variant."""
+"""Run the client and server process of a variant, and those that stand beside them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import select
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from wsmux.cli.children import end, undisturbed
@@ -17,16 +16,14 @@ from wsmux.cli.terminal import CommandError
 
 from .peer import Peer
 
-__all__ = ["MeasurementFailed", "Processes", "cores"]
+__all__ = ["MeasurementFailed", "Processes", "Worker", "cores"]
 
 # Seconds for a process to end after its stdin has.
-PATIENCE = 5.0
+PATIENCE = 20.0
 
-# Seconds for an answer beyond those that it is meant to take, and how many times those it may.
-LATENESS, STRETCH = 30.0, 20.0
-
-# The same for a measure that opens much before it begins, and for a process to begin.
-HEAVY_LATENESS = 150.0
+# Seconds for an answer beyond those that it is meant to take, of which much may go to what is
+# opened before; and how many times those it may.
+LATENESS, STRETCH = 150.0, 20.0
 
 # Where this package and the library are, for processes that would find another copy or none.
 ROOT = Path(__file__).parents[1]
@@ -41,6 +38,87 @@ def cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
+class Worker:
+    """Hold a process that answers in lines of JSON, and ends when its stdin does.
+
+    It says first that it is ready, with what there is to know of it: ``told``.
+
+    Args:
+        module: the module of this package whose ``main`` it runs. arguments: of that.
+        peer: whose Python, hidden modules and environment it has. role: of the process there.
+
+    Raises:
+        CommandError: it has ended instead.
+    """
+
+    def __init__(
+        self, module: str, *arguments: object, peer: Peer | None = None, role: str = ""
+    ) -> None:
+        hides = peer.hides if peer else ()
+        hidden = "".join(f"sys.modules[{module!r}] = None; " for module in hides)
+        program = (
+            f"import sys; {hidden}sys.path.insert(0, {str(ROOT)!r}); "
+            f"from {__package__}.{module} import main; main(*{arguments})"
+        )
+        environment = {**os.environ, **(peer.environment if peer else {})}
+        python = peer.python_of(role) if peer else None
+        with undisturbed():
+            self.process = subprocess.Popen(
+                [python or sys.executable, "-c", program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={name: value for name, value in environment.items() if value is not None},
+                text=True,
+            )
+        try:
+            self.told = self._answer(LATENESS)
+        except BaseException:
+            self.close(at_once=True)
+            raise
+
+    def ask(self, seconds: float = 0.0, **what: object) -> dict[str, Any]:
+        """Return the answer to a question that is meant to take so many seconds.
+
+        Raises:
+            CommandError: there is none, or it is an error. BrokenPipeError: it has ended.
+        """
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"seconds": seconds, **what}) + "\n")
+        self.process.stdin.flush()
+        answer = self._answer(LATENESS + STRETCH * seconds)
+        if "error" in answer:
+            raise CommandError(answer["error"])
+        return answer
+
+    def _answer(self, longest: float) -> dict[str, Any]:
+        """Return the next line, for which nothing else was written before."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], longest)[0]:
+            raise CommandError(f"no answer in {longest:.0f} s")
+        line = self.process.stdout.readline()
+        if not line:
+            raise CommandError(f"a process ended with status {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self, at_once: bool = False) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if at_once:
+            self.process.kill()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        end(self.process, PATIENCE)
+        self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
 class Processes:
     """Hold both processes of one variant, each on a core of its own if ``pinned``.
 
@@ -51,21 +129,22 @@ class Processes:
         self.peer = peer
         self.pinned = pinned
         self._places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: list[Worker] = []
         self._broken: str | None = None  # why they do not begin
 
     def _begin(self) -> None:
         try:
-            server = self._start("server", self._places[0])
-            address = self._answer(server)["address"]
-            self._client = self._start("client", self._places[1], address)
-            self._answer(self._client)
+            address = ""
+            for role, core in zip(("server", "client"), self._places, strict=True):
+                arguments = (role, self.peer.name, core, address)
+                self._running.append(Worker("worker", *arguments, peer=self.peer, role=role))
+                address = self._running[-1].told.get("address", "")
         except BaseException:
             self.close(at_once=True)
             raise
 
-    def measure(self, name: str, seconds: float, heavy: bool = False) -> float:
-        """Return one figure; a ``heavy`` one may take longer.
+    def measure(self, name: str, seconds: float) -> float:
+        """Return one figure.
 
         Raises:
             MeasurementFailed: there is none; the next one is taken by new processes.
@@ -75,67 +154,16 @@ class Processes:
                 raise CommandError(self._broken)
             if not self._running:
                 self._begin()
-            return self._measure(name, seconds, HEAVY_LATENESS if heavy else LATENESS)
+            return float(self._running[-1].ask(seconds, measure=name)["value"])
         except (CommandError, BrokenPipeError) as error:
             self.close(at_once=True)
             raise MeasurementFailed(str(error)) from None
 
-    def _measure(self, name: str, seconds: float, lateness: float) -> float:
-        assert self._client.stdin is not None
-        self._client.stdin.write(json.dumps({"measure": name, "seconds": seconds}) + "\n")
-        self._client.stdin.flush()
-        answer = self._answer(self._client, lateness + STRETCH * seconds)
-        if "error" in answer:
-            raise CommandError(answer["error"])
-        return float(answer["value"])
-
-    def _start(self, role: str, core: int | None, address: str = "") -> subprocess.Popen[str]:
-        hidden = "".join(f"sys.modules[{module!r}] = None; " for module in self.peer.hides)
-        call = f"{(role, self.peer.name, core, address)}"
-        program = (
-            f"import sys; {hidden}sys.path.insert(0, {str(ROOT)!r}); "
-            f"from benchmarks.worker import main; main(*{call})"
-        )
-        environment = dict(os.environ)
-        for variable, value in self.peer.environment.items():
-            environment.pop(variable, None)
-            if value is not None:
-                environment[variable] = value
-        with undisturbed():
-            process = subprocess.Popen(
-                [self.peer.python_of(role) or sys.executable, "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                text=True,
-            )
-            self._running.append(process)
-        return process
-
-    def _answer(
-        self, process: subprocess.Popen[str], longest: float = HEAVY_LATENESS
-    ) -> dict[str, Any]:
-        """Return the next answer, for which nothing else was written before."""
-        assert process.stdout is not None
-        if not select.select([process.stdout], [], [], longest)[0]:
-            raise CommandError(f"no answer in {longest:.0f} s")
-        line = process.stdout.readline()
-        if not line:
-            raise CommandError(f"a process ended with status {process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
     def close(self, at_once: bool = False) -> None:
         """End both processes, the client first."""
-        for process in reversed(self._running):
-            assert process.stdin is not None
-            assert process.stdout is not None
-            if at_once:
-                process.kill()
-            with suppress(BrokenPipeError):
-                process.stdin.close()
-            end(process, PATIENCE)
-            process.stdout.close()
+        with ExitStack() as stack:
+            for worker in self._running:
+                stack.callback(worker.close, at_once)
         self._running.clear()
 
     def __enter__(self) -> Self:
@@ -145,10 +173,5 @@ class Processes:
             self._broken = f"it does not begin: {error}"
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close(at_once=exc is not None)
+    def __exit__(self, *error: object) -> None:
+        self.close(at_once=error[0] is not None)

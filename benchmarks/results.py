@@ -9,7 +9,7 @@ from typing import Any
 
 from wsmux.cli.terminal import Table
 
-from .every_measure import EVERY_MEASURE
+from .measures import EVERY_MEASURE
 from .peer import Peer
 
 __all__ = ["Figures", "Pass", "pass_as_json", "pass_from_json", "pass_table"]

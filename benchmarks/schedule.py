@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from wsmux.cli.terminal import CommandError
 
-from .every_measure import EVERY_MEASURE
+from .measures import EVERY_MEASURE
 from .peer import Peer
 from .processes import Processes
 from .results import Figures, Pass
@@ -80,6 +80,6 @@ def run_pass(
 def _measured(processes: Processes, measure: str, seconds: float) -> float:
     what = EVERY_MEASURE[measure]
     if not what.fresh:
-        return processes.measure(measure, seconds, what.heavy)
+        return processes.measure(measure, seconds)
     with Processes(processes.peer, processes.pinned) as fresh:
-        return fresh.measure(measure, seconds, what.heavy)
+        return fresh.measure(measure, seconds)

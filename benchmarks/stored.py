@@ -14,7 +14,7 @@ from typing import Any
 
 from wsmux.cli.terminal import CommandError
 
-from .every_measure import EVERY_MEASURE
+from .measures import EVERY_MEASURE
 from .peer import Peer
 from .peers import find_peers
 from .results import Pass, pass_as_json, pass_from_json

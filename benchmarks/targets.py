@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from .every_measure import EVERY_MEASURE
+from .measures import EVERY_MEASURE
 from .results import Pass
 
 __all__ = ["TARGETS", "Target", "Verdict", "judge"]
@@ -17,13 +17,15 @@ __all__ = ["TARGETS", "Target", "Verdict", "judge"]
 class Target:
     """Name the least that a figure must be, and the goal; or the most, if ``upper``.
 
+    Without either it is only told.
+
     The figure is one of ``measure`` as it is, or its ratio to that of the variant ``base``; where
     ``over`` names another measure, to that.
     """
 
     measure: str
     variant: str
-    must: float
+    must: float | None = None
     goal: float | None = None
     base: str | None = "raw"
     upper: bool = False
@@ -46,6 +48,25 @@ class Target:
 
 
 _BULK = ("upload", "download")
+
+
+def _spark(
+    measure: str,
+    over: str,
+    must: Mapping[int, float | None],
+    goals: Mapping[int, float] | None = None,
+) -> list[Target]:
+    """Hold one figure to another at the distances that are named."""
+    goals = goals or {}
+    return [
+        Target(
+            *(f"{measure}-{delay}ms", "pyspark", must.get(delay), goals.get(delay)),
+            base="pyspark",
+            over=f"{over}-{delay}ms",
+        )
+        for delay in must or goals
+    ]
+
 
 TARGETS = (
     Target("upload", "wsmux", 6.0, 10.0),
@@ -113,6 +134,16 @@ TARGETS = (
     *(Target(each, "relay", 3.0, base="raw-trips", upper=True) for each in ("trip", "call")),
     Target("idle-twin", "relay", 128.0, base=None, upper=True),
     Target("flood", "relay-limit", 120.0, base=None, upper=True),
+    *_spark("256x1", "sync", {0: 3.3, 1: 30, 5: 90}, {0: 4, 1: 35, 5: 110}),
+    *_spark("32x512", "sync", {0: 80, 1: 700, 5: 2000}, {0: 100, 1: 800, 5: 3000}),
+    *_spark("sync", "bare-sync", dict.fromkeys((0, 1, 5))),  # what sessions, calls, threads cost
+    *_spark("spark-256x1", "spark-sync", {}, {0: 4, 1: 35, 5: 110}),
+    *_spark("spark-32x512", "spark-sync", {}, {0: 100, 1: 800, 5: 3000}),
+    *_spark("spark-arrow", "spark-identity", {}, {0: 0.6}),
+    # A hundredth of a round trip that a bare WebSocket takes, or less.
+    *_spark("latest-offset", "bare-sync", {5: 100}, {5: 100}),
+    *_spark("spark-read", "spark-read-flight", {0: 0.9}, {0: 1.0}),
+    *_spark("spark-write", "spark-write-flight", {0: 0.7}, {0: 0.9}),
 )
 
 
@@ -132,14 +163,18 @@ class Verdict:
     @property
     def met(self) -> bool:
         """Whether the median is what it must be."""
-        return self.figure is not None and self.target.meets(self.figure, self.target.must)
+        must = self.target.must
+        if must is None:
+            return True
+        return self.figure is not None and self.target.meets(self.figure, must)
 
     @property
     def goal_met(self) -> bool:
         """Whether it is what it should become; so without a goal if it is what it must be."""
         target = self.target
-        limit = target.must if target.goal is None else target.goal
-        return self.figure is not None and target.meets(self.figure, limit)
+        if target.goal is None:
+            return self.met
+        return self.figure is not None and target.meets(self.figure, target.goal)
 
     @property
     def name(self) -> str:
@@ -157,15 +192,17 @@ class Verdict:
     def __str__(self) -> str:
         target = self.target
         figure = "failed" if self.figure is None else self.written(self.figure)
-        spread = goal = ""
+        spread = must = goal = ""
         if len(self.figures) > 1:
             spread = f" ({min(self.figures):,.3g}-{max(self.figures):,.3g})"
+        if target.must is not None:
+            must = f", wanted {'at most ' if target.upper else ''}{target.must:g}"
         if target.goal is not None:
             goal = f"; goal {target.goal:g} {'met' if self.goal_met else 'missed'}"
         return (
-            f"{'met   ' if self.met else 'MISSED'}  {self.name}, "
+            f"{'MISSED' if not self.met else 'met   ' if must else '      '}  {self.name}, "
             f"{'pinned' if self.pinned else 'not pinned'}: "
-            f"{figure}, wanted {'at most ' if target.upper else ''}{target.must:g}{goal}{spread}"
+            f"{figure}{must}{goal}{spread}"
         )
 
     def as_json(self) -> dict[str, Any]:

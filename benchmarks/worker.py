@@ -12,11 +12,10 @@ import signal
 import sys
 from typing import Any
 
-from .every_measure import EVERY_MEASURE
-from .peer import Peer
+from .measures import EVERY_MEASURE
 from .peers import find_peers
 
-__all__ = ["main"]
+__all__ = ["main", "say"]
 
 
 def main(role: str, name: str, core: int | None, address: str = "") -> None:
@@ -27,31 +26,24 @@ def main(role: str, name: str, core: int | None, address: str = "") -> None:
     peer = find_peers()[name]
     peer.check()
     if role == "server":
-        _serve(peer)
-    else:
-        _measure(peer, address)
-
-
-def _serve(peer: Peer) -> None:
-    with peer.serve() as address:
-        _say({"address": address})
-        sys.stdin.read()
-
-
-def _measure(peer: Peer, address: str) -> None:
+        with peer.serve() as told:
+            say(address=told)
+            sys.stdin.read()
+        return
     known: dict[str, float] = {}
     with peer.connect(address) as client:
-        _say({"ready": True})
+        say()
         for line in sys.stdin:
             order = json.loads(line)
             try:
                 value = EVERY_MEASURE[order["measure"]].run(client, order["seconds"], known)
             except Exception as error:
-                _say({"error": f"{type(error).__name__}: {error}"})
+                say(error=f"{type(error).__name__}: {str(error)[:500]}")
             else:
-                _say({"value": value})
+                say(value=value)
 
 
-def _say(what: dict[str, Any]) -> None:
+def say(**what: Any) -> None:
+    """Tell whoever started this process."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()

@@ -15,7 +15,8 @@ from wsmux.bus.session.link import Link
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
-from .companion import RETURNER, SERVICE, TRAVELLER, Companion
+from ..processes import Worker
+from .companion import RETURNER, SERVICE, TRAVELLER
 from .directory import Numbered, identity
 from .figures import BusClient, timed, trips_p50
 from .moving import PATIENCE, fresh, messages_per_second, open_link, small_request
@@ -87,20 +88,20 @@ class RelayClient(EchoClient):
         self._stack = ExitStack()
         self._caller: Client | None = None
         self._returns = False
-        self._flooder: Companion | None = None
+        self._flooder: Worker | None = None
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def trip_p50(self, seconds: float) -> float:
         if not self._returns:
-            self._stack.enter_context(Companion("returner", self._url))
+            self._stack.enter_context(Worker("bus.companion", "returner", self._url))
             self._returns = True
         return _median_trip(Trips(self._url, TRAVELLER, RETURNER), seconds)
 
     def call_p50(self, seconds: float) -> float:
         if self._caller is None:
-            self._stack.enter_context(Companion("service", self._url))
+            self._stack.enter_context(Worker("bus.companion", "service", self._url))
             caller = Client(identity(1), self._url, Numbered(), twin=1)
             self._caller = self._stack.enter_context(caller)
             caller.wait_connected(PATIENCE)
@@ -144,7 +145,7 @@ class RelayClient(EchoClient):
 
     def flooded(self, seconds: float) -> float:
         if self._flooder is None:
-            self._flooder = self._stack.enter_context(Companion("flooder", self._url))
+            self._flooder = self._stack.enter_context(Worker("bus.companion", "flooder", self._url))
         addresses = [fresh(number) for number in range(1, OTHERS + 1)]
         others = [Trips(self._url, address, address) for address in addresses]
         quiet: list[float] = []
@@ -152,9 +153,9 @@ class RelayClient(EchoClient):
         try:
             for _ in range(TURNS):
                 quiet += _together(others, seconds)
-                self._flooder.turn()
+                self._flooder.ask()
                 loud += _together(others, seconds)
-                self._flooder.turn()
+                self._flooder.ask()
         finally:
             for trips in others:
                 trips.close()

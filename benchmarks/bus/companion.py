@@ -1,89 +1,32 @@
 """A process beside the measuring one: a twin that answers calls, returns messages, or floods.
 
-``Companion`` starts it, and ends it by ending its stdin. It says a line when it is ready. One that
-floods begins when it is given a line, and stops with the next one; it says when it has.
+One that floods begins when it is asked, and stops when it is asked again; it says when it has.
 """
 
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import suppress
-from typing import Self
 
 from wsmux.bus.client import Client
 from wsmux.bus.session.link import Link
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import parse
-from wsmux.cli.children import end, undisturbed
 from wsmux.exceptions import ConnectionClosed
 from wsmux.runtime.deadline import Deadline
 
-from ..processes import ROOT
+from ..worker import say
 from .directory import Numbered, identity
 from .moving import PATIENCE, fresh, open_link, small_request
 
-__all__ = ["RETURNER", "SERVICE", "TRAVELLER", "Companion", "main"]
+__all__ = ["RETURNER", "SERVICE", "TRAVELLER", "main"]
 
 # Who answers calls, who floods, and who returns messages to whom.
 SERVICE = Address(2001, "service")
 FLOODER = 2002
 RETURNER, TRAVELLER = Address(2003, "returner"), Address(2004, "traveller")
-
-# Seconds for it to end after its stdin has.
-END = 5.0
-
-
-class Companion:
-    """Run such a process.
-
-    Args:
-        role: ``"service"``, ``"returner"`` or ``"flooder"``.
-        url: the relay.
-    """
-
-    def __init__(self, role: str, url: str) -> None:
-        program = (
-            f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-            f"from benchmarks.bus.companion import main; main({role!r}, {url!r})"
-        )
-        with undisturbed():
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-
-    def __enter__(self) -> Self:
-        try:
-            self._answer()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        end(self._process, END)
-        self._process.stdout.close()
-
-    def turn(self) -> None:
-        """Have it begin, or stop, and wait until it has."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("turn\n")
-        self._process.stdin.flush()
-        self._answer()
-
-    def _answer(self) -> None:
-        """Wait for a line; whoever waits for this process ends it when that takes too long."""
-        assert self._process.stdout is not None
-        if not self._process.stdout.readline():
-            raise RuntimeError("the process beside this one has ended; what it said is above")
 
 
 def main(role: str, url: str) -> None:
@@ -92,17 +35,12 @@ def main(role: str, url: str) -> None:
     {"service": _serve, "returner": _return, "flooder": _flood}[role](url)
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def _serve(url: str) -> None:
     keys = identity(SERVICE.twin)
     with Client(keys, url, Numbered(), twin=SERVICE.twin, session=SERVICE.session) as client:
         client.serve({"same": lambda payload: payload})
         client.wait_connected(PATIENCE)
-        _say("ready")
+        say()
         sys.stdin.read()
 
 
@@ -116,24 +54,24 @@ def _return(url: str) -> None:
 
     thread = threading.Thread(target=answer)
     thread.start()
-    _say("ready")
+    say()
     sys.stdin.read()
     link.abort()
     thread.join()
 
 
 def _flood(url: str) -> None:
-    _say("ready")
+    say()
     flood: _Flood | None = None
     for _ in sys.stdin:
         if flood is None:
             flood = _Flood(url)
             flood.wait_refused()
-            _say("flooding")
+            say()
         else:
             flood.close()
             flood = None
-            _say("quiet")
+            say()
     if flood is not None:
         flood.close()
 

@@ -6,17 +6,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from ..blocking import Blocking
-from ..calls import Calls, LineCalls, serve_calls
+from ..calls import LineCalls, serve_calls
 from ..listening import listening
 from ..measures import MEASURES
-from ..peer import Client, Line, Peer, Serve, serve_line
+from ..peer import Line, Peer, Serve, serve_line
 from ..secured import AUTHORITY, client_context, server_context
-
-if TYPE_CHECKING:
-    from ..bus.figures import BusClient
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
@@ -50,7 +47,7 @@ class Raw(Peer):
             yield f"ws://127.0.0.1:{port}/"
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
+    def connect(self, address: str) -> Iterator[Any]:
         yield Blocking(partial(open_line, address))
 
 
@@ -83,7 +80,7 @@ class RawTls(Raw):
             yield f"{certificate} wss://127.0.0.1:{port}/"
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
+    def connect(self, address: str) -> Iterator[Any]:
         certificate, _, url = address.partition(" ")
         options = {"context": client_context(certificate)}
         yield Blocking(partial(open_line, url, sslopt=options))
@@ -101,7 +98,7 @@ class RawCalls(Raw):
         serve_calls(line)
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client | Calls | BusClient]:
+    def connect(self, address: str) -> Iterator[Any]:
         yield LineCalls(partial(open_line, address))
 
 

@@ -6,7 +6,9 @@ that a line holds as much as it is given: a far server, not a slow one.
 
 from __future__ import annotations
 
+import signal
 import socket
+import sys
 import threading
 import time
 from collections import deque
@@ -14,7 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-__all__ = ["delayed"]
+from ..worker import say
+
+__all__ = ["delayed", "main"]
 
 CHUNK = 256 * 1024
 
@@ -30,6 +34,14 @@ def delayed(address: str, seconds: float) -> Iterator[str]:
             yield parts._replace(netloc=f"127.0.0.1:{listener.getsockname()[1]}").geturl()
         finally:
             listener.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+
+
+def main(address: str, seconds: float) -> None:
+    """Run, in a process of its own, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
+    with delayed(address, seconds) as far:
+        say(address=far)
+        sys.stdin.read()
 
 
 def _accept(listener: socket.socket, target: tuple[str, int], seconds: float) -> None:

@@ -10,17 +10,18 @@ from contextlib import closing
 import pytest
 
 from benchmarks.bus.client import EchoClient, Trips
-from benchmarks.bus.companion import Companion
 from benchmarks.bus.directory import COUNT, Numbered, identity
 from benchmarks.bus.figures import BusClient
 from benchmarks.bus.moving import messages_per_second, open_link, small_request
 from benchmarks.bus.server import echo, redis, relay
-from benchmarks.bus_measures import BUS_MEASURES
+from benchmarks.measures import BUS_MEASURES
 from benchmarks.peers import find_peers
+from benchmarks.processes import Worker
 from benchmarks.results import Pass
 from benchmarks.targets import TARGETS, judge
 from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.wire.address import Address
+from wsmux.cli.terminal import CommandError
 from wsmux.runtime.deadline import Deadline
 
 from ..programs import needs
@@ -99,7 +100,7 @@ def test_a_table_is_for_people_and_says_why_there_is_no_redis() -> None:
     [
         (("--protocol", "yamux"), "relays, which have no wire to choose"),
         (("--rpc",), "one after the other"),
-        (("--spark",), "has figures of its own"),
+        (("--spark",), "--bus and --spark are measured one after the other"),
         (("--measures", "opens"), "no measure 'opens'; there are twins-1"),
         (("--peers", "river"), "no variant 'river'; there are"),
     ],
@@ -187,14 +188,14 @@ def test_messages_of_a_relay_that_refuses_them_fail() -> None:
 
 
 def test_a_flood_begins_and_stops() -> None:
-    with relay(limit=(10, 10_000)) as address, Companion("flooder", address) as companion:
+    with relay(limit=(10, 10_000)) as address, Worker("bus.companion", "flooder", address) as flood:
         for _ in range(3):
-            companion.turn()
+            flood.ask()
 
 
 def test_a_companion_that_ends_is_no_answer() -> None:
-    with pytest.raises(RuntimeError, match="has ended"), Companion("returner", "nowhere"):
-        pytest.fail("it has begun")
+    with pytest.raises(CommandError, match="a process ended with status 1"):
+        Worker("bus.companion", "returner", "nowhere")
 
 
 @pytest.mark.usefixtures("redis_there")

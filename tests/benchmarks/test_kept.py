@@ -223,12 +223,7 @@ def test_names_that_are_not_known_are_refused(keep: Keep, measure: str, variant:
     assert "this version does not" in refused("--from", keep(kept))
 
 
-@pytest.mark.parametrize("option", ["--plot", "--compare", "--from"])
-def test_spark_is_neither_drawn_nor_compared(option: str) -> None:
-    assert "neither drawn nor compared" in refused("--spark", option, "file.svg")
-
-
-@pytest.mark.parametrize("option", ["--rpc", "--bus"])
+@pytest.mark.parametrize("option", ["--rpc", "--bus", "--spark"])
 def test_all_has_calls_and_relays(option: str) -> None:
     assert "--all measures calls and relays, too" in refused("--all", option)
 

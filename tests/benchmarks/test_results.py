@@ -43,7 +43,7 @@ class Scripted:
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer, self.pinned = peer, pinned
 
-    def measure(self, name: str, seconds: float, heavy: bool) -> float:
+    def measure(self, name: str, seconds: float) -> float:
         value = self.answers[self.peer.name].pop(0)
         if value is None:
             raise MeasurementFailed("it stalled")

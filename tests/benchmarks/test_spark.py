@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.measures import SPARK_MEASURES
+from benchmarks.peers import find_peers
+from benchmarks.processes import MeasurementFailed, Processes
+from benchmarks.results import Pass, pass_as_json, pass_from_json, pass_table
 from benchmarks.spark.delayline import delayed
-from benchmarks.spark.report import as_json, judge, table
-from benchmarks.spark.row import Ratio
-from benchmarks.spark.rows import find_ratios, find_rows
-from benchmarks.spark.workers import Workers
-from wsmux.cli.terminal import CommandError
+from benchmarks.targets import TARGETS, Target, judge
 
 from ..patience import WAIT
 from .commands import run
@@ -24,24 +24,36 @@ pytestmark = pytest.mark.tools
 
 TINY = ("--spark", "--repetitions", "1", "--seconds", "0.02")
 
+# Every target of Spark is one figure of the only variant there is, over another.
+SPARK_TARGETS = [target for target in TARGETS if target.measure in SPARK_MEASURES]
+
 
 def test_rows_are_measured_and_ratios_judged() -> None:
     done = run(*TINY, "--measures", "sync,256x1,32x512", "--json")
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(done.stdout)
-    assert list(result["rows"]) == ["sync", "256x1", "32x512"]
-    for row in result["rows"].values():
-        assert set(row["delays"]) == {"0", "1", "5"}
-        assert all(value > 0 for values in row["delays"].values() for value in values)
-    judged = [(each["row"], each["delay"]) for each in result["targets"]]
-    assert judged == [(row, delay) for row in ("256x1", "32x512") for delay in (0, 1, 5)]
+    (each,) = result["passes"]
+    assert (each["kind"], each["pinned"], each["failures"]) == ("spark", False, [])
+    taken = [f"{row}-{delay}ms" for row in ("sync", "256x1", "32x512") for delay in (0, 1, 5)]
+    assert list(each["measures"]) == taken
+    for measure in each["measures"].values():
+        assert measure["variants"]["pyspark"]["min"] > 0
+    judged = [target["measure"] for target in result["targets"]]
+    assert judged == [f"{row}-{delay}ms" for row in ("256x1", "32x512") for delay in (0, 1, 5)]
+    assert result["targets"][1]["kind"] == "ratio to its one synchronous call a row, RTT 1 ms"
+
+
+def test_one_distance_may_be_measured_alone() -> None:
+    done = run(*TINY, "--measures", "sync-5ms", "--json")
+    assert done.returncode == 0, done.stderr.decode()
+    assert list(json.loads(done.stdout)["passes"][0]["measures"]) == ["sync-5ms"]
 
 
 def test_bare_websockets_are_measured_for_people() -> None:
     done = run(*TINY, "--measures", "bare-each,bare-sync")
     text = done.stdout.decode()
     assert done.returncode == 0, done.stderr.decode()
-    assert "one bare WebSocket for each row, rows/s" in text
+    assert "one bare WebSocket for each row, RTT 0 ms, rows/s" in text
     assert "RTT 5 ms" in text
 
 
@@ -49,9 +61,9 @@ def test_bare_websockets_are_measured_for_people() -> None:
     ("args", "text"),
     [
         (("--measures", "nothing"), "no measure 'nothing'; there are bare-each"),
-        (("--rpc",), "has figures of its own"),
-        (("--protocol", "yamux"), "has figures of its own"),
-        (("--peers", "raw"), "has figures of its own"),
+        (("--rpc",), "--rpc and --spark are measured one after the other"),
+        (("--protocol", "yamux"), "calls, which have no wire to choose"),
+        (("--peers", "raw"), "no variant 'raw'; there are pyspark"),
     ],
 )
 def test_wrong_usage_is_told(args: tuple[str, ...], text: str) -> None:
@@ -60,51 +72,61 @@ def test_wrong_usage_is_told(args: tuple[str, ...], text: str) -> None:
     assert text in done.stderr.decode()
 
 
+def test_what_needs_a_package_that_is_missing_is_left_out_or_refused() -> None:
+    missing = ("pyspark", "pyarrow")
+    done = run(*TINY, "--measures", "spark-alone", without=missing)
+    assert done.returncode == 1
+    assert b"spark-alone-0ms cannot be measured: pyspark is not installed" in done.stderr
+
+
 def test_every_ratio_is_of_rows_that_there_are() -> None:
-    rows = find_rows()
-    for ratio in find_ratios():
-        assert {ratio.row, ratio.base} <= set(rows)
-        assert set(ratio.limits) | set(ratio.goals) <= set(rows[ratio.row].delays)
-        assert all(ratio.goals[delay] >= limit for delay, limit in ratio.limits.items())
+    assert len(SPARK_TARGETS) == 19
+    for target in SPARK_TARGETS:
+        assert {target.measure, target.over} <= set(SPARK_MEASURES)
+        assert (target.variant, target.base) == ("pyspark", "pyspark")
+        if target.goal is not None and target.must is not None:
+            assert target.goal >= target.must
 
 
 def test_a_row_that_fails_has_no_figure_and_says_why() -> None:
-    with Workers((0,), spark=False) as workers:
-        with pytest.raises(CommandError, match="AttributeError"):
-            workers.measure("spark-sync", False, 0, 0.01)
-        assert workers.measure("sync", False, 0, 0.01) > 0
+    with Processes(find_peers()["pyspark"], pinned=False) as running:
+        with pytest.raises(MeasurementFailed, match="KeyError"):
+            running.measure("no-such-row", 0.01)
+        assert running.measure("sync-0ms", 0.01) > 0
 
 
 # The report
 
-FIGURES = {"a": {0: [400.0, 300.0, None], 5: [50.0, 60.0, 70.0]}, "b": {0: [100.0, 100.0, 100.0]}}
-RATIOS = [
-    Ratio("a", "b", {0: 3.0, 5: 0.5}, {5: 1.0}),
-    Ratio("b", "a", {}, {}),
-    Ratio("a", "other", {}, {}),
-]
 
-
-def test_a_failed_repetition_misses_a_limit() -> None:
-    near, far, back = judge(FIGURES, RATIOS)
+def test_a_failed_repetition_misses_what_must_be() -> None:
+    figures: dict[str, dict[str, list[float | None]]] = {
+        "256x1-0ms": {"pyspark": [400.0, 300.0, None]},
+        "sync-0ms": {"pyspark": [100.0, 100.0, 100.0]},
+        "256x1-5ms": {"pyspark": [50.0, 60.0, 70.0]},
+        "sync-5ms": {"pyspark": [0.5, 0.5, 0.5]},
+    }
+    taken = Pass(False, figures, kind="spark")
+    near, far = judge([taken])
     assert (near.figure, near.met) == (None, False)
-    assert str(near) == "MISSED  a / b, RTT 0 ms: failed, wanted 3"
-    assert (far.figure, far.met) == (0.6, True)
-    assert str(far) == "met     a / b, RTT 5 ms: 0.60, wanted 0.5, goal 1"
-    assert back.met
-    assert str(back).startswith("        b / a, RTT 0 ms: ")
-
-
-def test_a_table_shows_medians_and_failures() -> None:
-    rows = {"a": find_rows()["sync"], "b": find_rows()["256x1"]}
-    text = str(table(FIGURES, rows, ["a note"]))
+    assert str(near).startswith("MISSED  pyspark, 256 in flight, RTT 0 ms, not pinned: failed")
+    assert (far.figure, far.met, far.goal_met) == (120, True, True)
+    assert "120.00 x its one synchronous call a row, RTT 5 ms, wanted 90; goal 110 met" in str(far)
+    text = str(pass_table(taken, [find_peers()["pyspark"]]))
     assert "350 (300-400), 1 failed" in text
     assert "60 (50-70)" in text
-    assert text.endswith("a note")
-    assert "failed" in str(table({"a": {0: [None]}}, rows, []))
-    assert as_json(FIGURES, rows, judge(FIGURES, RATIOS), [])["rows"]["b"]["delays"] == {
-        "0": [100.0, 100.0, 100.0]
-    }
+    assert pass_from_json(pass_as_json(taken, [find_peers()["pyspark"]])) == taken
+
+
+def test_a_ratio_that_is_only_told_misses_nothing() -> None:
+    (told,) = judge(
+        [Pass(False, {"sync-0ms": {"pyspark": [3.0]}, "bare-sync-0ms": {"pyspark": [4.0]}})]
+    )
+    assert told.target == Target("sync-0ms", "pyspark", base="pyspark", over="bare-sync-0ms")
+    assert told.met
+    assert told.goal_met
+    assert str(told).startswith(
+        "        pyspark, one synchronous call a row, RTT 0 ms, not pinned: "
+    )
 
 
 # The delay line

@@ -280,7 +280,7 @@ def test_a_base_comes_before_what_is_measured_against_it() -> None:
 
 def test_new_processes_measure_after_a_failure() -> None:
     with Processes(find_peers()["wsmux"], pinned=False) as running:
-        server, _ = running._running
+        server = running._running[0].process
         server.kill()
         with pytest.raises(MeasurementFailed):
             running.measure("opens", 0.01)
@@ -307,7 +307,7 @@ def test_a_variant_that_does_not_begin_costs_the_others_nothing(
 
 def test_processes_that_do_not_answer_have_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     with Processes(find_peers()["wsmux"], pinned=False) as running:
-        running._running[0].send_signal(signal.SIGSTOP)
+        running._running[0].process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(processes, "LATENESS", 0.05)
         monkeypatch.setattr(processes, "STRETCH", 1)
         with pytest.raises(MeasurementFailed, match="no answer in"):

@@ -30,6 +30,8 @@ def test_rows_within_spark_are_measured() -> None:
     )
     assert done.returncode == 0, done.stderr.decode()
     result = json.loads(done.stdout)
-    assert ",".join(result["rows"]) == names
-    for row in result["rows"].values():
-        assert all(value > 0 for values in row["delays"].values() for value in values)
+    (each,) = result["passes"]
+    assert each["failures"] == []
+    assert {name.rpartition("-")[0] for name in each["measures"]} == set(names.split(","))
+    for measure in each["measures"].values():
+        assert all(value > 0 for value in measure["variants"]["pyspark"]["values"])

@@ -1,0 +1,298 @@
+"""Say which figures there are of Spark, and take them at each distance.
+
+Calls are made from one thread, one by one, pipelined, many rows to a message; then the same within
+Spark, by two tasks at once, in workers of their own; then bulk, eight columns of eight bytes, is
+read and written there; and the offsets of a topic that has nothing new are asked for, as Spark does
+a hundred times a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from ..figure import Measure
+from .bulk import DATASET, PARTS, ROW_BYTES, ROWS_THERE, SCHEMA_TEXT, TOPIC
+from .client import TASKS, SparkClient
+
+__all__ = ["SPARK_MEASURES", "warm_up"]
+
+# Milliseconds of a round trip; the first is that of the loopback itself.
+NEAR, DELAYS = (0,), (0, 1, 5)
+
+# What a row of data is: 100 bytes, of which the first is what the raw echo wants to see.
+ROW = "E" + "x" * 99
+
+# Rows made between two looks at the clock; and before it starts: they connect, and grow a window.
+STEP, FIRST = 64, 8
+
+# Rows of the job of a DataFrame, for each second that it may take: so many that the job's own half
+# second counts for little; and of a write.
+FRAME_RATE, WRITE_RATE = 2_000_000, 3_000_000
+
+# Questions for offsets between two looks at the clock.
+QUESTIONS = 100
+
+WITHIN = ("pyspark", "pyarrow", "pandas")
+
+Rows = Iterator[str]
+Call = Callable[[Rows], Any]  # what Spark would be given
+Take = Callable[[SparkClient, int, float], float]  # at a distance, for so many seconds
+
+
+def _measures(
+    name: str,
+    title: str,
+    take: Take,
+    delays: tuple[int, ...] = DELAYS,
+    unit: str = "rows/s",
+    needs: tuple[str, ...] = (),
+) -> dict[str, Measure]:
+    """Return a figure at each distance, all of them of one name."""
+
+    def run(client: SparkClient, seconds: float, known: dict[str, float], *, delay: int) -> float:
+        return take(client, delay, seconds)
+
+    return {
+        f"{name}-{delay}ms": Measure(
+            f"{title}, RTT {delay} ms", unit, partial(run, delay=delay), group=name, needs=needs
+        )
+        for delay in delays
+    }
+
+
+def rows_until(end: float) -> Rows:
+    """Yield rows until a time."""
+    while time.perf_counter() < end:
+        for _ in range(STEP):
+            yield ROW
+
+
+def count_rows(call: Call, seconds: float) -> float:
+    """Return how many rows a second come out of a call that is given rows for so long."""
+    for _ in call(iter([ROW] * FIRST)):
+        pass
+    count = 0
+    start = time.perf_counter()
+    for _ in call(rows_until(start + seconds)):
+        count += 1
+    return count / (time.perf_counter() - start)
+
+
+# Calls
+
+
+def sync(address: str) -> Call:
+    """Return what makes one call for each row, and waits for it."""
+    from wsmux.spark import connection
+
+    client = connection(address).client()
+    return lambda rows: (client.rpc("bench", "one", row) for row in rows)
+
+
+def pipelined(address: str, in_flight: int, batch_rows: int) -> Call:
+    """Return what keeps so many messages of so many rows under way."""
+    from wsmux.spark import connection, rpc
+
+    procedure = rpc(connection(address), "bench.one" if batch_rows == 1 else "bench.many")
+    call: Call = procedure.rows(max_in_flight=in_flight, batch_rows=batch_rows)
+    return call
+
+
+def _outside(client: SparkClient, delay: int, seconds: float, make: Callable[[str], Call]) -> float:
+    return count_rows(make(client.address("river", delay)), seconds)
+
+
+def _bare_sync(client: SparkClient, delay: int, seconds: float) -> float:
+    """Exchange messages on one WebSocket of websocket-client's, without anything above."""
+    from ..peers.raw import open_line
+
+    line, message = open_line(client.address("raw", delay)), ROW.encode()
+
+    def call(rows: Rows) -> Iterator[bytes]:
+        for _ in rows:
+            line.send(message)
+            yield line.receive(len(message))
+
+    try:
+        return count_rows(call, seconds)
+    finally:
+        line.close()
+
+
+def _bare_each(client: SparkClient, delay: int, seconds: float) -> float:
+    """Open a WebSocket for each row."""
+    from ..peers.raw import open_line
+
+    message, address = ROW.encode(), client.address("raw", delay)
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not count:
+        line = open_line(address)
+        line.send(message)
+        line.receive(len(message))
+        line.close()
+        count += 1
+    return count / elapsed
+
+
+def _latest_offset(client: SparkClient, delay: int, seconds: float) -> float:
+    """Ask for the latest offsets of an idle topic, as the planner does."""
+    from wsmux.spark.source.datasource import DefaultSource
+
+    source = DefaultSource({"url": client.address("data", delay), "topic": TOPIC})
+    reader = source.streamReader(source.schema())
+    first, limit = reader.initialOffset(), reader.getDefaultReadLimit()
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds or not count:
+        for _ in range(QUESTIONS):
+            reader.latestOffset(first, limit)
+        count += QUESTIONS
+    reader.stop()
+    return count / elapsed
+
+
+# Within Spark
+
+
+def _nobody(address: str) -> Call:
+    return iter
+
+
+def _within(client: SparkClient, delay: int, seconds: float, make: Callable[[str], Call]) -> float:
+    """Run a function over rows in every task slot, and add up the rates."""
+    address = client.address("river", delay)
+
+    def task(_: Iterator[int]) -> Iterator[float]:
+        yield count_rows(make(address), seconds)
+
+    rdd = client.session().sparkContext.parallelize(range(TASKS), TASKS)
+    return float(sum(rdd.mapPartitions(task).collect()))
+
+
+def _frame(
+    client: SparkClient, delay: int, seconds: float, make: Callable[[str], Callable[[Any], Any]]
+) -> float:
+    """Send a DataFrame of strings through ``mapInArrow``, into nothing."""
+    count = round(FRAME_RATE * seconds)
+    mapped = _mapped(client.session(), count, make(client.address("river", delay)))
+    start = time.perf_counter()
+    mapped.write.format("noop").mode("overwrite").save()
+    return count / (time.perf_counter() - start)
+
+
+def _mapped(spark: Any, count: int, mapper: Callable[[Any], Any]) -> Any:
+    rows = spark.range(0, count, 1, 2 * TASKS).selectExpr(f"repeat('x', {len(ROW)}) as row")
+    return rows.mapInArrow(mapper, "row string")
+
+
+def same(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return what came; a plain function, which is what ``mapInArrow`` wants."""
+    return batches
+
+
+def _identity(address: str) -> Callable[[Any], Any]:
+    return same
+
+
+def _arrow(address: str) -> Callable[[Any], Any]:
+    """Send each batch to a server, which gives it back."""
+    from wsmux.spark import connection, rpc
+
+    mapper: Callable[[Any], Any] = rpc(connection(address), "bench.one").arrow(max_in_flight=4)
+    return mapper
+
+
+def warm_up(spark: Any) -> None:
+    """Have everything loaded and compiled that jobs need, before the first is timed."""
+    spark.sparkContext.parallelize(range(TASKS), TASKS).count()
+    _mapped(spark, FRAME_RATE // 2, same).write.format("noop").mode("overwrite").save()
+
+
+# Bulk
+
+
+def _format(client: SparkClient, flight: bool, dataset: str) -> tuple[str, Mapping[str, str]]:
+    """Return the name of a format and its options: Arrow Flight's, or ours."""
+    if not flight:
+        return "wsmux", {"url": client.address("data"), "dataset": dataset}
+    from .flight import FlightSource
+
+    client.session().dataSource.register(FlightSource)
+    return FlightSource.name(), {"url": client.address("flight"), "parts": str(PARTS)}
+
+
+def _read(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
+    """Read all that is there, as often as fits the time, into nothing."""
+    name, options = _format(client, flight, DATASET)
+    frame = client.session().read.format(name).options(**options).schema(SCHEMA_TEXT).load()
+    times, start = 0, time.perf_counter()
+    while not times or time.perf_counter() - start < seconds:
+        frame.write.format("noop").mode("overwrite").save()
+        times += 1
+    return times * ROWS_THERE * ROW_BYTES / (time.perf_counter() - start) / 1e6
+
+
+def _write(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
+    """Write rows that Spark makes."""
+    name, options = _format(client, flight, "written")
+    count = round(WRITE_RATE * seconds)
+    columns = [f"id + {number} as c{number}" for number in range(ROW_BYTES // 8)]
+    frame = client.session().range(0, count, 1, PARTS).selectExpr(*columns)
+    start = time.perf_counter()
+    frame.write.format(name).options(**options).mode("overwrite").save()
+    return count * ROW_BYTES / (time.perf_counter() - start) / 1e6
+
+
+def _pipelines() -> dict[str, Measure]:
+    found: dict[str, Measure] = {}
+    for in_flight, batch_rows in ((1, 1), (8, 1), (64, 1), (256, 1), (8, 64), (32, 512)):
+        title = f"{in_flight} in flight"
+        title += f", {batch_rows} rows a message" if batch_rows > 1 else ""
+        make = partial(pipelined, in_flight=in_flight, batch_rows=batch_rows)
+        name = f"{in_flight}x{batch_rows}"
+        found |= _measures(name, title, partial(_outside, make=make))
+        if (in_flight, batch_rows) in ((256, 1), (32, 512)):
+            take = partial(_within, make=make)
+            found |= _measures(f"spark-{name}", f"Spark: {title}", take, needs=WITHIN)
+    return found
+
+
+def _bulk() -> dict[str, Measure]:
+    found: dict[str, Measure] = {}
+    for name, take in (("read", _read), ("write", _write)):
+        for suffix, peer in (("", 'format("wsmux")'), ("-flight", "Arrow Flight")):
+            title, part = f"Spark: {name}, {peer}", partial(take, flight=bool(suffix))
+            found |= _measures(f"spark-{name}{suffix}", title, part, NEAR, "MB/s", WITHIN)
+    return found
+
+
+SPARK_MEASURES = {
+    **_measures("bare-each", "one bare WebSocket for each row", _bare_each),
+    **_measures("bare-sync", "one bare WebSocket, request and reply a row", _bare_sync),
+    **_measures("sync", "one synchronous call a row", partial(_outside, make=sync)),
+    **_pipelines(),
+    **_measures(
+        *("latest-offset", "latest offsets of an idle topic", _latest_offset),
+        *((5,), "calls/s", ("pyspark", "pyarrow")),
+    ),
+    **_measures(
+        *("spark-alone", "Spark: no network", partial(_within, make=_nobody), NEAR),
+        needs=WITHIN,
+    ),
+    **_measures(
+        *("spark-sync", "Spark: one synchronous call a row", partial(_within, make=sync)),
+        needs=WITHIN,
+    ),
+    **_measures(
+        *("spark-identity", "Spark: mapInArrow, identity", partial(_frame, make=_identity), NEAR),
+        needs=WITHIN,
+    ),
+    **_measures(
+        *("spark-arrow", "Spark: mapInArrow, a batch a message, 4 in flight"),
+        *(partial(_frame, make=_arrow), (0, 5)),
+        needs=WITHIN,
+    ),
+    **_bulk(),
+}
