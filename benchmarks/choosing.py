@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from wsmux.cli.terminal import CommandError, talk
 
-from .interpreters import missing_module
+from .environment import cores, missing_module
 from .measures import EVERY_MEASURE, MEASURES_OF
 from .peer import Peer
 from .peers import find_peers
-from .processes import cores
 from .schedule import count_steps
 
-__all__ = ["ALL_SECONDS", "QUICK", "SPARK", "USUAL", "Chosen", "Order", "chosen", "orders"]
+__all__ = ["ALL_SECONDS", "QUICK", "SPARK", "USUAL", "Order", "orders"]
 
 # Repetitions, and seconds that a measurement takes, usually and with --quick.
 USUAL, QUICK = (7, 0.4), (3, 0.1)
@@ -29,13 +28,6 @@ ALL_SECONDS = 0.3
 NO_WIRES = {"rpc": "calls", "bus": "relays", "spark": "calls"}
 
 
-class Chosen(NamedTuple):
-    """Name what is measured of one kind."""
-
-    peers: list[Peer]
-    measures: list[str]
-
-
 class Order(NamedTuple):
     """Name what one pass measures, and how long."""
 
@@ -46,12 +38,8 @@ class Order(NamedTuple):
     seconds: float
 
 
-def chosen(args: argparse.Namespace) -> list[Chosen]:
-    """Return what to measure, of each kind that was asked for.
-
-    Raises:
-        CommandError: there is no such thing, or nothing is left.
-    """
+def _chosen(args: argparse.Namespace) -> list[tuple[list[Peer], list[str]]]:
+    """Return the variants and figures to take of each kind that was asked for."""
     kinds = _kinds(args)
     # First the measures: what is misspelt there is the answer.
     _check_names("measure", args.measures, _names_of_measures(kinds))
@@ -63,7 +51,7 @@ def chosen(args: argparse.Namespace) -> list[Chosen]:
         measures = _measures(args, kind)
         present = _peers(args, [peer for peer in peers if peer.kind == kind], measures)
         if present:
-            result.append(Chosen(present, measures))
+            result.append((present, measures))
     if not result:
         raise CommandError("nothing is left to measure")
     return result
@@ -150,6 +138,9 @@ def orders(args: argparse.Namespace) -> tuple[list[Order], int]:
     """Return the passes to run, and how many figures they take.
 
     What takes long is in one of them only, that which is judged.
+
+    Raises:
+        CommandError: there is no such thing, or nothing is left.
     """
     wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
     if args.spark:
@@ -162,7 +153,7 @@ def orders(args: argparse.Namespace) -> tuple[list[Order], int]:
     seconds = ALL_SECONDS if args.all and not args.quick else seconds
     length = args.repetitions or repetitions, args.seconds or seconds
     result = []
-    for peers, measures in chosen(args):
+    for peers, measures in _chosen(args):
         for pinned in wanted:
             taken = [
                 name for name in measures if pinned is wanted[0] or not EVERY_MEASURE[name].heavy

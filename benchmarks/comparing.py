@@ -7,7 +7,7 @@ themselves. A change counts when each median is outside of what the other result
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -48,15 +48,7 @@ class Change:
 
     def as_json(self) -> dict[str, Any]:
         """Return the same for machines."""
-        return {
-            "measure": self.measure,
-            "variant": self.variant,
-            "pinned": self.pinned,
-            "base": self.base,
-            "before": self.before,
-            "now": self.now,
-            "slower": self.slower,
-        }
+        return {**asdict(self), "slower": self.slower}
 
 
 def check_machine(environment: dict[str, Any], other: Result, name: str) -> None:

@@ -21,15 +21,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
-from .interpreters import missing_module
+from .environment import missing_module
 from .payload import CHUNK, check_piece, memory, pieces
 
 __all__ = [
     "CHUNK",
+    "CONNECTIONS",
     "DOWNLOAD",
     "ECHO",
     "HEAD",
+    "IDLE_CONNECTIONS",
     "MEMORY",
+    "OURS",
     "UPLOAD",
     "WINDOW",
     "Client",
@@ -42,6 +45,12 @@ __all__ = [
     "answers",
     "serve_line",
 ]
+
+# Figures that some leave out: of many connections; of idle ones, since a line is one; and of what
+# only wsmux has, idle streams by the thousand and a window that is told.
+CONNECTIONS = tuple(f"connections-{count}" for count in (1, 10, 50, 200))
+IDLE_CONNECTIONS = ("idle-connection-server", "idle-connection-client")
+OURS = ("among-idle", "tail-window")
 
 UPLOAD, DOWNLOAD, ECHO, MEMORY, WINDOW = b"U", b"D", b"E", b"M", b"W"
 HEAD = struct.Struct(">cQ")

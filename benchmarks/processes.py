@@ -14,9 +14,10 @@ from typing import Any, Self
 from wsmux.cli.children import end, undisturbed
 from wsmux.cli.terminal import CommandError
 
+from .environment import cores
 from .peer import Peer
 
-__all__ = ["MeasurementFailed", "Processes", "Worker", "cores"]
+__all__ = ["MeasurementFailed", "Processes", "Worker"]
 
 # Seconds for a process to end after its stdin has.
 PATIENCE = 20.0
@@ -31,11 +32,6 @@ ROOT = Path(__file__).parents[1]
 
 class MeasurementFailed(CommandError):
     """Report why there is no figure; the others can still be taken."""
-
-
-def cores() -> list[int]:
-    """Return the cores this process may use; none where the system cannot tell."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 class Worker:

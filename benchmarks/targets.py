@@ -209,17 +209,10 @@ class Verdict:
         """Return the same for machines."""
         target = self.target
         return {
-            "measure": target.measure,
-            "variant": target.variant,
-            "pinned": self.pinned,
-            "kind": target.kind,
-            "must": target.must,
-            "goal": target.goal,
-            "upper": target.upper,
-            "figure": self.figure,
-            "figures": list(self.figures),
-            "met": self.met,
-            "goal_met": self.goal_met,
+            **{name: getattr(target, name) for name in ("measure", "variant", "must", "goal")},
+            **{"upper": target.upper, "kind": target.kind, "pinned": self.pinned},
+            **{"figure": self.figure, "figures": list(self.figures)},
+            **{"met": self.met, "goal_met": self.goal_met},
         }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import chain, cycle
 from statistics import quantiles
 from typing import Self
 from urllib.parse import urlsplit
@@ -17,9 +19,16 @@ from wsmux.runtime.deadline import Deadline
 
 from ..processes import Worker
 from .companion import RETURNER, SERVICE, TRAVELLER
-from .directory import Numbered, identity
 from .figures import BusClient, timed, trips_p50
-from .moving import PATIENCE, fresh, messages_per_second, open_link, small_request
+from .moving import (
+    PATIENCE,
+    Numbered,
+    fresh,
+    identity,
+    messages_per_second,
+    open_link,
+    small_request,
+)
 
 __all__ = ["EchoClient", "RelayClient", "Trips"]
 
@@ -187,28 +196,10 @@ def _receive(url: str, address: Address, message: bytes, count: int) -> float:
 
 def _together(others: list[Trips], seconds: float) -> list[float]:
     """Time round trips, each thread those of twins of its own, in turn."""
-    took: list[float] = []
-    failures: list[BaseException] = []
 
-    def work(mine: list[Trips]) -> None:
-        turn = 0
+    def work(mine: list[Trips]) -> list[float]:
+        turns = cycle(mine)
+        return timed(lambda: next(turns).exchange(), seconds)
 
-        def trip() -> None:
-            nonlocal turn
-            turn += 1
-            mine[turn % len(mine)].exchange()
-
-        try:
-            took.extend(timed(trip, seconds))
-        except Exception as error:
-            failures.append(error)
-
-    parts = [others[first::THREADS] for first in range(THREADS)]
-    threads = [threading.Thread(target=work, args=(part,)) for part in parts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-    return took
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [*chain(*pool.map(work, (others[first::THREADS] for first in range(THREADS))))]

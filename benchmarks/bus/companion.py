@@ -18,8 +18,7 @@ from wsmux.exceptions import ConnectionClosed
 from wsmux.runtime.deadline import Deadline
 
 from ..worker import say
-from .directory import Numbered, identity
-from .moving import PATIENCE, fresh, open_link, small_request
+from .moving import PATIENCE, Numbered, fresh, identity, open_link, small_request
 
 __all__ = ["RETURNER", "SERVICE", "TRAVELLER", "main"]
 

@@ -1,4 +1,7 @@
-"""Have messages go round among links: each that comes to one is sent on by it."""
+"""Have messages go round among links: each that comes to one is sent on by it.
+
+Twins are named by numbers alone: their keys come from those, so that every process knows all.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,35 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from wsmux.bus.session.link import Link, dial
+from wsmux.bus.twins.records import Twin, TwinDirectory
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import digest, request
+from wsmux.bus.wire.keys import Identity, KeyType
 from wsmux.bus.wire.tokens import make_token
 from wsmux.exceptions import ConnectionClosed
 from wsmux.runtime.deadline import Deadline
 
 from ..calls import SMALL
-from .directory import identity
 
-__all__ = ["PATIENCE", "fresh", "messages_per_second", "open_link", "small_request"]
+__all__ = [
+    "COUNT",
+    "DOMAIN",
+    "PATIENCE",
+    "Numbered",
+    "fresh",
+    "identity",
+    "messages_per_second",
+    "open_link",
+    "small_request",
+]
+
+DOMAIN = "relay.bench"
+
+# Twins that there are.
+COUNT = 4096
 
 # Seconds for a connection, or a message, that the measurement cannot do without.
 PATIENCE = 30.0
@@ -31,6 +51,30 @@ LIFE = 3600
 
 # Times that each message has gone on when the clock starts, and seconds between two looks.
 WARM_UP, PAUSE = 4, 0.005
+
+
+def identity(number: int) -> Identity:
+    """Return the keys of a twin."""
+    return Identity.from_secret(f"0x{number:064x}", KeyType.SR25519)
+
+
+@lru_cache(COUNT)
+def _twin(number: int) -> Twin:
+    keys = identity(number)
+    return Twin(number, keys.account, (DOMAIN,), keys.e2e_public)
+
+
+class Numbered(TwinDirectory):
+    """Have the twins from 1 to ``COUNT``, all of one relay."""
+
+    name = "the twins of the bench"
+
+    def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
+        return _twin(twin_id) if 0 < twin_id <= COUNT else None
+
+    def find(self, account: bytes, deadline: Deadline) -> Twin | None:
+        twins = map(_twin, range(1, COUNT + 1))
+        return next((twin for twin in twins if twin.account == account), None)
 
 
 def fresh(twin: int) -> Address:

@@ -20,7 +20,7 @@ from wsmux.endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
 from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
 
-from .directory import DOMAIN, Numbered
+from .moving import DOMAIN, Numbered
 
 __all__ = ["echo", "redis", "relay"]
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar
 
 from ..blocking import Blocking
-from ..peer import Client, Line, Peer, answers
+from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Client, Line, Peer, answers
 
 METHOD = ("bench.Bench", "Line")
 
@@ -30,11 +30,7 @@ class Grpc(Peer):
     about = "grpcio's blocking API, one streaming call a line, 64 KiB messages"
     base = "wsmux"
     needs: ClassVar[tuple[str, ...]] = ("grpc",)
-    leaves_out: ClassVar[tuple[str, ...]] = (
-        *(f"connections-{count}" for count in (1, 10, 50, 200)),
-        *(f"idle-connection-{side}" for side in ("server", "client")),
-        *("among-idle", "tail-window"),
-    )
+    leaves_out = (*CONNECTIONS, *IDLE_CONNECTIONS, *OURS)
     on_demand = True
 
     @contextmanager

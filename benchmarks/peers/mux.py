@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..blocking import Blocking, Compared, Dialled
 from ..peer import Client, Line, Peer, serve_line
-from ..secured import AUTHORITY, client_context, server_context
+from ..sockets import AUTHORITY, client_context, server_context
 
 if TYPE_CHECKING:
     import wsmux

@@ -9,7 +9,7 @@ from functools import partial
 
 from ..blocking import Blocking, Dialled
 from ..naive import Mux
-from ..peer import Client, Line, Peer, serve_line
+from ..peer import OURS, Client, Line, Peer, serve_line
 from .raw import Raw, open_line
 
 
@@ -19,7 +19,7 @@ class Naive(Raw):
     name = "naive"
     about = "a simple mux over the same pair, a thread and a queue a stream"
     base = "raw"
-    leaves_out = ("among-idle", "tail-window")
+    leaves_out = OURS
 
     def serve_line(self, line: Line) -> None:
         Mux(line, serve_line).run()

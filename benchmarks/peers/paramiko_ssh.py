@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ..blocking import Blocking
-from ..listening import listening
-from ..peer import Client, Line, Peer, serve_line
+from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Client, Line, Peer, serve_line
+from ..sockets import listening
 
 HANDSHAKE = 10.0
 
@@ -22,11 +22,7 @@ class Paramiko(Peer):
     about = "paramiko's SSH channels at both ends, encrypted"
     base = "wsmux"
     needs: ClassVar[tuple[str, ...]] = ("paramiko",)
-    leaves_out: ClassVar[tuple[str, ...]] = (
-        *(f"connections-{count}" for count in (1, 10, 50, 200)),
-        *(f"idle-connection-{side}" for side in ("server", "client")),
-        *("among-idle", "tail-window"),
-    )
+    leaves_out = (*CONNECTIONS, *IDLE_CONNECTIONS, *OURS)
     on_demand = True
 
     @contextmanager

@@ -10,10 +10,9 @@ from typing import Any, ClassVar, cast
 
 from ..blocking import Blocking
 from ..calls import LineCalls, serve_calls
-from ..listening import listening
 from ..measures import MEASURES
-from ..peer import Line, Peer, Serve, serve_line
-from ..secured import AUTHORITY, client_context, server_context
+from ..peer import IDLE_CONNECTIONS, OURS, Line, Peer, Serve, serve_line
+from ..sockets import AUTHORITY, client_context, listening, server_context
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
@@ -26,10 +25,7 @@ class Raw(Peer):
     about = "websocket-client and simple-websocket, a new WebSocket a line, 64 KiB messages"
     needs: ClassVar[tuple[str, ...]] = ("websocket", "simple_websocket")
     hides: ClassVar[tuple[str, ...]] = ("wsaccel",)
-    leaves_out: ClassVar[tuple[str, ...]] = (
-        *("idle-connection-server", "idle-connection-client"),  # a line is one
-        *("among-idle", "tail-window"),
-    )
+    leaves_out: ClassVar[tuple[str, ...]] = (*IDLE_CONNECTIONS, *OURS)
 
     def check(self) -> None:
         from websocket import _abnf

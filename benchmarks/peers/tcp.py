@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from ..blocking import Blocking
-from ..listening import listening
-from ..peer import Client, Line, Peer, serve_line
+from ..peer import IDLE_CONNECTIONS, OURS, Client, Line, Peer, serve_line
+from ..sockets import listening
 
 # Bytes asked of the socket at a time, as many as wsmux comes to take.
 RECEIVE = 256 * 1024
@@ -20,7 +20,7 @@ class Tcp(Peer):
 
     name = "tcp"
     about = "plain sockets, one a line: the limit"
-    leaves_out = ("idle-connection-server", "idle-connection-client", "among-idle", "tail-window")
+    leaves_out = (*IDLE_CONNECTIONS, *OURS)
 
     @contextmanager
     def serve(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ..blocking import Blocking
-from ..peer import Client, Line, Peer, serve_line
+from ..peer import IDLE_CONNECTIONS, OURS, Client, Line, Peer, serve_line
 
 
 class WebsocketsSync(Peer):
@@ -23,8 +23,8 @@ class WebsocketsSync(Peer):
     base = "raw"
     needs: ClassVar[tuple[str, ...]] = ("websockets",)
     leaves_out: ClassVar[tuple[str, ...]] = (
-        *("idle-connection-server", "idle-connection-client"),  # a line is one
-        *("among-idle", "tail-window"),
+        *IDLE_CONNECTIONS,
+        *OURS,
         "echo",  # stands still: who sends holds the lock that who receives needs
     )
     on_demand = True

@@ -10,9 +10,15 @@ from contextlib import closing
 import pytest
 
 from benchmarks.bus.client import EchoClient, Trips
-from benchmarks.bus.directory import COUNT, Numbered, identity
 from benchmarks.bus.figures import BusClient
-from benchmarks.bus.moving import messages_per_second, open_link, small_request
+from benchmarks.bus.moving import (
+    COUNT,
+    Numbered,
+    identity,
+    messages_per_second,
+    open_link,
+    small_request,
+)
 from benchmarks.bus.server import echo, redis, relay
 from benchmarks.measures import BUS_MEASURES
 from benchmarks.peers import find_peers

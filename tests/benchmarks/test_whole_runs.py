@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from benchmarks import processes
-from benchmarks.interpreters import described, missing_module
+from benchmarks.environment import cores, described, missing_module
 from benchmarks.measures import MEASURES
 from benchmarks.peers import find_peers
-from benchmarks.processes import MeasurementFailed, Processes, cores
+from benchmarks.processes import MeasurementFailed, Processes
 from benchmarks.schedule import run_pass
 from benchmarks.stored import SCHEMA
 

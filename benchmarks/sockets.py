@@ -1,15 +1,21 @@
-"""Accept sockets for a server of the bench, a thread for each."""
+"""Accept sockets for a server, a thread for each, and make what both ends need for TLS."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-__all__ = ["listening"]
+__all__ = ["AUTHORITY", "client_context", "listening", "server_context"]
 
 BACKLOG = 256
+
+# What must be installed for TLS.
+AUTHORITY = ("trustme",)
 
 
 @contextmanager
@@ -36,3 +42,22 @@ def _accept(listener: socket.socket, serve: Callable[[socket.socket], object]) -
 def _served(sock: socket.socket, serve: Callable[[socket.socket], object]) -> None:
     with suppress(OSError):  # the client has gone
         serve(sock)
+
+
+@contextmanager
+def server_context() -> Iterator[tuple[ssl.SSLContext, str]]:
+    """Yield a server's settings, and the file of the authority that its clients must trust."""
+    import trustme
+
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "authority.pem")
+        authority.cert_pem.write_to_path(str(path))
+        yield context, str(path)
+
+
+def client_context(certificate: str) -> ssl.SSLContext:
+    """Return the settings of a client that trusts that authority alone."""
+    return ssl.create_default_context(cafile=certificate)
