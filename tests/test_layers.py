@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -58,7 +59,12 @@ class Import(NamedTuple):
     when: str
 
 
-def imports_of(module: str) -> Iterator[Import]:
+@cache  # when a test asks: each worker collects all tests, and few need this
+def imports_of(module: str) -> list[Import]:
+    return list(_imports_of(module))
+
+
+def _imports_of(module: str) -> Iterator[Import]:
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     tree = ast.parse(path.read_text())
@@ -80,9 +86,6 @@ def imports_of(module: str) -> Iterator[Import]:
                 yield Import(inner if inner in MODULES else base, when.get(node, "top"))
 
 
-IMPORTS = {module: list(imports_of(module)) for module in MODULES}
-
-
 def folder(module: str) -> str:
     return module.split(".")[1]
 
@@ -90,7 +93,7 @@ def folder(module: str) -> str:
 def upward(module: str) -> list[str]:
     """Return what a module imports of wsmux that does not stand below it."""
     found = []
-    for name, _ in IMPORTS[module]:
+    for name, _ in imports_of(module):
         if name == FACADE:
             if folder(module) not in {"cli", "__main__"}:
                 found.append(name)
@@ -106,7 +109,7 @@ def upward(module: str) -> list[str]:
 def foreign(module: str) -> list[str]:
     """Return the packages of others that a module imports and may not."""
     found = []
-    for name, _ in IMPORTS[module]:
+    for name, _ in imports_of(module):
         top = name.split(".")[0]
         if top == "wsmux" or top in sys.stdlib_module_names:
             continue
@@ -124,7 +127,7 @@ def circles(kinds: set[str]) -> list[set[str]]:
     graph = {
         module: [
             name
-            for name, when in IMPORTS[module]
+            for name, when in imports_of(module)
             # What a package offers is imported through it; that a part of it is no circle.
             if name in MODULES and when in kinds and not module.startswith(f"{name}.")
         ]
@@ -171,7 +174,9 @@ def reached(module: str) -> set[str]:
     found: set[str] = set()
     left = [module]
     while left:
-        names = {name for name, when in IMPORTS.get(left.pop(), ()) if when == "top"} - found
+        module = left.pop()
+        imports = imports_of(module) if module in MODULES else ()
+        names = {name for name, when in imports if when == "top"} - found
         found |= names
         left += names
     return found
@@ -180,7 +185,7 @@ def reached(module: str) -> set[str]:
 @pytest.mark.parametrize("path", PURE)
 def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
     module = f"wsmux/{path}".removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    assert not {name for name, _ in IMPORTS[module]} & IMPURE
+    assert not {name for name, _ in imports_of(module)} & IMPURE
     if folder(module) == "protocols":
         assert not reached(module) & IMPURE
 
