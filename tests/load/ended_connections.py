@@ -20,6 +20,7 @@ from typing import Any
 
 import wsmux
 from wsmux import rpc
+from wsmux.endpoints import stream_handlers
 from wsmux.endpoints.bridge import RelayedHalf
 from wsmux.mux.multiplexer import Multiplexer
 from wsmux.mux.stream_record import StreamRecord
@@ -30,6 +31,7 @@ from wsmux.recording.recorder import Recorder
 from wsmux.rpc.engine.client_calls import PendingCall
 from wsmux.rpc.engine.client_engine import ClientEngine
 from wsmux.rpc.session.session import Session
+from wsmux.runtime import thread_pool
 from wsmux.transport.message_transport import MessageTransport
 from wsmux.tunnel import Forwarder, Tcp, TunnelServer, parse_forward
 
@@ -238,6 +240,8 @@ STANDS: dict[str, Callable[[str], Stand]] = {
 
 
 def main(protocol: str, count: str, how: str) -> dict[str, Any]:
+    # A worker that has nothing to do ends; ten seconds later would say no more.
+    thread_pool.IDLE = stream_handlers.IDLE = 0.5
     me = Process(os.getpid())
     with STANDS[how](protocol) as (once, quiet):
 
