@@ -243,7 +243,7 @@ def test_a_bad_frame_ends_the_link_with_a_code_and_a_sentence(
         assert running.next() == b"good"
         closed, reason = peer.recv_close()
         assert (closed, text in reason) == (code, True), reason
-        peer.sock.shutdown(socket.SHUT_WR)  # the link need not wait for an answer to its close
+        peer.sock.shutdown(socket.SHUT_WR)  # or the link would read what comes for a second more
         assert running.next() is None
         assert isinstance(running.link.error, ConnectionClosed)
         assert running.link.error.code == code
