@@ -131,6 +131,8 @@ def hang_up(peer: RawPeer, frame: Frame) -> None:
     peer.send_frame(CLOSE_FRAME, close_payload(1003, b"text only"))
 
 
+# Seconds for a sign of a wire where no sign comes.
+QUIET = 0.2
 PLAIN = pytest.mark.parametrize("answer", [echo_message, say_nothing, say_something, hang_up])
 
 
@@ -140,7 +142,7 @@ def test_a_plain_websocket_is_no_wsmux(
     answer: Callable[[RawPeer, Frame], None], named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer is not echo_message:  # no answer to a question comes that would have to be waited for
-        monkeypatch.setattr(wires, "PATIENCE", SHORT)
+        monkeypatch.setattr(wires, "PATIENCE", QUIET)
     with playing(plain_websocket(answer, named)) as port:
         step = failed(examined(local(port)))
     assert step.name == ("wire" if named else "subprotocol")
@@ -152,8 +154,10 @@ def test_a_plain_websocket_is_no_wsmux(
 @PLAIN
 @pytest.mark.parametrize("protocol", NAMES)
 def test_a_plain_websocket_is_no_wire_that_needs_no_name(
-    answer: Callable[[RawPeer, Frame], None], protocol: str
+    answer: Callable[[RawPeer, Frame], None], protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if answer is not echo_message:
+        monkeypatch.setattr(wires, "PATIENCE", QUIET)
     with playing(plain_websocket(answer)) as port:
         step = failed(examined(local(port), protocol=protocol, subprotocol=None, timeout=SHORT))
     assert step.name == "wire"
