@@ -174,7 +174,7 @@ def test_without_a_checkout_the_second_half_is_left_out(
 ) -> None:
     monkeypatch.setattr(demo, "CHECKOUT", tmp_path)
     for wanted in ("--only", "flights"), ("--plot", "delays.png"):
-        with pytest.raises(CommandError, match="in examples/flights of a checkout"):
+        with pytest.raises(CommandError, match="examples/flights is in a checkout only; run"):
             demo.run(parser().parse_args(["demo", *wanted]))
 
 

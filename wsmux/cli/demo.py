@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 def _lacking(plot: bool) -> str | None:
     """Return why there can be no second half, in a sentence; ``None`` if there can."""
     if not (CHECKOUT / HALF.replace(".", "/")).with_suffix(".py").exists():
-        return "they are in examples/flights of a checkout: python -m wsmux demo there"
+        return "examples/flights is in a checkout only; run python -m wsmux demo there"
     lacking: str | None = _second_half().lacking(plot)
     return lacking
 
