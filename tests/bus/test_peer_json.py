@@ -225,7 +225,7 @@ def test_what_is_no_object_is_refused(parse: Any, raw: bytes) -> None:
 
 
 def test_a_message_too_long_is_refused() -> None:
-    with pytest.raises(BadMessage, match="the most"):
+    with pytest.raises(BadMessage, match="above the limit of"):
         parse_request(b" " * (MAX_JSON + 1))
 
 

@@ -105,7 +105,7 @@ def test_an_address_that_would_end_a_head_is_wrong_usage(
     name: str, address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([name, address]) == 2
-    assert "a character that no URL has" in capsys.readouterr().err
+    assert "a character that URLs cannot have" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("header", ["A: secret\nB: c", "secret", "A secret: b", "A: secret\0"])

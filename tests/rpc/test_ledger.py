@@ -83,7 +83,7 @@ def test_an_ack_that_goes_backwards_is_no_error() -> None:
 def test_an_ack_from_the_future_is_refused_and_changes_nothing(seq: int) -> None:
     ledger = SendBuffer()
     send(ledger, 2)
-    with pytest.raises(SessionFailure, match="acknowledges 3 messages"):
+    with pytest.raises(SessionFailure, match="acknowledged 3 messages"):
         ledger.accept(seq, 3, 1)
     assert (ledger.ack, ledger.buffered_messages) == (0, 2)
 

@@ -303,7 +303,7 @@ def test_nothing_is_written_behind_the_end() -> None:
     call = Alone()
     with call.writer:
         call.writer.write(1)
-    with pytest.raises(ValueError, match="that this side has closed"):
+    with pytest.raises(ValueError, match="whose requests this side has closed"):
         call.writer.write(2)
     assert call.sent == [1, "CLOSE"]
 

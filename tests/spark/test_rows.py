@@ -319,5 +319,5 @@ def test_a_service_may_have_dots_in_its_name() -> None:
     ],
 )
 def test_wrong_arguments_of_calls_are_refused(kind: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must|at least|needs|both|no type"):
+    with pytest.raises(ValueError, match="must|at least|needs|both|not a supported"):
         getattr(rpc(connection("ws://h/"), "a.b"), kind)(**wrong)

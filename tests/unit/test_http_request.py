@@ -126,7 +126,7 @@ def test_a_body_that_does_not_come_is_given_up(pair: Pair) -> None:
     environ = read(pair[0])
     with pytest.raises(TimeoutError):
         read_body(pair[0], environ, Deadline(0.01), 100)
-    with pytest.raises(TimeoutError, match="did not come in time"):
+    with pytest.raises(TimeoutError, match="did not arrive in time"):
         read_body(pair[0], environ, Deadline(0), 100)
 
 

@@ -142,7 +142,7 @@ def test_more_headers_than_the_limit_are_refused_with_431() -> None:
 
 
 def test_half_a_head_is_none() -> None:
-    with pytest.raises(HandshakeError, match="does not end"):
+    with pytest.raises(HandshakeError, match="the end of the request head is missing"):
         parse_head(b"GET / HTTP/1.1\r\nHost: a")
 
 
