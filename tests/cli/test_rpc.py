@@ -26,6 +26,7 @@ from wsmux.cli import rpc_json, rpc_schema
 from wsmux.cli.files import deliver
 from wsmux.cli.main import main, parser
 from wsmux.cli.rpc_json import json_text, parse_json
+from wsmux.rpc.codegen import formatting
 from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.schema.document import serialize
 from wsmux.rpc.wire.values import BigInt
@@ -620,6 +621,8 @@ def test_ctrl_c_cancels_the_call(url: str, gate: Gate, kind: str, procedure: str
         ["codegen", "unix:///path"],
         ["codegen", "schema.json", "--style", "pydantic"],
         ["codegen", "schema.json", "--line-length", "59"],
+        ["codegen", "schema.json", "--check"],
+        ["codegen", "schema.json", "--check", "-o", "-"],
     ],
     ids=" ".join,
 )
@@ -750,6 +753,59 @@ def test_a_client_is_generated_from_what_was_saved(url: str, run: Run, tmp_path:
     assert run("codegen", "-", stdin=saved.read_text()) == (0, text, "")
     wide = run("codegen", url, "--line-length", "120", "-o", "-").out
     assert max(map(len, wide.splitlines())) in range(89, 121)
+
+
+@pytest.fixture
+def no_ruff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formatting, "find_ruff", lambda: None)
+
+
+@pytest.mark.usefixtures("no_ruff")
+def test_a_client_is_generated_without_ruff(url: str, run: Run, gate: Gate) -> None:
+    assert run("codegen", url) == (0, generate(serialize(services(gate))), "")
+
+
+def test_a_client_is_laid_out_by_ruff(url: str, run: Run, gate: Gate) -> None:
+    laid_out = generate(serialize(services(gate)), ruff=formatting.find_ruff())
+    assert run("codegen", url) == (0, laid_out, "")
+    assert laid_out != generate(serialize(services(gate)))
+
+
+def test_a_ruff_that_fails_leaves_the_file_alone(
+    url: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "client.py"
+    path.write_text("precious")
+    monkeypatch.setattr(formatting, "find_ruff", lambda: "/bin/false")
+    done = run("codegen", url, "-o", str(path))
+    assert (done.status, done.out) == (1, "")
+    assert "/bin/false did not format the client" in done.err
+    assert path.read_text() == "precious"
+
+
+def test_a_check_compares_the_code_not_its_layout(
+    url: str, run: Run, tmp_path: Path, gate: Gate
+) -> None:
+    path = tmp_path / "client.py"
+    for ruff in (formatting.find_ruff(), None):
+        text = generate(serialize(services(gate)), ruff=ruff)
+        path.write_text(text)
+        assert run("codegen", url, "-o", str(path), "--check") == (0, "", "")
+        assert path.read_text() == text
+    path.write_text(text.replace("class Test:", "class Tests:"))
+    sentence = f"wsmux rpc: {path} is not what the schema gives: write it again\n"
+    assert run("codegen", url, "-o", str(path), "--check") == (1, "", sentence)
+    for data in (b"class", b"\0", b"\xff"):
+        path.write_bytes(data)
+        done = run("codegen", url, "-o", str(path), "--check")
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith(f"wsmux rpc: {path}: ")
+        assert path.read_bytes() == data
+    path.unlink()
+    done = run("codegen", url, "-o", str(path), "--check")
+    assert (done.status, done.out) == (1, "")
+    assert str(path) in done.err
+    assert not path.exists()
 
 
 def test_a_wrong_schema_leaves_the_file_alone(run: Run, tmp_path: Path) -> None:

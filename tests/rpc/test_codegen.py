@@ -14,13 +14,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import wsmux.rpc.records
-from wsmux.rpc.codegen.generator import UNFORMATTED, Style, generate
+from wsmux.rpc.codegen.formatting import find_ruff, is_same_code
+from wsmux.rpc.codegen.generator import Style, generate
 from wsmux.rpc.codegen.types import MAX_SHAPES
 from wsmux.rpc.schema.document import read_schema, serialize
 
 from .test_served import test_service
 
 HERE = Path(__file__).parent
+RUFF = find_ruff()
 STYLES = get_args(Style)
 RULES = "E,F,W,I,B,UP,C4,G,PERF,PGH,RUF100,T20,SIM,PT"
 STRING = {"type": "string"}
@@ -37,7 +39,7 @@ def one(name: str = "p", service: str = "s", **fields: Any) -> dict[str, Any]:
 
 
 def written(init: Any, style: Style = "typeddict", **options: Any) -> str:
-    return generate(one(init=init), style=style, **options)
+    return generate(one(init=init), style=style, ruff=RUFF, **options)
 
 
 def loaded(text: str) -> ModuleType:
@@ -212,8 +214,9 @@ def test_a_module_from_head_to_foot() -> None:
     }
     files = {"procedures": {"read": read}, "description": "Files of this machine."}
     schema = {"services": {"files": files}}
-    assert generate(schema) == BASIC
-    assert generate(read_schema(schema)) == BASIC
+    assert generate(schema, ruff=RUFF) == BASIC
+    assert generate(read_schema(schema), ruff=RUFF) == BASIC
+    assert is_same_code(generate(schema), BASIC)
 
 
 def test_nothing_served_is_an_empty_module() -> None:
@@ -371,7 +374,7 @@ def test_a_reference_to_elsewhere_is_refused(reference: str) -> None:
 def test_a_union_inside_of_a_circle_is_quoted_as_a_whole() -> None:
     schema = {"items": {"anyOf": [{"const": "a"}, {"$ref": "#"}, {"type": "Date"}]}}
     text = written(schema)
-    assert """\nSPInit: TypeAlias = list['Literal["a"] | SPInit | datetime']\n""" in text
+    assert """\nSPInit: TypeAlias = list["Literal['a'] | SPInit | datetime"]\n""" in text
     assert "from datetime import datetime\n" in text
     loaded(text)
 
@@ -534,9 +537,10 @@ def test_descriptions_cannot_break_out(style: Style, text: str) -> None:
     init = {"properties": {"a": field, "b-c": field}, "description": text}
     schema = one(init=init, description=text)
     schema["services"]["s"]["description"] = text
-    source = generate(schema, style=style)
+    source = generate(schema, style=style, ruff=RUFF)
     loaded(source)
     assert ruff(source, "format", "--check") == ""
+    assert is_same_code(generate(schema, style=style), source)
 
 
 @pytest.mark.parametrize(
@@ -544,12 +548,14 @@ def test_descriptions_cannot_break_out(style: Style, text: str) -> None:
 )
 def test_literals_of_any_text(text: str) -> None:
     schema = {"properties": {text: {"const": text}}, "required": [text]}
-    source = written({"anyOf": [schema, {"const": text}, {"const": f"{text}2"}]})
+    init = {"anyOf": [schema, {"const": text}, {"const": f"{text}2"}]}
+    source = written(init)
     module = loaded(source.encode("utf-8", "surrogatepass").decode("utf-8"))
     literal, record = get_args(module.SPInit)
     assert get_args(literal) == (text, f"{text}2")
     assert list(record.__annotations__) == [text]
     assert ruff(source, "format", "--check") == ""
+    assert is_same_code(generate(one(init=init)), source)
 
 
 # -- tools ---------------------------------------------------------------------------------------
@@ -616,19 +622,48 @@ SCHEMAS = {"rich": RICH, "upstream": serialize([test_service()], {"type": "strin
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("length", [60, 88, 100, 120])
 def test_ruff_has_nothing_to_add(schema: Any, style: Style, length: int) -> None:
-    text = generate(schema, style=style, line_length=length)
+    text = generate(schema, style=style, line_length=length, ruff=RUFF)
     assert ruff(text, "format", "--check", "--diff", "--line-length", str(length)) == ""
     assert ruff(text, "check", "--select", RULES, "--line-length", str(length)) == ""
     loaded(text)
 
 
+@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("length", [60, 88, 100, 120])
+def test_without_ruff_the_code_is_the_same(schema: Any, style: Style, length: int) -> None:
+    text = generate(schema, style=style, line_length=length)
+    assert is_same_code(text, generate(schema, style=style, line_length=length, ruff=RUFF))
+    assert ruff(text, "check", "--select", RULES, "--line-length", str(length)) == ""
+    loaded(text)
+
+
+def test_layout_and_comments_are_no_code() -> None:
+    assert is_same_code("f(1,2)  # so\n", "f(\n    1,\n    2,\n)\n")
+    assert is_same_code('def f():\n    """Do."""\n', 'def f():\n    """Do.\n    """\n')
+    assert not is_same_code("f(1)\n", "f(2)\n")
+    assert not is_same_code('"""Do."""\n', '"""Undo."""\n')
+    with pytest.raises(SyntaxError):
+        is_same_code("f(\n", "f()\n")
+
+
+def test_a_ruff_that_fails_is_told_of(tmp_path: Path) -> None:
+    broken = tmp_path / "ruff"
+    with pytest.raises(FileNotFoundError, match=str(broken)):
+        generate(RICH, ruff=str(broken))
+    broken.write_text("#!/bin/sh\ncat >/dev/null; echo 'no such command' >&2; exit 2\n")
+    broken.chmod(0o755)
+    with pytest.raises(OSError, match="did not format the client: no such command"):
+        generate(RICH, ruff=str(broken))
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_long_lines_are_broken_where_they_can_be(style: Style) -> None:
-    text = generate(SCHEMAS["rich"], style=style, line_length=120)
-    assert UNFORMATTED not in text
-    lines = generate(SCHEMAS["rich"], style=style, line_length=60)
+    text = generate(SCHEMAS["rich"], style=style, line_length=120, ruff=RUFF)
+    assert max(map(len, text.splitlines())) <= 120
+    assert "E501" not in text
+    lines = generate(SCHEMAS["rich"], style=style, line_length=60, ruff=RUFF)
     assert lines.startswith("# ruff: noqa: E501")
-    assert UNFORMATTED in lines
 
 
 def test_mypy_is_strict_and_content(stubs: Path, tmp_path: Path) -> None:
@@ -752,9 +787,9 @@ SERVICES = st.fixed_dictionaries({"procedures": st.dictionaries(WORDS, PROCEDURE
 SERVERS = st.fixed_dictionaries({"services": st.dictionaries(WORDS, SERVICES, max_size=2)})
 
 
-def attempt(server: Any, style: Style, length: int = 88) -> str:
+def attempt(server: Any, style: Style, length: int = 88, ruff: str | None = None) -> str:
     try:
-        return generate(server, style=style, line_length=length)
+        return generate(server, style=style, line_length=length, ruff=ruff)
     except ValueError as error:  # circles that never go deeper
         assert "made of themselves" in str(error)  # noqa: PT017
         return generate({"services": {}})
@@ -786,9 +821,13 @@ def test_what_is_written_is_always_formatted(
 ) -> None:
     place = tmp_path_factory.mktemp("formatted")
     for number, (server, style) in enumerate(servers):
-        (place / f"m{number}.py").write_text(attempt(server, style, length))
+        formatted, plain = attempt(server, style, length, RUFF), attempt(server, style, length)
+        assert is_same_code(formatted, plain)
+        for folder, text in (("formatted", formatted), ("plain", plain)):
+            (place / folder).mkdir(exist_ok=True)
+            (place / folder / f"m{number}.py").write_text(text)
     limits = ("--line-length", str(length), "--no-cache")
-    assert ruff("", "format", "--check", "--diff", *limits, place=place) == ""
+    assert ruff("", "format", "--check", "--diff", *limits, place=place / "formatted") == ""
     assert ruff("", "check", "--select", RULES, *limits, place=place) == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from .addresses import add_connecting
 from .files import deliver
@@ -25,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="server that serves its schema, or a saved one; '-' is stdin",
     )
     add_output(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing, and fail unless -o names a file of the same code, however laid out",
+    )
     parser.add_argument(
         "--style",
         choices=STYLES,
@@ -52,13 +58,31 @@ def _line_length(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load a schema, write a client."""
+    """Load a schema, write a client or compare one."""
+    from ..rpc.codegen.formatting import find_ruff
     from ..rpc.codegen.generator import generate
 
+    if args.check and args.output is None:
+        raise CommandError("--check compares a file: name it with -o", status=2)
     data = load(args.source, args)
+    ruff = None if args.check else find_ruff()
     try:
-        text = generate(data, style=args.style, line_length=args.line_length)
-    except ValueError as error:
+        text = generate(data, style=args.style, line_length=args.line_length, ruff=ruff)
+    except (ValueError, OSError) as error:
         raise CommandError(str(error)) from error
-    deliver(text, args.output)
+    if args.check:
+        _check(text, args.output)
+    else:
+        deliver(text, args.output)
     return 0
+
+
+def _check(text: str, path: Path) -> None:
+    from ..rpc.codegen.formatting import is_same_code
+
+    try:
+        same = is_same_code(path.read_text(encoding="utf-8"), text)
+    except (OSError, RecursionError, SyntaxError, ValueError) as error:
+        raise CommandError(f"{path}: {error}") from error
+    if not same:
+        raise CommandError(f"{path} is not what the schema gives: write it again")

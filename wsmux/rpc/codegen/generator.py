@@ -1,7 +1,9 @@
 """Write a typed Python client of a River server, from the schema that the server gives.
 
 The client is one module: a class for each service, a method for each procedure, and a type for
-each init, request, response and error. The same schema always gives the same text, sorted.
+each init, request, response and error. The same schema always gives the same code, sorted: plain
+source, which ruff lays out where there is one. Its layout differs between machines and versions,
+so two clients are compared as syntax.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from ..schema.document import (
     read_schema,
 )
 from ..services import Kind, error_codes
-from .layout import AMBIGUOUS, IMPORTS, Layout, Style, docstring
-from .types import NEVER, Expr, Names, Types, literal_source, pascal, union
+from .formatting import formatted
+from .layout import AMBIGUOUS, IMPORTS, Layout, Style, docstring, listed
+from .types import NEVER, Expr, Names, Types, pascal, union
 
 __all__ = ["Style", "generate"]
 
@@ -30,8 +33,6 @@ Written by wsmux.rpc.codegen; what is changed here is lost when it is written ag
 """
 
 from __future__ import annotations'''
-
-UNFORMATTED = "# fmt: off\n"
 
 # What a call of each kind returns, as the client gives it and for dataclasses, and its method.
 CALLS = {
@@ -47,21 +48,25 @@ def generate(
     *,
     style: Style = "typeddict",
     line_length: int = 88,
+    ruff: str | None = None,
 ) -> str:
     """Return the source of a client for a server's schema.
 
-    It needs Python 3.11 and ``wsmux.rpc``, passes ``mypy --strict`` and ``ruff check``, and is
-    formatted as ``ruff format`` does with the same line length. Where a name or a literal of the
-    schema is too long for a line, or not ASCII, the module asks both to leave it as it is.
+    It needs Python 3.11 and ``wsmux.rpc``, and passes ``mypy --strict`` and ``ruff check``. Where a
+    line is longer than asked for, the module asks ruff to leave it so.
 
     Args:
         source: what ``read_schema()`` returns or takes: River's schema, or one saved as JSON.
         style: ``"typeddict"``: values are dicts, as they travel. ``"dataclass"``: objects are
             dataclasses, with other names for fields that are no Python names; an optional field
             is ``None`` when it is absent, and ``None`` is not sent for it.
-        line_length: the longest line, at least 60.
+        line_length: the longest line, at least 60; longer ones are left where a name or a text of
+            the schema is long, and without ruff where a type is.
+        ruff: the program that lays the module out; without one its layout is plain. The code is
+            the same.
 
     Raises:
+        OSError: ruff cannot be run, or does not format the module.
         ValueError: it is no schema of River, refers to what is not in it, or to itself without
             going deeper; the style is unknown, or lines are too short.
 
@@ -76,7 +81,7 @@ def generate(
         raise ValueError("line_length must be at least 60")
     schema = source if isinstance(source, ServedSchema) else read_schema(source)
     try:
-        return _Module(schema, style, line_length).text()
+        return _Module(schema, style, line_length).text(ruff)
     except RecursionError:
         raise ValueError("a schema that is nested too deeply") from None
 
@@ -92,7 +97,7 @@ class _Module:
         self.layout = Layout(self.types, style, width)
         self.protocol = NEVER  # the union of the protocol's errors
 
-    def text(self) -> str:
+    def text(self, ruff: str | None) -> str:
         services = [self.schema.services[each] for each in sorted(self.schema.services)]
         classes = [self.types.names.take(pascal(each.name)) for each in services]
         if self.schema.handshake is not None:
@@ -113,18 +118,23 @@ class _Module:
             body.append("_wire = Wire(globals())")
         defined = [each.name for each in self.types.records]
         defined += [each.name for each in self.types.aliases]
-        blocks = [*self._imports(), _exports([*classes, *defined])]
+        blocks = [*self._imports(), self._exports([*classes, *defined])]
         text = "\n\n".join([HEAD, *blocks]) + "".join(f"\n\n\n{each}" for each in body + calls)
-        return f"{self._pragmas(text)}{text}\n"
+        laid_out = f"{text}\n" if ruff is None else formatted(f"{text}\n", ruff, self.width)
+        return self._pragma(laid_out) + laid_out
 
-    def _pragmas(self, text: str) -> str:
-        """Return what asks ruff to leave what the schema's names and texts make unavoidable."""
+    def _pragma(self, text: str) -> str:
+        """Return the line that asks ruff to leave what the schema's names and texts bring along."""
         wide = [line for line in text.splitlines() if _columns(line) > self.width]
         # To ruff a line of one word is not long, and the last word may be an address.
         long = [line for line in wide if len(line.split()) > 1 and "://" not in line.split()[-1]]
         rules = sorted(self.layout.noqa | ({"E501"} if long else set()))
-        left = f"# ruff: noqa: {', '.join(rules)}\n" if rules else ""
-        return left + (UNFORMATTED if wide or not text.isascii() else "")
+        return f"# ruff: noqa: {', '.join(rules)}\n" if rules else ""
+
+    def _exports(self, names: list[str]) -> str:
+        if not names:
+            return "__all__: list[str] = []"
+        return listed("__all__ = [", map(repr, sorted(names)), "]", self.width)
 
     def _imports(self) -> Iterator[str]:
         """Yield the blocks of imports; the client itself is needed by type checkers only."""
@@ -188,14 +198,8 @@ class _Module:
         yield "        self,"
         yield f"        init: {init},"
         yield "        timeout: float | None = None,"
-        line = f"    ) -> {wrapper}[{', '.join(others)}]:" if wrapper else f"    ) -> {others[0]}:"
-        if wrapper and len(line) > self.width:
-            line = (
-                f"    ) -> {wrapper}[\n"
-                + "".join(f"        {each},\n" for each in others)
-                + "    ]:"
-            )
-        yield line
+        start, end = (f"    ) -> {wrapper}[", "]:") if wrapper else ("    ) -> ", ":")
+        yield listed(start, others, end, self.width)
         codes = [code for error in procedure.errors for code in error_codes(error)]
         about = procedure.description or f"Call {procedure.service}.{procedure.name}."
         if codes:
@@ -211,8 +215,8 @@ class _Module:
     def _plain(self, procedure: ServedProcedure, init: str = "init") -> Iterator[str]:
         """Yield the lines of a call of the client."""
         yield f"        self._client.{CALLS[procedure.kind][2]}("
-        yield f"            {literal_source(procedure.service)},"
-        yield f"            {literal_source(procedure.name)},"
+        yield f"            {procedure.service!r},"
+        yield f"            {procedure.name!r},"
         yield f"            {init},"
         yield "            timeout=timeout,"
         yield "        )"
@@ -240,12 +244,4 @@ def _import(module: str, names: list[str], width: int) -> str:
     # The client's line is indented.
     if len(line) + 4 * (module == "wsmux.rpc") <= width:
         return line
-    return f"from {module} import (\n" + "".join(f"    {each},\n" for each in names) + ")"
-
-
-def _exports(names: list[str]) -> str:
-    if not names:
-        return "__all__: list[str] = []"
-    return (
-        "__all__ = [\n" + "".join(f"    {literal_source(each)},\n" for each in sorted(names)) + "]"
-    )
+    return listed(f"from {module} import (", names, ")", 0)

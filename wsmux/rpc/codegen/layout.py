@@ -1,4 +1,4 @@
-"""Write types as Python source, laid out as ``ruff format`` lays it out."""
+"""Write types as plain Python source: short things in a line, of longer ones a part in each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
-from .types import NONE, Expr, Record, Types, literal_source, name, pascal, union
+from .types import NONE, Expr, Record, Types, name, pascal, union
 
-__all__ = ["AMBIGUOUS", "IMPORTS", "Layout", "Style", "docstring"]
+__all__ = ["AMBIGUOUS", "IMPORTS", "Layout", "Style", "docstring", "listed"]
 
 Style = Literal["typeddict", "dataclass"]
 
@@ -109,25 +109,20 @@ class Layout:
             self.noqa.add("UP013")
         lines = []
         for each in record.fields:
-            start = f"    {each.wire}: " if plain else f"        {literal_source(each.wire)}: "
+            start = f"    {each.wire}: " if plain else f"        {each.wire!r}: "
             around = 0 if each.required else len("NotRequired[]")
             room = self.width - len(start) - around - (0 if plain else len('"",'))
             wanted = record.name + pascal(each.wire)
             text = self._fit(each.type, room, wanted, wires if plain else ())
-            text = text if plain else literal_source(text)
+            text = text if plain else f"{text!r}"
             if not each.required:
                 self.used.add("NotRequired")
                 text = f"NotRequired[{text}]"
-            line = f"{start}{text}" if plain else f"{start}{text},"
-            if len(line) > self.width and not each.required:
-                indent = " " * (len(line) - len(line.lstrip()))
-                line = line.replace("[", f"[\n{indent}    ", 1)
-                line = f"\n{indent}]".join(line.rsplit("]", 1))
-            lines.append(line)
+            lines.append(f"{start}{text}" if plain else f"{start}{text},")
         if plain:
             start = f"class {record.name}(TypedDict):"
             return "\n".join([start, *self._about(record, "    "), *lines])
-        start = f"{record.name} = TypedDict(\n    {literal_source(record.name)},\n    {{"
+        start = f"{record.name} = TypedDict(\n    {record.name!r},\n    {{"
         return "\n".join([start, *lines, "    },", ")", *self._about(record, "")]).rstrip()
 
     def _dataclass(self, record: Record) -> str:
@@ -140,20 +135,15 @@ class Layout:
             room = self.width - len(f"    {attribute}:  = field(")
             wanted = record.name + pascal(each.wire)
             text = self._fit(type_, room, wanted, set(chosen.values()))
-            given = [] if each.required else ["default=None"]
+            default = "" if each.required else " = None"
             if attribute != each.wire:
-                given.append(f'metadata={{"wire": {literal_source(each.wire)}}}')
-            lines.append(f"    {attribute}: {text}{self._default(given)}")
+                self.used.add("field")
+                given = ["default=None"] * (not each.required)
+                given.append(f'metadata={{"wire": {each.wire!r}}}')
+                default = f" = field({', '.join(given)})"
+            lines.append(f"    {attribute}: {text}{default}")
         start = f"@dataclass(frozen=True, kw_only=True)\nclass {record.name}:"
         return "\n".join([start, *self._about(record, "    "), *lines])
-
-    def _default(self, given: list[str]) -> str:
-        if given == ["default=None"]:
-            return " = None"
-        if not given:
-            return ""
-        self.used.add("field")
-        return " = field(\n" + "".join(f"        {argument},\n" for argument in given) + "    )"
 
     def _about(self, record: Record, indent: str) -> list[str]:
         notes = {each.wire: each.description for each in record.fields if each.description}
@@ -184,27 +174,32 @@ class Layout:
     def _alias(self, alias: str, type_: Expr) -> str:
         self.used.add("TypeAlias")
         start = f"{alias}: TypeAlias = "
-        if len(start + str(type_)) <= self.width:
+        if type_.kind == "name" or len(start + str(type_)) <= self.width:
             return f"{start}{self.use(type_)}"
-        if type_.kind == "name":
-            return f"{start}(\n    {self.use(type_)}\n)"
         if type_.kind == "Literal":
             self.used.add("Literal")
-            return f"{start}Literal[\n" + "".join(f"    {each},\n" for each in type_.parts) + "]"
+            return listed(f"{start}Literal[", map(str, type_.parts), "]", self.width)
         if type_.kind == "|":
             parts = [
                 self._fit(part, self.width - len("    | "), f"{alias}Option{index}")
                 for index, part in enumerate(type_.parts, 1)
             ]
-            line = f"    {' | '.join(parts)}"
-            inside = line if len(line) <= self.width else "    " + "\n    | ".join(parts)
-            return f"{start}(\n{inside}\n)"
+            return f"{start}(\n    " + "\n    | ".join(parts) + "\n)"
         inner = name(self._fit(type_.parts[0], 0, f"{alias}Item"))
-        line = f"{start}{replace(type_, parts=(inner,))}"
-        if len(line) <= self.width:
-            return line
-        first = "str, " if type_.kind == "dict" else ""
-        return f"{start}{type_.kind}[\n    {first}{inner}\n]"
+        return f"{start}{replace(type_, parts=(inner,))}"
+
+
+def listed(start: str, items: Iterable[str], end: str, width: int) -> str:
+    """Return items between brackets: in a line that is long enough, or else each in its own.
+
+    A single one stays where it is, since in a type a comma after it makes a tuple of it.
+    """
+    several = [*items]
+    line = f"{start}{', '.join(several)}{end}"
+    if len(line) <= width or len(several) == 1:
+        return line
+    indent = " " * (len(start) - len(start.lstrip()))
+    return "\n".join([start, *(f"{indent}    {each}," for each in several), f"{indent}{end}"])
 
 
 def docstring(text: str, notes: dict[str, str], indent: str, width: int) -> list[str]:
@@ -289,6 +284,6 @@ def _quoted(type_: Expr, names: set[str], inside: bool = False) -> Expr:
     if type_.kind == "Literal" or names.isdisjoint(type_.words()):
         return type_
     if inside and type_.kind in ("name", "|"):
-        return name(literal_source(str(type_)))
+        return name(repr(str(type_)))
     inside = inside or type_.kind != "|"
     return replace(type_, parts=tuple(_quoted(part, names, inside) for part in type_.parts))

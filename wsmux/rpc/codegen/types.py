@@ -20,7 +20,7 @@ from typing import Any
 
 from .refs import find, resource_of
 
-__all__ = ["Alias", "Expr", "Field", "Names", "Record", "Types", "literal_source", "pascal"]
+__all__ = ["Alias", "Expr", "Field", "Names", "Record", "Types", "pascal"]
 
 # Branches of a union inside an intersection that are multiplied out; beyond it, Any.
 MAX_SHAPES = 32
@@ -171,20 +171,6 @@ def pascal(text: str) -> str:
     if not joined.isidentifier() and not f"N{joined}".isidentifier():
         joined = re.sub(r"\W", "", joined, flags=re.ASCII)
     return (joined if joined.isidentifier() else f"N{joined}") if joined else "Unnamed"
-
-
-def literal_source(text: str) -> str:
-    """Return the source of a string as formatters write it: in double quotes where they can."""
-    quote = "'" if text.count('"') > text.count("'") else '"'
-    letters = []
-    for letter in text:
-        if letter == quote:
-            letters.append(f"\\{letter}")
-        elif letter in "'\"":
-            letters.append(letter)
-        else:
-            letters.append(repr(letter)[1:-1])
-    return f"{quote}{''.join(letters)}{quote}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +353,7 @@ def _literal(values: list[Any]) -> Expr:
 
 def _one_literal(value: Any) -> Expr:
     if isinstance(value, str):
-        return Expr("Literal", parts=(name(literal_source(value)),))
+        return Expr("Literal", parts=(name(repr(value)),))
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:  # mypy takes no such literal within a string
             return name("int")

@@ -1,0 +1,54 @@
+"""Lay out a client with ruff, and compare clients whatever their layout.
+
+Layouts differ between versions of ruff, and where there is none; the code does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from inspect import cleandoc
+from pathlib import Path
+
+__all__ = ["find_ruff", "formatted", "is_same_code"]
+
+
+def find_ruff() -> str | None:
+    """Return the program ruff: that beside this Python, or else the first of the path."""
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("ruff", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
+
+
+def formatted(text: str, ruff: str, width: int) -> str:
+    """Return a module as ruff lays it out, whatever the configuration of the place.
+
+    Raises:
+        OSError: ruff cannot be run, or does not format the module.
+    """
+    command = [ruff, "format", "--isolated", "--line-length", str(width), "-"]
+    run = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
+    if run.returncode:
+        raise OSError(f"{ruff} did not format the client: {run.stderr.strip()}")
+    return run.stdout
+
+
+def is_same_code(one: str, other: str) -> bool:
+    """Return whether two modules differ in layout and comments at most.
+
+    Raises:
+        SyntaxError: one of them is not Python.
+    """
+    return _syntax(one) == _syntax(other)
+
+
+def _syntax(text: str) -> str:
+    """Return the syntax of a module; in docstrings, formatters move the space around the text."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(ast.Constant(str(docstring)) as constant):
+                constant.value = cleandoc(docstring.strip())
+    return ast.dump(tree)
