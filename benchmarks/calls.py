@@ -31,21 +31,18 @@ SMALL_ONES = b"S"
 
 
 class Calls(ABC):
-    """Do the client's part of each measurement of calls, and hold the clock."""
+    """Do the client's part of each measurement of calls, and hold the clock.
+
+    What lasts so many seconds returns how many were answered, and the seconds that took.
+    """
 
     @abstractmethod
     def rpcs(self, at_once: int, seconds: float) -> tuple[int, float]:
-        """Make calls, so many at a time, each line of them after one not counted.
-
-        Return how many were answered, and the seconds that took.
-        """
+        """Make calls, so many at a time, each line of them after one not counted."""
 
     @abstractmethod
     def streamed(self, count: int) -> float:
-        """Have messages echoed on one stream, sent without waiting for those that come back.
-
-        Return the seconds until the last is back.
-        """
+        """Have messages echoed on one stream, none waited for; return the seconds for all."""
 
     @abstractmethod
     def subscribed(self, count: int) -> float:
@@ -53,16 +50,10 @@ class Calls(ABC):
 
     @abstractmethod
     def echoes(self, size: int, seconds: float) -> tuple[int, float]:
-        """Have messages of ``size`` bytes echoed on one stream, one after the other.
-
-        Return how many came back, and the seconds that took.
-        """
+        """Have messages of ``size`` bytes echoed on one stream, one after the other."""
 
     def idle(self, count: int) -> tuple[float, float]:
-        """Open sessions that then do nothing, and leave them open.
-
-        Return by how many bytes for each the server has grown, and this process.
-        """
+        """Open sessions that stay; return the bytes by which both processes grew for each."""
         raise NotImplementedError(f"{type(self).__name__} has no sessions")
 
 

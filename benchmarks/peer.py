@@ -97,7 +97,8 @@ class Client(ABC):
     """Do the client's part of each measurement, and hold the clock.
 
     ``blocking.py`` does it with lines. A library that blocks no thread brings its own, so that
-    its loops run where the library wants them.
+    its loops run where the library wants them. What lasts so many seconds returns how many there
+    were, and the seconds that took.
 
     Attributes:
         most_idle: lines that may be open and idle at once.
@@ -115,24 +116,15 @@ class Client(ABC):
 
     @abstractmethod
     def echo(self, size: int) -> float:
-        """Have ``size`` bytes sent back on a new line, sent without waiting for what comes back.
-
-        Return the seconds until the last is back.
-        """
+        """Have ``size`` bytes sent back on a new line, none waited for; return the seconds."""
 
     @abstractmethod
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        """Exchange messages of ``size`` bytes on all lines at once, each after one not counted.
-
-        Return how many came back, and the seconds that took.
-        """
+        """Exchange messages of ``size`` bytes on all lines at once, each after one not counted."""
 
     @abstractmethod
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
-        """Open a line, exchange ``size`` bytes and close it, one line after the other.
-
-        Return how many lines, and the seconds that took.
-        """
+        """Open a line, exchange ``size`` bytes and close it, one line after the other."""
 
     def tail(self, size: int, bulk: int) -> Tail:
         """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""
