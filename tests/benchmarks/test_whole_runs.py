@@ -18,6 +18,9 @@ from benchmarks.processes import MeasurementFailed, Processes
 from benchmarks.schedule import run_pass
 from benchmarks.stored import SCHEMA
 
+from ..cli.commands import children
+from ..patience import WAIT
+from ..threads.waiting import wait_for
 from .commands import PATIENCE, command, run
 
 pytestmark = pytest.mark.tools
@@ -320,8 +323,7 @@ def test_ctrl_c_ends_the_workers_too() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(2)
+    wait_for(lambda: children(process) == 2, WAIT)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 # A test fails rather than hangs.
@@ -34,6 +35,11 @@ def run(
     stdin |= {"stdin": options.pop("stdin")} if "stdin" in options else {}
     options = {"timeout": PATIENCE} | options
     return subprocess.run(program, capture_output=True, check=False, **stdin, **options)
+
+
+def children(process: subprocess.Popen[bytes]) -> int:
+    """Return how many processes a process has started that still run."""
+    return len(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from wsmux.cli.terminal import CommandError
 
 from ..patience import WAIT
 from ..threads.waiting import wait_for
-from .commands import PATIENCE, command, run, served
+from .commands import PATIENCE, children, command, run, served
 
 TINY = ("bench", "--repetitions", "2", "--seconds", "0.02")
 
@@ -145,8 +144,7 @@ def test_ctrl_c_ends_the_servers_too() -> None:
     process = subprocess.Popen(
         command("bench", "--seconds", "5"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_for(lambda: len(children.read_text().split()) == 2, WAIT)
+    wait_for(lambda: children(process) == 2, WAIT)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
