@@ -58,19 +58,18 @@ class Worker:
         )
         environment = {**os.environ, **(peer.environment if peer else {})}
         python = peer.python_of(role) if peer else None
-        with undisturbed():
-            self.process = subprocess.Popen(
-                [python or sys.executable, "-c", program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={name: value for name, value in environment.items() if value is not None},
-                text=True,
-            )
-        try:
+        with ExitStack() as stack:
+            with undisturbed():
+                self.process = subprocess.Popen(
+                    [python or sys.executable, "-c", program],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={name: value for name, value in environment.items() if value is not None},
+                    text=True,
+                )
+                stack.callback(self.close, at_once=True)
             self.told = self._answer(LATENESS)
-        except BaseException:
-            self.close(at_once=True)
-            raise
+            stack.pop_all()
 
     def ask(self, seconds: float = 0.0, **what: object) -> dict[str, Any]:
         """Return the answer to a question that is meant to take so many seconds.
