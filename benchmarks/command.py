@@ -1,4 +1,4 @@
-"""Measure wires, or calls, against plain WebSocket libraries, in one run on this machine."""
+"""Measure wires, calls, relays or Spark against other libraries, in one run on this machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wsmux.cli.main import USAGE, guarded
 from wsmux.cli.terminal import emit, positive_int, seconds, show, tqdm_class
 
+from . import environment
 from .choosing import ALL_SECONDS, QUICK, SPARK, USUAL, Order, orders
-
-if TYPE_CHECKING:
-    from .results import Pass
-    from .stored import Result
+from .comparing import changes, check_machine, lines
+from .plotting import check_plot, plot
+from .results import Pass, pass_table
+from .schedule import run_pass
+from .stored import Result, read
 
 EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
@@ -95,7 +96,12 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         help="measure streams with every variant and wire, then calls, then relays, and what takes "
         "long: memory, 10,000 idle streams, 200 connections",
     )
-    parser.add_argument("--measures", type=_names, help="figures to take, comma-separated")
+    parser.add_argument(
+        "--measures",
+        type=_names,
+        help="figures to take, comma-separated; with --spark a row at every distance, or as in "
+        "sync-5ms at one",
+    )
     parser.add_argument(
         "--pin",
         choices=("both", "yes", "no"),
@@ -137,9 +143,6 @@ def _names(text: str) -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
-    from .comparing import changes, lines
-    from .plotting import check_plot, plot
-
     if args.plot:
         check_plot(args.plot)
     result, before = _results(args)
@@ -168,10 +171,6 @@ def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
 
     What is wrong with a file is told before anything is measured.
     """
-    from . import environment
-    from .comparing import check_machine
-    from .stored import Result, read
-
     before = read(args.compare) if args.compare else None
     if args.source:
         result = read(args.source)
@@ -186,8 +185,6 @@ def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
 
 
 def _measure(planned: Sequence[Order], count: int) -> list[Pass]:
-    from .schedule import run_pass
-
     bar_class = tqdm_class()
     bar = bar_class(total=count, unit=" figures") if bar_class else None
     try:
@@ -208,9 +205,6 @@ def _measure(planned: Sequence[Order], count: int) -> list[Pass]:
 
 
 def _print(result: Result) -> None:
-    from . import environment
-    from .results import pass_table
-
     emit("\n".join(environment.lines(result.environment)) + "\n")
     for each in result.passes:
         show(pass_table(each, result.peers_of(each)))
