@@ -71,7 +71,7 @@ def test_an_unreachable_network(monkeypatch: pytest.MonkeyPatch) -> None:
     ("answer", "told"),
     [
         (b"HTTP/1.1 403 Forbidden\r\n\r\n", "403"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "no HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "not HTTP"),
         (b"HTTP/1.1 200 OK\r\n", "cut short"),
     ],
 )

@@ -169,7 +169,7 @@ class TestBrokenRules:
             end.receive(frame(seq=1, streamId="x" * (MAX_ID + 1)), 0.0)
 
     def test_an_ack_from_the_future_ends_the_session(self) -> None:
-        with pytest.raises(SessionFailure, match="acknowledges"):
+        with pytest.raises(SessionFailure, match="acknowledged"):
             session().receive(frame(ack=1), 0.0)
 
     def test_a_gap_ends_the_connection_and_keeps_the_session(self) -> None:

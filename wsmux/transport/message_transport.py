@@ -324,7 +324,8 @@ class MessageTransport:
                 self.queue.add_control_locked([message], Opcode.PING)
             self.flush()
             with self.mutex:
-                return self.wait_pong_locked(self.keep_alive.pings, ping, deadline)
+                took = self.wait_pong_locked(self.keep_alive.pings, ping, deadline)
+            return took  # outside: a signal after a last call within would leave the mutex locked
         finally:
             if ping is not None and ping.rtt is None:
                 self.wake()  # it may not have been sent
