@@ -169,6 +169,9 @@ def nearly_messages(draw: st.DrawFn) -> bytes:
 
 inputs = st.one_of(nearly_messages(), nearly_messages(), st.binary(max_size=20))
 
+# Announced to the peer, who is told the same for each stream.
+WINDOW = 20
+
 
 def error_of(machine: NativeProtocol, wire: bytes) -> RemoteProtocolError | None:
     try:
@@ -190,7 +193,7 @@ def survive(machine: NativeProtocol, wires: list[bytes]) -> None:
         for event in machine.events():
             if isinstance(event, StreamOpened):
                 if event.stream_id % 3:
-                    machine.accept(event.stream_id, 20)
+                    machine.accept(event.stream_id, WINDOW)
                 else:
                     machine.refuse(event.stream_id, machine.refused_code)
             elif isinstance(event, DataReceived):
@@ -205,8 +208,8 @@ def test_any_messages_give_events_or_a_protocol_error(
     role: Role, dialect: Dialect, wires: list[bytes]
 ) -> None:
     machine = native(role, dialect)
-    machine.open_stream()
-    machine.open_stream()
+    machine.open_stream(WINDOW)  # the first window that is announced is a promise for the others
+    machine.open_stream(WINDOW)
     survive(machine, wires)
 
 
