@@ -9,10 +9,10 @@ import pytest
 
 from wsmux.runtime import logs
 
-from .certificates import Certificates
-from .threads.carriers import WsgiServers
+from .helpers.carriers import WsgiServers
+from .helpers.certificates import Certificates
 
-pytest_plugins = ["tests.guards"]
+pytest_plugins = ["tests.helpers.connections", "tests.helpers.fixtures", "tests.helpers.guards"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from .pure import PURE, ROOT
+from .helpers.pure_modules import PURE, ROOT
 
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -9,8 +9,8 @@ import pytest
 import wsmux
 from wsmux.adapters import http_connection
 
-from ..faults.rawpeer import wait_for
-from .apps import WAIT, Gate, app, published, slow, talking
+from ..helpers.raw_peer import wait_for
+from ..helpers.wsgi_apps import WAIT, Gate, app, published, slow, talking
 
 
 def test_requests_follow_each_other_on_one_stream() -> None:

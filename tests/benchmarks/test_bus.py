@@ -30,9 +30,9 @@ from wsmux.bus.wire.address import Address
 from wsmux.cli.terminal import CommandError
 from wsmux.runtime.deadline import Deadline
 
-from ..programs import needs
-from ..threads.scripted import WAIT
-from .commands import run
+from ..helpers.benchmark_commands import run
+from ..helpers.programs import needs
+from ..helpers.scripted import WAIT
 
 pytestmark = pytest.mark.tools
 

@@ -17,7 +17,7 @@ from benchmarks.stored import SCHEMA, Result, read
 from wsmux.cli import terminal
 from wsmux.cli.terminal import CommandError
 
-from .commands import run
+from ..helpers.benchmark_commands import run
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "architecture": "x86_64", "memory_gib": 8}
 

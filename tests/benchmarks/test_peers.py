@@ -17,7 +17,7 @@ from benchmarks.peer import Line
 from benchmarks.peers import find_peers
 from benchmarks.peers.naive import Naive
 
-from .commands import run
+from ..helpers.benchmark_commands import run
 
 pytestmark = pytest.mark.tools
 

@@ -17,8 +17,8 @@ from benchmarks.results import Pass, pass_as_json, pass_from_json, pass_table
 from benchmarks.spark.delayline import delayed
 from benchmarks.targets import TARGETS, Target, judge
 
-from ..patience import WAIT
-from .commands import run
+from ..helpers.benchmark_commands import run
+from ..helpers.timeouts import WAIT
 
 pytestmark = pytest.mark.tools
 

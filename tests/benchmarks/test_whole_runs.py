@@ -18,10 +18,10 @@ from benchmarks.processes import MeasurementFailed, Processes
 from benchmarks.schedule import run_pass
 from benchmarks.stored import SCHEMA
 
-from ..cli.commands import children
-from ..patience import WAIT
-from ..threads.waiting import wait_for
-from .commands import PATIENCE, command, run
+from ..helpers.benchmark_commands import PATIENCE, command, run
+from ..helpers.commands import children
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
 
 pytestmark = pytest.mark.tools
 

@@ -9,8 +9,8 @@ from flask import Flask
 
 from wsmux.flask import script_blueprint
 
-from ..werkzeug_server import serving
-from .chromium import Page, browser, opened
+from ..helpers.browser.chromium import Page, browser, opened
+from ..helpers.werkzeug_server import serving
 
 # A page that has the module, and the little that all scripts need.
 PAGE = """<!doctype html><title>tests</title><script type="module">

@@ -12,8 +12,8 @@ from werkzeug.wrappers import Response
 
 from wsmux.flask.responses import Ended
 
-from ..threads.scripted import WAIT
-from .chromium import Page
+from ..helpers.browser.chromium import Page
+from ..helpers.scripted import WAIT
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 

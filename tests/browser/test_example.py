@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ..test_examples import ROOT, expected_output
-from .chromium import PATIENCE, opened
+from ..docs.test_examples import ROOT, expected_output
+from ..helpers.browser.chromium import PATIENCE, opened
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 

@@ -27,8 +27,19 @@ from wsmux.protocols import events as ev
 from wsmux.protocols.base import Role
 from wsmux.protocols.native import NativeProtocol
 
-from ..unit.pairs import ACK, CLOSE, DATA, ERROR, READ, WRITE, message, native, outbox, uint32
-from .nodepage import NodePage, node_page
+from ..helpers.browser.node_page import NodePage, node_page
+from ..helpers.machine_pairs import (
+    ACK,
+    CLOSE,
+    DATA,
+    ERROR,
+    READ,
+    WRITE,
+    message,
+    native,
+    outbox,
+    uint32,
+)
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 

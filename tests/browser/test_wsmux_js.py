@@ -15,9 +15,9 @@ from flask import Flask
 import wsmux
 from wsmux.flask import Mux
 
-from ..threads.scripted import WAIT
-from ..threads.waiting import wait_for, wait_for_writer
-from .chromium import Page
+from ..helpers.browser.chromium import Page
+from ..helpers.scripted import WAIT
+from ..helpers.waiting import wait_for, wait_for_writer
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 

@@ -20,10 +20,21 @@ from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
 from wsmux.exceptions import ForkedError
 
-from ..threads.waiting import wait_for
-from .callers import ALICE, BOB, CAROL, WAIT, all_connected, calling, client, known, serving, staged
-from .people import Table, person
-from .stagerelay import StageRelay
+from ..helpers.bus.clients import (
+    ALICE,
+    BOB,
+    CAROL,
+    WAIT,
+    all_connected,
+    calling,
+    client,
+    known,
+    serving,
+    staged,
+)
+from ..helpers.bus.people import Table, person
+from ..helpers.bus.scripted_relay import StageRelay
+from ..helpers.waiting import wait_for
 
 relay = pytest.fixture(staged)
 twins = pytest.fixture(known)

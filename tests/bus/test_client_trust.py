@@ -18,10 +18,10 @@ from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.messages import Envelope
 
-from ..threads.waiting import wait_for
-from .callers import ALICE, BOB, CAROL, WAIT, calling, client, known, serving, staged
-from .people import Person, Table, table_of
-from .stagerelay import StageRelay
+from ..helpers.bus.clients import ALICE, BOB, CAROL, WAIT, calling, client, known, serving, staged
+from ..helpers.bus.people import Person, Table, table_of
+from ..helpers.bus.scripted_relay import StageRelay
+from ..helpers.waiting import wait_for
 
 relay = pytest.fixture(staged)
 twins = pytest.fixture(known)

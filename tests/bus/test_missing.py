@@ -18,7 +18,7 @@ from wsmux.bus.wire.keys import Identity, verify
 from wsmux.bus.wire.tokens import check_token, make_token
 from wsmux.bus.wire.verification import Verifier
 
-from .captured import NOW, TWINS, identity
+from ..helpers.bus.captured import NOW, TWINS, identity
 
 NEEDS = [
     ("wire.messages", "google.protobuf"),

@@ -17,10 +17,10 @@ from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.messages import Envelope
 from wsmux.runtime.capacity_limiter import CapacityLimiter
 
-from ..threads.waiting import wait_for
-from .callers import ALICE, BOB, CAROL, WAIT, staged
-from .people import Person, Table, table_of
-from .stagerelay import StageRelay
+from ..helpers.bus.clients import ALICE, BOB, CAROL, WAIT, staged
+from ..helpers.bus.people import Person, Table, table_of
+from ..helpers.bus.scripted_relay import StageRelay
+from ..helpers.waiting import wait_for
 
 relay = pytest.fixture(staged)
 

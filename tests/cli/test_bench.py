@@ -14,9 +14,9 @@ from wsmux.cli.bench import MEASURES, RAW
 from wsmux.cli.main import main, parser
 from wsmux.cli.terminal import CommandError
 
-from ..patience import WAIT
-from ..threads.waiting import wait_for
-from .commands import PATIENCE, children, command, run, served
+from ..helpers.commands import PATIENCE, children, command, run, served
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
 
 TINY = ("bench", "--repetitions", "2", "--seconds", "0.02")
 

@@ -12,8 +12,8 @@ import wsmux
 from wsmux.cli import bridge
 from wsmux.cli.main import parser
 
-from ..certificates import Certificates
-from .commands import command, run, running, served
+from ..helpers.certificates import Certificates
+from ..helpers.commands import command, run, running, served
 
 DATA = random.Random(7).randbytes(1_234_567)
 

@@ -12,7 +12,7 @@ import pytest
 
 from wsmux.cli import demo
 
-from .commands import PATIENCE, command, run
+from ..helpers.commands import PATIENCE, command, run
 
 pytestmark = pytest.mark.tools
 

@@ -9,8 +9,8 @@ import pytest
 
 from wsmux.cli.main import main
 
-from ..doctor.setups import answering, echoing
-from ..faults.proxies import playing
+from ..helpers.broken_setups import answering, echoing
+from ..helpers.proxies import playing
 
 
 def examined(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

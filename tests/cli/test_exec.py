@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..programs import needs
-from ..tunnel.stand import served_by, tunnels
-from .commands import PATIENCE, command, run, served
+from ..helpers.commands import PATIENCE, command, run, served
+from ..helpers.programs import needs
+from ..helpers.tunnel_server import served_by, tunnels
 
 DATA = random.Random(9).randbytes(1_234_567)
 

@@ -25,7 +25,7 @@ from wsmux.cli import demo
 from wsmux.cli.main import parser
 from wsmux.cli.terminal import CommandError
 
-from .commands import run
+from ..helpers.commands import run
 
 pytestmark = pytest.mark.tools
 

@@ -14,10 +14,10 @@ import redis
 
 import wsmux
 
-from ..bus.redis_server import RedisServer
-from ..tunnel.stand import Echo, connected, receive_all, tunnels
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.commands import PATIENCE, command, run, running, served
+from ..helpers.tunnel_server import Echo, connected, receive_all, tunnels
 from ..tunnel.test_socks import GREETING, reply
-from .commands import PATIENCE, command, run, running, served
 
 ALLOWED = ("--allow-forward", "127.0.0.1:*", "--allow-listen", "127.0.0.1:*")
 

@@ -16,8 +16,8 @@ from wsmux.protocols.framing import Opcode, encode_close
 from wsmux.protocols.websocket import WebSocketFraming
 from wsmux.protocols.yamux_frames import Flag, Type, encode_head
 
-from ..threads.joined import open_pair
-from .commands import run
+from ..helpers.commands import run
+from ..helpers.joined_streams import open_pair
 
 YAMUX = encode_head(Type.WINDOW, Flag.SYN, 1, 0) + encode_head(Type.DATA, Flag.FIN, 1, 3) + b"abc"
 BYMUX = bytes.fromhex("1104 00") + b"\x30\x00" + b"\x20\x00\x03abc"

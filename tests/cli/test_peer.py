@@ -9,8 +9,8 @@ import pytest
 
 from wsmux.bus.twins.records import twin_record
 
-from ..bus.people import person, table_of
-from .commands import run, running
+from ..helpers.bus.people import person, table_of
+from ..helpers.commands import run, running
 
 ALICE = person(1)
 

@@ -17,10 +17,10 @@ from wsmux.cli.relay import add_arguments, host_and_port, limit, route
 from wsmux.cli.terminal import CommandError
 from wsmux.runtime.deadline import Deadline
 
-from ..bus.links import Running
-from ..bus.relays import Table, ask, identity
-from ..faults.rawpeer import WAIT
-from .commands import run, running
+from ..helpers.bus.links import Running
+from ..helpers.bus.relays import Table, ask, identity
+from ..helpers.commands import run, running
+from ..helpers.raw_peer import WAIT
 
 
 @pytest.fixture

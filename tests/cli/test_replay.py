@@ -12,12 +12,12 @@ import pytest
 import wsmux
 from wsmux.cli.main import main
 
-from ..threads.scripted import WAIT
-from ..wires import NAMES
-from . import replayed
-from .commands import run
+from ..helpers import replay_handlers
+from ..helpers.commands import run
+from ..helpers.scripted import WAIT
+from ..helpers.wires import NAMES
 
-HANDLERS = "tests.cli.replayed"
+HANDLERS = "tests.helpers.replay_handlers"
 CONNECTIONS = ("failing", "serving", "calling", "pinging")  # what takes a connection
 WIRES = pytest.mark.parametrize("protocol", NAMES)
 CARRIERS = pytest.mark.parametrize("transport", ["websocket", "tcp"])
@@ -32,7 +32,7 @@ def conversation(protocol: str = "wsmux", transport: str = "websocket", size: in
 
     def serve(connection: wsmux.Connection) -> None:
         kept.append(connection)
-        replayed.serving(connection)
+        replay_handlers.serving(connection)
 
     with wsmux.serve(
         serve,
@@ -54,7 +54,7 @@ def conversation(protocol: str = "wsmux", transport: str = "websocket", size: in
 def as_client(protocol: str, handler: Callable[[wsmux.Connection], None]) -> str:
     """Record a client of a server that answers in capitals; return what it kept."""
     with (
-        wsmux.serve(stream_handler=replayed.upper, protocols=[protocol]) as server,
+        wsmux.serve(stream_handler=replay_handlers.upper, protocols=[protocol]) as server,
         wsmux.connect(server.url, protocol=protocol, config=RECORDING) as client,
     ):
         handler(client)
@@ -134,7 +134,7 @@ def test_a_handler_that_says_nothing_is_not_waited_for_in_vain(
     try:
         status, lines = replay(capsys, recorded, "silent", "--timeout", "0.05")
     finally:
-        replayed.never.set()
+        replay_handlers.never.set()
     assert status == 1
     assert lines[0].startswith("the handler's side said nothing further where 5 bytes on stream 0")
 
@@ -150,7 +150,7 @@ def test_a_client_is_replayed_too(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
 ) -> None:
     path = tmp_path / "recording.jsonl"
-    path.write_text(as_client(protocol, replayed.calling))
+    path.write_text(as_client(protocol, replay_handlers.calling))
     status, lines = replay(capsys, path, "calling")
     assert (status, lines[:-1]) == (0, [])
 
@@ -165,7 +165,7 @@ def test_a_recording_of_a_living_connection_is_replayed(
         stream.write(b"Hello")
         stream.close_write()
         with server.accept_stream(WAIT) as other:
-            replayed.upper(other)
+            replay_handlers.upper(other)
         assert stream.readall() == b"HELLO"
         path.write_text(server.dump_recording())
     status, lines = replay(capsys, path, "serving")
@@ -270,7 +270,7 @@ def test_pings_of_the_handler_are_answered(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
 ) -> None:
     path = tmp_path / "recording.jsonl"
-    path.write_text(as_client(protocol, replayed.pinging))
+    path.write_text(as_client(protocol, replay_handlers.pinging))
     assert replay(capsys, path, "pinging")[0] == 0
 
 

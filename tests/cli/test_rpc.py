@@ -31,12 +31,12 @@ from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.schema.document import serialize
 from wsmux.rpc.wire.values import BigInt
 
-from ..certificates import Certificates
-from ..rpc.offers import WAIT, Gate, offered
-from ..threads.waiting import wait_for
-from ..werkzeug_server import serving
-from .commands import PATIENCE, command
-from .commands import run as run_apart
+from ..helpers.certificates import Certificates
+from ..helpers.commands import PATIENCE, command
+from ..helpers.commands import run as run_apart
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import serving
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 

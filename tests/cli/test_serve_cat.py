@@ -18,8 +18,8 @@ import pytest
 
 import wsmux
 
-from ..certificates import Certificates
-from .commands import PATIENCE, command, run, served
+from ..helpers.certificates import Certificates
+from ..helpers.commands import PATIENCE, command, run, served
 
 # More than a window, so that credit must come back, and no multiple of anything.
 DATA = random.Random(7).randbytes(1_234_567)

@@ -10,7 +10,7 @@ import pytest
 from wsmux.cli.serve_data import amount, duration, retention
 from wsmux.runtime.hints import how_to_install
 
-from .commands import run
+from ..helpers.commands import run
 
 # Arguments
 

@@ -16,9 +16,9 @@ from wsmux.cli.main import main
 from wsmux.cli.terminal import CommandError
 from wsmux.cli.tokens import MAX_FILE, VARIABLE, token, tokens
 
-from ..faults.rawpeer import read_head, request
-from ..tunnel.stand import Echo, connected, receive_all
-from .commands import PATIENCE, run, running, served
+from ..helpers.commands import PATIENCE, run, running, served
+from ..helpers.raw_peer import read_head, request
+from ..helpers.tunnel_server import Echo, connected, receive_all
 
 TOKEN = "a-token-of-the-tests"
 

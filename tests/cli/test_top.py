@@ -26,13 +26,13 @@ from wsmux.diagnostics import status_socket
 from wsmux.diagnostics.status import document
 from wsmux.flask import debug_blueprint
 
-from ..certificates import Certificates
-from ..doctor.setups import answering as saying
-from ..faults.proxies import playing
-from ..threads.joined import fill, open_pair
-from ..threads.waiting import wait_for
-from ..werkzeug_server import serving
-from .commands import PATIENCE, command, run
+from ..helpers.broken_setups import answering as saying
+from ..helpers.certificates import Certificates
+from ..helpers.commands import PATIENCE, command, run
+from ..helpers.joined_streams import fill, open_pair
+from ..helpers.proxies import playing
+from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import serving
 
 TOKEN = "a-token-of-some-length"
 

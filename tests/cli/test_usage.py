@@ -12,7 +12,7 @@ import wsmux
 from wsmux.cli.addresses import url
 from wsmux.cli.main import main
 
-from .commands import command, run
+from ..helpers.commands import command, run
 
 
 def test_version_goes_to_stdout() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ..browser.chromium import browser, opened
-from ..patience import WAIT
-from ..ports import free_port
-from ..threads.waiting import wait_for
+from ..helpers.browser.chromium import browser, opened
+from ..helpers.ports import free_port
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()

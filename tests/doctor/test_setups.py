@@ -10,11 +10,7 @@ import pytest
 import wsmux
 from wsmux.doctor import Plan, Report, Status, Step, examine
 
-from ..certificates import Certificates
-from ..faults.proxies import http_proxy, playing
-from ..patience import WAIT
-from ..wires import NAMES
-from .setups import (
+from ..helpers.broken_setups import (
     answering,
     black_hole,
     echoing,
@@ -24,6 +20,10 @@ from .setups import (
     small_messages,
     upgrading,
 )
+from ..helpers.certificates import Certificates
+from ..helpers.proxies import http_proxy, playing
+from ..helpers.timeouts import WAIT
+from ..helpers.wires import NAMES
 
 # Seconds for an answer that does not come.
 SHORT = 1.0

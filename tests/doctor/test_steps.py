@@ -16,10 +16,7 @@ from wsmux.doctor import Plan, Report, Status, Step, line, network
 from wsmux.doctor.examine import STEPS
 from wsmux.doctor.report import Failed
 
-from ..faults.proxies import http_proxy, playing, socks5_proxy
-from ..faults.rawpeer import CLOSE_FRAME, RawPeer, close_payload
-from ..patience import WAIT
-from .setups import (
+from ..helpers.broken_setups import (
     answering,
     black_hole,
     echoing,
@@ -28,6 +25,9 @@ from .setups import (
     idle_swallowing,
     upgrading,
 )
+from ..helpers.proxies import http_proxy, playing, socks5_proxy
+from ..helpers.raw_peer import CLOSE_FRAME, RawPeer, close_payload
+from ..helpers.timeouts import WAIT
 from .test_setups import SHORT, bad, examined, local, no_proxies
 
 __all__ = ["no_proxies"]

@@ -13,11 +13,19 @@ import wsmux
 from wsmux.doctor import Report, Status, Step, wires
 from wsmux.flask import Mux
 
-from ..faults.proxies import playing
-from ..faults.rawpeer import CLOSE_FRAME, TEXT, Frame, RawPeer, close_payload, read_head
-from ..werkzeug_server import serving
-from ..wires import NAMES
-from .setups import aged, answering, black_hole, echo, echoing, plain_websocket, stripping
+from ..helpers.broken_setups import (
+    aged,
+    answering,
+    black_hole,
+    echo,
+    echoing,
+    plain_websocket,
+    stripping,
+)
+from ..helpers.proxies import playing
+from ..helpers.raw_peer import CLOSE_FRAME, TEXT, Frame, RawPeer, close_payload, read_head
+from ..helpers.werkzeug_server import serving
+from ..helpers.wires import NAMES
 from .test_setups import SHORT, bad, examined, local, no_proxies
 
 __all__ = ["no_proxies"]

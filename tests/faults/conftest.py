@@ -1,34 +1,18 @@
-"""Bound every test of this folder, and give them eyes for what leaks to the user's terminal."""
+"""Bound every test of this folder, and let them meet a peer by hand."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ..marking import bound
-from .rawpeer import Meeting, meet
+from ..helpers.marking import bound
+from ..helpers.raw_peer import Meeting, meet
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     bound(items, Path(__file__).parent)
-
-
-@pytest.fixture
-def quiet(
-    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> Iterator[Callable[[], None]]:
-    """Check, when called and at the end, that nothing was printed or logged as a problem."""
-
-    def check() -> None:
-        assert capfd.readouterr() == ("", "")
-        problems = [r for r in caplog.records if r.levelno >= logging.WARNING]
-        assert not problems, [record.getMessage() for record in problems]
-
-    yield check
-    check()
 
 
 @pytest.fixture(params=["client", "server"])

@@ -21,12 +21,11 @@ import pytest
 
 import wsmux
 
-from ..load.conftest import Tell
-from ..load.conftest import tell as tell
-from ..load.measuring import far_end
-from ..programs import needs
-from ..wires import NAMES
-from .rawpeer import WAIT, in_thread, wait_for
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import far_end
+from ..helpers.programs import needs
+from ..helpers.raw_peer import WAIT, in_thread, wait_for
+from ..helpers.wires import NAMES
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from wsmux.protocols.bymux_state import HalfState
 from wsmux.protocols.events import DataReceived, StreamEnded
 from wsmux.protocols.registry import wire
 
-from .rawpeer import (
+from ..helpers.raw_peer import (
     BINARY,
     CONTINUATION,
     PING,

@@ -13,9 +13,9 @@ import pytest
 
 import wsmux
 
-from ..certificates import Certificates
-from ..wires import NAMES
-from .rawpeer import WAIT, in_thread
+from ..helpers.certificates import Certificates
+from ..helpers.raw_peer import WAIT, in_thread
+from ..helpers.wires import NAMES
 
 BUFFERS = 4096
 PAYLOAD = bytes(range(256)) * 256

@@ -38,8 +38,16 @@ LOOK_AT_THREADS = (
 )
 
 FILES = (
-    *("closing", "farewells", "files", "halves", "handlers", "limits", "pings", "streams"),
-    *("stress", "windows"),
+    "tests/mux/test_connection.py",
+    "tests/transport/test_close_notices.py",
+    "tests/mux/test_files.py",
+    "tests/mux/test_halves.py",
+    "tests/endpoints/test_stream_handlers.py",
+    "tests/mux/test_limits.py",
+    "tests/mux/test_ping.py",
+    "tests/mux/test_stream.py",
+    "tests/whole/test_stress.py",
+    "tests/mux/test_windows.py",
 )
 
 # Every wire on one carrier of its own; both ends are in the patched process.
@@ -48,11 +56,10 @@ CARRIERS = "[ws-wsmux or [tcp-yamux or [socketpair-bymux or [unix-js-ws"
 
 @pytest.mark.long
 def test_the_tests_of_streams_pass_under_gevent() -> None:
-    files = [f"tests/threads/test_{name}.py" for name in FILES]
     left_out = " or ".join(LOOK_AT_THREADS)
     chosen = f"({CARRIERS}) and not ({left_out})"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *files, "-k", chosen],
+        [sys.executable, "-c", PROGRAM, *FILES, "-k", chosen],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

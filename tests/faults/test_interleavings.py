@@ -25,11 +25,9 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, borrow
 from wsmux.transport.message_transport import MessageTransport
 
-from ..purepeer import PurePeer
-from ..threads.joined import write_on
-from ..threads.outcomes import check_read_of_reset
-from ..wires import NAMES
-from .rawpeer import (
+from ..helpers.joined_streams import write_on
+from ..helpers.pure_peer import PurePeer
+from ..helpers.raw_peer import (
     ACK,
     CLOSE_FRAME,
     DATA,
@@ -42,6 +40,8 @@ from .rawpeer import (
     uint32,
     wait_for,
 )
+from ..helpers.stream_outcomes import check_read_of_reset
+from ..helpers.wires import NAMES
 
 CALM = wsmux.Config(ping_interval=None, max_pings=100_000)
 GENEROUS = wsmux.Config(receive_window=2**31, max_connection_buffer=2**31)

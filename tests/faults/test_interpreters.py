@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from . import scripts
+from ..helpers import process_scripts
 from .test_process import AT_EXIT
 
 pytestmark = pytest.mark.long
@@ -27,7 +27,7 @@ LIMIT = 100.0
 
 # From 3.13 on CPython prints what the finalizer of a file raises, so one that is dropped with bytes
 # that were not flushed is reported.
-STATES = [state for state in scripts.EXITS if not state.startswith("unflushed")]
+STATES = [state for state in process_scripts.EXITS if not state.startswith("unflushed")]
 
 # What the core imports.
 LENT = ("h11", "simple_websocket", "websocket", "wsproto")
@@ -84,14 +84,16 @@ def lent(tmp_path: Path) -> tuple[Path, ...]:
 def test_interpreter_exits_without_close(
     state: str, protocol: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("exit_with", state, protocol=protocol, python=python, path=lent, limit=LIMIT)
+    process_scripts.run(
+        "exit_with", state, protocol=protocol, python=python, path=lent, limit=LIMIT
+    )
 
 
 @pytest.mark.parametrize("kind", AT_EXIT)
 def test_what_is_used_at_exit_works_or_fails_typed_and_prints_nothing(
     kind: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("at_exit", kind, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("at_exit", kind, python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("end", ["open", "closed"])
@@ -101,47 +103,47 @@ def test_a_subinterpreter_ends_though_its_streams_are_open(
     probe = [python, "-c", "import _testcapi"]
     if subprocess.run(probe, capture_output=True, check=False, timeout=120).returncode:
         pytest.skip("that Python was built without _testcapi")
-    scripts.run("subinterpreter", end, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("subinterpreter", end, python=python, path=lent, limit=LIMIT)
 
 
 def test_an_isolated_subinterpreter_has_no_threads_and_says_so(
     python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("isolated", python=python, path=lent, limit=LIMIT)
+    process_scripts.run("isolated", python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("unread", ["nothing", "unread"])
 def test_every_call_in_a_forked_child_raises(
     unread: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("fork", unread, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("fork", unread, python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("how", ["os", "multiprocessing", "daemon"])
 def test_forked_child_can_connect_anew(how: str, python: str, lent: tuple[Path, ...]) -> None:
-    scripts.run("child_connects", how, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("child_connects", how, python=python, path=lent, limit=LIMIT)
 
 
 def test_forks_under_load_leave_the_parent_unharmed(python: str, lent: tuple[Path, ...]) -> None:
-    scripts.run("fork_under_load", "50", python=python, path=lent, limit=LIMIT)
+    process_scripts.run("fork_under_load", "50", python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("kind", ["stream", "rb", "r"])
 def test_collection_inside_the_mutex_resets_the_stream(
     kind: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("collect_under_mutex", kind, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("collect_under_mutex", kind, python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("call", ["read", "write", "accept_stream", "wait_closed"])
 def test_interrupted_call_leaves_the_connection_usable(
     call: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("interrupt", call, python=python, path=lent, limit=LIMIT)
+    process_scripts.run("interrupt", call, python=python, path=lent, limit=LIMIT)
 
 
 @pytest.mark.parametrize("how", ["sigint", "alarm"])
 def test_interrupts_at_random_moments_leave_nothing_stuck(
     how: str, python: str, lent: tuple[Path, ...]
 ) -> None:
-    scripts.run("interrupt_at_random", how, "300", python=python, path=lent, limit=LIMIT)
+    process_scripts.run("interrupt_at_random", how, "300", python=python, path=lent, limit=LIMIT)

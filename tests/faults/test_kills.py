@@ -15,10 +15,10 @@ import pytest
 
 import wsmux
 
-from ..cli.commands import PATIENCE, command
-from ..load.measuring import CHECKOUT, far_end
-from ..wires import NAMES
-from .rawpeer import WAIT, in_thread, wait_for
+from ..helpers.commands import PATIENCE, command
+from ..helpers.load.measuring import CHECKOUT, far_end
+from ..helpers.raw_peer import WAIT, in_thread, wait_for
+from ..helpers.wires import NAMES
 from .test_black_holes import losing
 
 IN_WIRES = pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def drained(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             "--log-level",
             "warning",
             "--no-control-socket",
-            "tests.faults.drained_app:app",
+            "tests.helpers.drained_app:app",
         ]
-        werkzeug = ["-m", "tests.faults.drained_app", str(fd)]
+        werkzeug = ["-m", "tests.helpers.drained_app", str(fd)]
         process = subprocess.Popen(
             [sys.executable, *(werkzeug if kind == "werkzeug" else gunicorn)],
             cwd=CHECKOUT,

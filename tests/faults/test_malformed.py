@@ -13,7 +13,7 @@ import pytest
 
 import wsmux
 
-from .rawpeer import (
+from ..helpers.raw_peer import (
     ACK,
     BINARY,
     CLOSE,

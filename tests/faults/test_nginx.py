@@ -18,11 +18,11 @@ import wsmux
 from wsmux.doctor import Plan, examine
 from wsmux.flask import Mux
 
-from ..certificates import Certificates
-from ..doctor.setups import echo, echoing
-from ..werkzeug_server import serving
-from .nginx import PAGE, documented, nginx
-from .rawpeer import WAIT
+from ..helpers.broken_setups import echo, echoing
+from ..helpers.certificates import Certificates
+from ..helpers.nginx import PAGE, documented, nginx
+from ..helpers.raw_peer import WAIT
+from ..helpers.werkzeug_server import serving
 
 DIRECTIVES = (
     "proxy_http_version 1.1;",

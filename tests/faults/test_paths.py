@@ -19,12 +19,11 @@ import pytest
 import wsmux
 from wsmux.testing import FaultProxy, Faults
 
-from ..load.conftest import Tell
-from ..load.conftest import tell as tell
-from ..load.measuring import MB, per_cent
-from ..patience import WAIT
-from ..wires import NAMES
-from .rawpeer import in_thread, wait_for
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import MB, per_cent
+from ..helpers.raw_peer import in_thread, wait_for
+from ..helpers.timeouts import WAIT
+from ..helpers.wires import NAMES
 
 IN_WIRES = pytest.mark.parametrize("protocol", NAMES)
 

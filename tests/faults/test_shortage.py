@@ -13,9 +13,9 @@ import pytest
 
 import wsmux
 
-from ..load.measuring import MB, Process
-from ..wires import NAMES
-from .rawpeer import WAIT, in_thread, wait_for
+from ..helpers.load.measuring import MB, Process
+from ..helpers.raw_peer import WAIT, in_thread, wait_for
+from ..helpers.wires import NAMES
 
 DAY = 86_400.0
 

@@ -43,8 +43,8 @@ from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.server import Server
 
-from ..bus.captured import COMPUTED, NOW, NPM, TWINS
-from ..unit.pairs import feed
+from ..helpers.bus.captured import COMPUTED, NOW, NPM, TWINS
+from ..helpers.machine_pairs import feed
 
 __all__ = ["HARNESSES", "Harness"]
 

@@ -13,17 +13,17 @@ from typing import Any
 from wsmux.protocols.base import Role
 from wsmux.protocols.framing import Opcode
 
-from ..bus.captured import COMPUTED, NPM
-from ..heads import NOT_ASCII, REFUSED, TAKEN
-from ..rpc import test_codec_vectors, test_json_malformed, test_msgpack_malformed
-from ..unit import (
+from ..helpers.bus.captured import COMPUTED, NPM
+from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, uint32
+from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
+from ..helpers.websocket_wire import CONTINUATION, frame
+from ..protocols import (
     test_bymux_vectors,
     test_native_vectors,
     test_yamux_recorded,
     test_yamux_vectors,
 )
-from ..unit.pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, uint32
-from ..unit.websocket_wire import CONTINUATION, frame
+from ..rpc.wire import test_codec_vectors, test_json_malformed, test_msgpack_malformed
 from .corpus import SEEDS
 from .harnesses import HARNESSES
 

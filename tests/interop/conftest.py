@@ -17,15 +17,15 @@ import pytest
 
 import wsmux
 
-from ..bus.redis_server import RedisServer
-from ..programs import absent
-from .installs import Unavailable, install_environment, install_modules
-from .link import HOST, WAIT, Connector, Link
-from .peerprocess import PeerProcess
-from .river_link import MUTE, RiverLink
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.interop.installs import Unavailable, install_environment, install_modules
+from ..helpers.interop.link import HOST, WAIT, Connector, Link
+from ..helpers.interop.peer_process import PeerProcess
+from ..helpers.interop.river_link import MUTE, RiverLink
+from ..helpers.programs import absent
 
 if TYPE_CHECKING:
-    from ..certificates import Certificates
+    from ..helpers.certificates import Certificates
 
 TEST_LIMIT = 45.0  # seconds; the slowest scenario takes a tenth of it on two busy cores
 

@@ -6,8 +6,8 @@ import pytest
 
 from wsmux.doctor import Plan, Status, Step, examine
 
-from .link import HOST, yamux_marks
-from .peerprocess import PeerProcess
+from ..helpers.interop.link import HOST, yamux_marks
+from ..helpers.interop.peer_process import PeerProcess
 
 pytestmark = yamux_marks
 

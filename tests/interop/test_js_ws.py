@@ -10,7 +10,7 @@ import pytest
 
 import wsmux
 
-from .link import (
+from ..helpers.interop.link import (
     BULK_WAIT,
     KIB,
     LARGE,
@@ -30,7 +30,7 @@ from .link import (
     write_and_close,
     write_in_chunks,
 )
-from .peerprocess import generate, sha256
+from ..helpers.interop.peer_process import generate, sha256
 
 pytestmark = marks
 

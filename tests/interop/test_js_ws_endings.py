@@ -11,7 +11,7 @@ import pytest
 
 import wsmux
 
-from .link import (
+from ..helpers.interop.link import (
     BULK_WAIT,
     KIB,
     LARGE,
@@ -26,7 +26,7 @@ from .link import (
     spawn,
     write_in_chunks,
 )
-from .peerprocess import PeerError, generate, sha256
+from ..helpers.interop.peer_process import PeerError, generate, sha256
 
 pytestmark = marks
 

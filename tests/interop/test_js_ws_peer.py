@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from .link import marks
-from .peerprocess import PeerError, PeerProcess, generate, sha256
+from ..helpers.interop.link import marks
+from ..helpers.interop.peer_process import PeerError, PeerProcess, generate, sha256
 
 if TYPE_CHECKING:
-    from ..certificates import Certificates
+    from ..helpers.certificates import Certificates
 
 pytestmark = marks
 

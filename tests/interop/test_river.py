@@ -14,10 +14,10 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .link import MIB, WAIT
-from .peerprocess import PeerError, PeerProcess, generate
-from .river_link import KINDS, QUIET, RiverLink, river_marks
+from ..helpers.interop.link import MIB, WAIT
+from ..helpers.interop.peer_process import PeerError, PeerProcess, generate
+from ..helpers.interop.river_link import KINDS, QUIET, RiverLink, river_marks
+from ..helpers.waiting import wait_for
 
 pytestmark = river_marks
 

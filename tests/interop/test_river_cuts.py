@@ -19,10 +19,10 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .link import KIB, WAIT
-from .peerprocess import PeerProcess, generate
-from .river_link import RiverLink, river_marks
+from ..helpers.interop.link import KIB, WAIT
+from ..helpers.interop.peer_process import PeerProcess, generate
+from ..helpers.interop.river_link import RiverLink, river_marks
+from ..helpers.waiting import wait_for
 
 pytestmark = river_marks
 

@@ -15,9 +15,17 @@ import pytest
 from wsmux.bus.errors import BAD_SIGNATURE, BusError, CallTimeout
 from wsmux.bus.wire.address import Address
 
-from .link import MIB, WAIT
-from .peerprocess import PeerError, PeerProcess
-from .rmb_link import PAYLOAD, SEALED, RmbLink, by_pair, number_of, rmb_marks, sealing
+from ..helpers.interop.link import MIB, WAIT
+from ..helpers.interop.peer_process import PeerError, PeerProcess
+from ..helpers.interop.rmb_link import (
+    PAYLOAD,
+    SEALED,
+    RmbLink,
+    by_pair,
+    number_of,
+    rmb_marks,
+    sealing,
+)
 
 pytestmark = rmb_marks
 

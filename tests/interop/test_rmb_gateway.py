@@ -13,12 +13,20 @@ import pytest
 import wsmux
 from wsmux.bus.wire.address import Address
 
-from ..bus.programs import Caller, Service, database
-from ..bus.redis_server import RedisServer
-from ..threads.waiting import wait_for
-from .link import MIB, WAIT
-from .peerprocess import PeerError, PeerProcess
-from .rmb_link import PAYLOAD, SEALED, RmbLink, by_pair, number_of, rmb_marks, sealing
+from ..helpers.bus.gateway_programs import Caller, Service, database
+from ..helpers.bus.redis_server import RedisServer
+from ..helpers.interop.link import MIB, WAIT
+from ..helpers.interop.peer_process import PeerError, PeerProcess
+from ..helpers.interop.rmb_link import (
+    PAYLOAD,
+    SEALED,
+    RmbLink,
+    by_pair,
+    number_of,
+    rmb_marks,
+    sealing,
+)
+from ..helpers.waiting import wait_for
 
 pytestmark = rmb_marks
 

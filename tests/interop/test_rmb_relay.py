@@ -13,11 +13,11 @@ from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.tokens import check_token
 
-from ..bus.captured import PEOPLE, TWINS, identity
-from ..threads.waiting import wait_for
-from .link import WAIT
-from .peerprocess import PeerError, PeerProcess
-from .rmb_link import NpmTwin, RmbLink, number_of, rmb_marks
+from ..helpers.bus.captured import PEOPLE, TWINS, identity
+from ..helpers.interop.link import WAIT
+from ..helpers.interop.peer_process import PeerError, PeerProcess
+from ..helpers.interop.rmb_link import NpmTwin, RmbLink, number_of, rmb_marks
+from ..helpers.waiting import wait_for
 
 pytestmark = rmb_marks
 

@@ -33,7 +33,7 @@ import pytest
 
 import wsmux
 
-from .link import (
+from ..helpers.interop.link import (
     BULK_WAIT,
     HOST,
     KIB,
@@ -55,7 +55,7 @@ from .link import (
     write_in_chunks,
     yamux_marks,
 )
-from .peerprocess import PeerProcess, generate, sha256
+from ..helpers.interop.peer_process import PeerProcess, generate, sha256
 
 pytestmark = yamux_marks
 

@@ -24,7 +24,7 @@ import pytest
 
 import wsmux
 
-from .link import (
+from ..helpers.interop.link import (
     BULK_WAIT,
     KIB,
     LARGE,
@@ -42,7 +42,7 @@ from .link import (
     write_in_chunks,
     yamux_marks,
 )
-from .peerprocess import PeerError, PeerProcess, generate, sha256
+from ..helpers.interop.peer_process import PeerError, PeerProcess, generate, sha256
 
 pytestmark = yamux_marks
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from .link import HOST, digests, good, yamux_marks
-from .peerprocess import PeerError, PeerProcess, generate, sha256
+from ..helpers.interop.link import HOST, digests, good, yamux_marks
+from ..helpers.interop.peer_process import PeerError, PeerProcess, generate, sha256
 
 pytestmark = yamux_marks
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ..wires import NAMES
-from .conftest import Tell
-from .measuring import run
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import run
+from ..helpers.wires import NAMES
 
 GIB = 2**30
 

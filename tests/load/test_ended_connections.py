@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ..marking import wide
-from .conftest import Tell
-from .ended_connections import STANDS
-from .measuring import run
+from ..helpers.fixtures import Tell
+from ..helpers.load.ended_connections import STANDS
+from ..helpers.load.measuring import run
+from ..helpers.marking import wide
 
 
 @pytest.mark.parametrize("how", STANDS)

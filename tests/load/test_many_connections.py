@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ..wires import NAMES
-from .conftest import Tell
-from .measuring import run
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import run
+from ..helpers.wires import NAMES
 
 # Descriptors that a process keeps for waits to come, by design.
 KEPT = 64

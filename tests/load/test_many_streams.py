@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ..wires import NAMES, WIRES
-from .conftest import Tell
-from .measuring import run
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import run
+from ..helpers.wires import NAMES, WIRES
 
 IN_WIRES = pytest.mark.parametrize("protocol", NAMES)
 

@@ -6,10 +6,10 @@ from statistics import median
 
 import pytest
 
-from ..wires import NAMES
-from .conftest import Tell
-from .measuring import run
-from .soak import COLUMNS
+from ..helpers.fixtures import Tell
+from ..helpers.load.measuring import run
+from ..helpers.load.soak import COLUMNS
+from ..helpers.wires import NAMES
 
 SECONDS, ROWS = 600, 20
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ..programs import package
+from ..helpers.programs import package
 
 ROOT = Path(__file__).parent.parent.parent
 EXTRAS = "adapters,bus,cli,fast,flask,metrics,rpc,tracing"

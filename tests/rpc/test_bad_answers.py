@@ -19,14 +19,25 @@ import pytest
 
 from wsmux import rpc
 
-from ..faults.rawpeer import TEXT
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .rawriver import ACK, CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, RawServer, cancel, ok
-from .stand import no_exceptions
+from ..helpers.raw_peer import TEXT
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import (
+    ACK,
+    CANCEL,
+    CLOSE,
+    CLOSED,
+    OPEN,
+    Fields,
+    RawRiver,
+    RawServer,
+    cancel,
+    ok,
+)
+from ..helpers.rpc.standing_server import no_exceptions
+from ..helpers.waiting import wait_for
 from .test_bad_messages import NO_CANCEL
-from .test_json_malformed import TABLE as JSON_TABLE
-from .test_msgpack_malformed import TABLE as MSGPACK_TABLE
+from .wire.test_json_malformed import TABLE as JSON_TABLE
+from .wire.test_msgpack_malformed import TABLE as MSGPACK_TABLE
 
 LARGEST = 2**53 - 1
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from .codec_tools import Bad
-from .stand import Stand, no_exceptions, stand
-from .test_json_malformed import TABLE as JSON_TABLE
-from .test_msgpack_malformed import TABLE as MSGPACK_TABLE
+from ..helpers.rpc.codec_messages import Bad
+from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from .wire.test_json_malformed import TABLE as JSON_TABLE
+from .wire.test_msgpack_malformed import TABLE as MSGPACK_TABLE
 
 ROWS = [("json", bad) for bad in JSON_TABLE] + [("msgpack", bad) for bad in MSGPACK_TABLE]
 

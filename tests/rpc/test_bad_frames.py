@@ -14,10 +14,10 @@ from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.transport.message_transport import MessageTransport
 
-from ..faults.rawpeer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
-from ..threads.waiting import wait_for
-from .rawriver import RawRiver
-from .stand import Stand, no_exceptions, stand
+from ..helpers.raw_peer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
+from ..helpers.rpc.raw_river import RawRiver
+from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.waiting import wait_for
 
 SMALL = 4000
 

@@ -10,11 +10,11 @@ import pytest
 
 from wsmux import rpc
 
-from ..faults.rawpeer import TEXT
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .rawriver import CLOSED, Fields, RawRiver, ok
-from .stand import Stand, no_exceptions, stand
+from ..helpers.raw_peer import TEXT
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
+from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.waiting import wait_for
 
 MALFORMED, MISMATCH = "MALFORMED_HANDSHAKE", "SESSION_STATE_MISMATCH"
 VERSION, META = "PROTOCOL_VERSION_MISMATCH", "MALFORMED_HANDSHAKE_META"

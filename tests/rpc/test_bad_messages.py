@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import msgpack
 import pytest
 
-from .offers import WAIT
-from .rawriver import ACK, CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel, ok
-from .stand import Stand, no_exceptions, stand
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import ACK, CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel, ok
+from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
 
 Reaction = Callable[[Stand, RawRiver, str], None]
 

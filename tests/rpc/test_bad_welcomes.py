@@ -19,20 +19,12 @@ import pytest
 
 from wsmux import rpc
 
-from ..faults.rawpeer import TEXT
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .rawriver import CLOSED, Fields, RawRiver, ok
-from .stand import no_exceptions
-from .test_bad_answers import (
-    BEGINNING,
-    BYTES,
-    CARRIERS,
-    OPTIONS,
-    Scene,
-    carrier_name,
-    scene,
-)
+from ..helpers.raw_peer import TEXT
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
+from ..helpers.rpc.standing_server import no_exceptions
+from ..helpers.waiting import wait_for
+from .test_bad_answers import BEGINNING, BYTES, CARRIERS, OPTIONS, Scene, carrier_name, scene
 
 MALFORMED = "MALFORMED_HANDSHAKE"
 

@@ -17,9 +17,9 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.engine.server_calls import ServerCall
 
-from ..patience import CONNECTS
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.timeouts import CONNECTS
+from ..helpers.waiting import wait_for
 
 CODECS = ("json", "msgpack")
 

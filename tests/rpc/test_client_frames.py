@@ -12,9 +12,9 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .rawriver import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, RawServer, ok
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, RawServer, ok
+from ..helpers.waiting import wait_for
 
 PATIENT = rpc.Options(heartbeat_interval=WAIT)  # the script has none
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conformance import DIFFERENT, GROUPS, NOT_OURS, OURS, PYTHON, TABLES, TYPESCRIPT
+from ..helpers.rpc.conformance import DIFFERENT, GROUPS, NOT_OURS, OURS, PYTHON, TABLES, TYPESCRIPT
 
 CASES = [*OURS, *DIFFERENT, *NOT_OURS]
 NAMED = OURS | {case: tests for case, (_, tests) in DIFFERENT.items()}

@@ -13,10 +13,10 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.engine.server_engine import ServerEngine
 
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
-from .rawriver import RawRiver
-from .stage import Gathered, staged
+from ..helpers.rpc.four_kinds import Gathered, staged
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.rpc.raw_river import RawRiver
+from ..helpers.waiting import wait_for
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from wsmux import rpc
 
-from .offers import WAIT
-from .stage import KINDS, Gathered, Part, answer, joined, staged
+from ..helpers.rpc.four_kinds import KINDS, Gathered, Part, answer, joined, staged
+from ..helpers.rpc.procedures import WAIT
 
 Step = Callable[[], Any]
 

@@ -20,10 +20,10 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.engine.dial import socket_over
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .relay import BEFORE, BEHIND, WITHIN, Cut, Relay, Side
-from .witness import Witness
+from ..helpers.rpc.cutting_relay import BEFORE, BEHIND, WITHIN, Cut, Relay, Side
+from ..helpers.rpc.noted_calls import Witness
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 # Connections come again at once, and what is silent is given up soon; too soon on a slow machine,
 # which is one cut more. Little is under way at a time: there is something left for each cut.

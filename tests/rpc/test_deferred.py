@@ -11,9 +11,9 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .stage import HANDLED, KINDS, Gathered, Part, answer, begun, joined, staged
+from ..helpers.rpc.four_kinds import HANDLED, KINDS, Gathered, Part, answer, begun, joined, staged
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 
 def test_what_is_deferred_last_runs_first() -> None:

@@ -10,9 +10,7 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .stage import (
+from ..helpers.rpc.four_kinds import (
     HANDLED,
     KINDS,
     Held,
@@ -24,6 +22,8 @@ from .stage import (
     joined,
     staged,
 )
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 CODECS = ("json", "msgpack")
 

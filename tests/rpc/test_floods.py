@@ -12,11 +12,11 @@ import pytest
 
 from wsmux import rpc
 
-from ..faults.rawpeer import BINARY
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .rawriver import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel
-from .stand import CALM, Stand, no_exceptions, stand
+from ..helpers.raw_peer import BINARY
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel
+from ..helpers.rpc.standing_server import CALM, Stand, no_exceptions, stand
+from ..helpers.waiting import wait_for
 
 
 @contextmanager

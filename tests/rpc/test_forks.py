@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .offers import WAIT
+from ..helpers.rpc.procedures import WAIT
 
 
 def test_children_of_a_process_with_calls_under_way() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.rpc.forks"],
+        [sys.executable, "-W", "error", "-m", "tests.helpers.rpc.forks"],
         cwd=Path(__file__).parent.parent.parent,
         capture_output=True,
         text=True,

@@ -20,10 +20,10 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.wire.values import BigInt
 
-from ..faults.rawpeer import in_thread
-from ..threads.waiting import wait_for
-from .captured import CODECS, Theirs, captured, ids_of, parsed, serve
-from .offers import WAIT
+from ..helpers.raw_peer import in_thread
+from ..helpers.rpc.captured import CODECS, Theirs, captured, ids_of, parsed, serve
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 both_codecs = pytest.mark.parametrize("codec", CODECS)
 

@@ -8,8 +8,8 @@ import pytest
 
 from wsmux import HandshakeError, rpc
 
-from .offers import WAIT
-from .refusing import Refusing
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.refusing import Refusing
 
 
 @pytest.fixture

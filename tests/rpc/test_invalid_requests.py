@@ -10,8 +10,8 @@ import pytest
 
 from wsmux import rpc
 
-from .offers import WAIT, WITH_NUMBER, Gate, offered
-from .rawriver import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel, ok
+from ..helpers.rpc.procedures import WAIT, WITH_NUMBER, Gate, offered
+from ..helpers.rpc.raw_river import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel, ok
 
 
 @pytest.fixture

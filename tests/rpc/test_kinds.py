@@ -11,9 +11,9 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import NUMBER, WAIT
-from .stage import staged
+from ..helpers.rpc.four_kinds import staged
+from ..helpers.rpc.procedures import NUMBER, WAIT
+from ..helpers.waiting import wait_for
 
 TEXT = {"type": "string"}
 LINE = {

@@ -12,9 +12,7 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .stage import (
+from ..helpers.rpc.four_kinds import (
     HANDLED,
     Gathered,
     Held,
@@ -24,6 +22,8 @@ from .stage import (
     check_handler,
     staged,
 )
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 BRIEF = rpc.Options(session_disconnect_grace=0.05)  # for servers: it runs when a client is lost
 LOST = "UNEXPECTED_DISCONNECT"

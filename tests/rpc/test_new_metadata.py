@@ -14,8 +14,8 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.wire.handshake import REHANDSHAKE_STREAM
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 Told = list[tuple[Any, ...]]
 

@@ -12,8 +12,8 @@ from wsmux import rpc
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.waiting import wait_for
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
 
-from ..patience import CONNECTS
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
-from .rawriver import CANCEL, RawRiver, RawServer, cancel, ok
-from .witness import Witness
+from ..helpers.rpc.noted_calls import Witness
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.rpc.raw_river import CANCEL, RawRiver, RawServer, cancel, ok
+from ..helpers.timeouts import CONNECTS
+from ..helpers.waiting import wait_for
 
 # A port that nobody serves: the system never gives it away.
 NOWHERE = "ws://127.0.0.1:9"

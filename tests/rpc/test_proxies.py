@@ -14,7 +14,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.schema.document import read_schema, serialize
 
-from .offers import WAIT, Gate, offered
+from ..helpers.rpc.procedures import WAIT, Gate, offered
 
 
 @pytest.fixture

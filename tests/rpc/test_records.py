@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wsmux.rpc.codegen.generator import generate
 
-from .test_codegen import loaded
+from .codegen.test_generator import loaded
 
 STRING = {"type": "string"}
 SHAPE = {

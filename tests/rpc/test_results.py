@@ -10,9 +10,9 @@ import pytest
 
 from wsmux import rpc
 
-from .offers import WAIT
-from .rawriver import CLOSE, CLOSED, RawServer
-from .stage import HANDLED, KINDS, Held, Part, answer, begun, staged
+from ..helpers.rpc.four_kinds import HANDLED, KINDS, Held, Part, answer, begun, staged
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CLOSE, CLOSED, RawServer
 
 MODES = ("raise", "results")
 

@@ -10,9 +10,9 @@ import pytest
 
 from wsmux import rpc
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .stage import Part, begun, staged
+from ..helpers.rpc.four_kinds import Part, begun, staged
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 
 # Nothing is acknowledged but with other messages, and each side has room for few.
 NARROW = rpc.Options(

@@ -17,9 +17,9 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.schema.document import read_schema
 
-from ..threads.carriers import SERVERS, WsgiServers
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
+from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.waiting import wait_for
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 
 from wsmux import rpc
 
-from ..patience import CONNECTS
-from ..threads.waiting import wait_for
-from .offers import WAIT, Gate, offered
-from .relay import Relay
-from .witness import Witness
+from ..helpers.rpc.cutting_relay import Relay
+from ..helpers.rpc.noted_calls import Witness
+from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.timeouts import CONNECTS
+from ..helpers.waiting import wait_for
 
 # A port that nobody serves: the system never gives it away.
 NOWHERE = "ws://127.0.0.1:9"

@@ -14,11 +14,11 @@ import pytest
 from wsmux import rpc
 from wsmux.testing import LockOrder
 
-from ..threads.waiting import wait_for
-from .offers import WAIT
-from .relay import Cut, Relay
+from ..helpers.rpc.cutting_relay import Cut, Relay
+from ..helpers.rpc.noted_calls import Witness
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
 from .test_cuts import BOTH, PATIENT, TWO_CARRIERS, name, talk
-from .witness import Witness
 
 # Sixteen threads
 

@@ -11,8 +11,8 @@ from wsmux import rpc
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 
-from .offers import WAIT
-from .stage import KINDS, Part, answer, begun, staged
+from ..helpers.rpc.four_kinds import KINDS, Part, answer, begun, staged
+from ..helpers.rpc.procedures import WAIT
 
 FAILED = "UNCAUGHT_ERROR: the handler failed"
 HALF = "\ud800"  # of a pair: no UTF-8, so no msgpack

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 
 from wsmux.spark import connection_settings
 
-from ..programs import VARIABLE, required
-from .sessions import DAEMON, ROOT, SETTINGS, SLOTS, environment
-
-__all__ = ["ROOT", "SETTINGS", "new_session"]
+from ..helpers.programs import VARIABLE, required
+from ..helpers.spark.sessions import SLOTS, environment, new_session
 
 
 def demand(report: pytest.CollectReport | pytest.TestReport) -> None:
@@ -46,17 +43,6 @@ def links() -> Iterator[dict[Any, Any]]:
     for link in list(held.values()):
         link.close()
     held.clear()
-
-
-def new_session(java: str, master: str) -> Any:
-    """Start Spark in this process."""
-    from pyspark.sql import SparkSession
-
-    os.environ.update(environment() | {"JAVA_HOME": java})
-    builder = SparkSession.builder.master(master).appName("wsmux")
-    for name, value in (SETTINGS | DAEMON).items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 @pytest.fixture(scope="session")

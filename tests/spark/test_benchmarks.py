@@ -10,8 +10,8 @@ import pytest
 
 from wsmux.spark.java import java_home
 
-from ..programs import absent, package
-from .sessions import NO_JAVA
+from ..helpers.programs import absent, package
+from ..helpers.spark.sessions import NO_JAVA
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(180)]
 

@@ -13,8 +13,8 @@ import pytest
 
 from wsmux.spark import serve_data
 
-from .servers import Seen, echo, offered
-from .sessions import SETTINGS, environment, printed
+from ..helpers.spark.servers import Seen, echo, offered
+from ..helpers.spark.sessions import SETTINGS, environment, printed
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(600)]
 
@@ -46,7 +46,7 @@ def test_the_same_job(master: str, modules: list[str], tmp_path: Path) -> None:
     services = [offered(Seen())]
     with serve_data(services=services, streams={"echo": echo}) as server:
         arguments = [master, server.url, json.dumps(settings)]
-        found = printed("tests.spark.job", *arguments, environment=needed, timeout=WAIT)
+        found = printed("tests.helpers.spark.job", *arguments, environment=needed, timeout=WAIT)
     assert json.loads(found) == {
         "shipped": True,
         "called": 1000,

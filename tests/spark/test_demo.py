@@ -14,8 +14,8 @@ import pytest
 
 from examples.flights import demonstration
 
-from ..cli.commands import command
-from ..threads.waiting import wait_for
+from ..helpers.commands import command
+from ..helpers.waiting import wait_for
 
 # Seconds for Spark on a busy machine.
 PATIENCE = 280.0

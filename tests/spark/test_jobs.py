@@ -15,10 +15,10 @@ import pytest
 
 from wsmux.spark import DataServer, SparkError, connection, error_from, rpc, ship
 
-from ..threads.waiting import wait_for
-from .counting import CountingListener
-from .servers import Seen, echo, offered
-from .sessions import ROOT, SLOTS
+from ..helpers.spark.counting import CountingListener
+from ..helpers.spark.servers import Seen, echo, offered
+from ..helpers.spark.sessions import ROOT, SLOTS
+from ..helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
 
@@ -27,7 +27,7 @@ WAIT = 90.0
 
 
 class JobServer:
-    """Run ``jobserver`` on one port, again after it was killed."""
+    """Run ``job_server`` on one port, again after it was killed."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -36,7 +36,7 @@ class JobServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.jobserver", str(self.port), str(self.log)],
+            [sys.executable, "-m", "tests.helpers.spark.job_server", str(self.port), str(self.log)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .killing import survive
+from ..helpers.spark.killing import survive
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
 

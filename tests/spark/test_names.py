@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import wsmux.spark
-from wsmux.runtime.lazy_imports import lazy_names
 
 CALLS = {
     "Deduplicator",
@@ -44,8 +43,3 @@ def test_the_package_offers_what_it_promises() -> None:
 def test_another_name_is_none() -> None:
     with pytest.raises(AttributeError, match=r"module 'wsmux.spark' has no attribute 'other'"):
         _ = wsmux.spark.other
-
-
-def test_a_lazy_name_is_loaded_once() -> None:
-    assert lazy_names("wsmux", {"config": ["Config"]})("Config") is wsmux.Config
-    assert "Config" in vars(wsmux)

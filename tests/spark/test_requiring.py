@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ..programs import VARIABLE
-from .sessions import ROOT
+from ..helpers.programs import VARIABLE
+from ..helpers.spark.sessions import ROOT
 
 MISSING = """raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")\n"""
 
@@ -19,7 +19,16 @@ MISSING = """raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarro
 def test_a_module_without_its_library(tmp_path: Path, value: str, status: int) -> None:
     (tmp_path / "pyarrow.py").write_text(MISSING)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "-m", "spark", "tests/spark/test_files.py"]
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-m",
+            "spark",
+            "tests/spark/store/test_files.py",
+        ]
         + ["-p", "no:cacheprovider"],
         capture_output=True,
         timeout=200,

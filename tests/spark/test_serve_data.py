@@ -18,10 +18,10 @@ import wsmux
 from wsmux import rpc
 from wsmux.exceptions import HandshakeError
 
-from ..cli.commands import PATIENCE, command, run, running
-from ..threads.waiting import wait_for
-from .arrow_tools import SCHEMA, ids, rows
-from .bulk import call, get, put, schema_of, write_all
+from ..helpers.commands import PATIENCE, command, run, running
+from ..helpers.spark.arrow_data import SCHEMA, ids, rows
+from ..helpers.spark.bulk import call, get, put, schema_of, write_all
+from ..helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 

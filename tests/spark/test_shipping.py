@@ -13,7 +13,7 @@ from wsmux.rpc import serve
 from wsmux.spark import shipping
 from wsmux.spark.shipping import build, ship
 
-from .servers import WAIT, Seen, offered
+from ..helpers.spark.servers import WAIT, Seen, offered
 
 PROGRAM = """
 import sys

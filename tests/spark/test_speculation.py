@@ -12,9 +12,9 @@ import pytest
 from wsmux import rpc
 from wsmux.spark import serve_data
 
-from ..threads.waiting import wait_for
-from .servers import Seen, echo, offered
-from .sessions import SETTINGS, environment, printed
+from ..helpers.spark.servers import Seen, echo, offered
+from ..helpers.spark.sessions import SETTINGS, environment, printed
+from ..helpers.waiting import wait_for
 from .test_clusters import WAIT
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
@@ -56,7 +56,7 @@ class Held:
 
 def test_a_slow_task_loses_to_its_copy_and_is_ended(tmp_path: Path) -> None:
     needed = environment()
-    from .standalone import cluster
+    from ..helpers.spark.standalone import cluster
 
     held = Held()
     options = rpc.Options(session_disconnect_grace=1.0)  # of workers that are killed
@@ -67,7 +67,9 @@ def test_a_slow_task_loses_to_its_copy_and_is_ended(tmp_path: Path) -> None:
         serve_data(services=services, streams={"echo": echo}, rpc={"options": options}) as server,
     ):
         arguments = [master, server.url, json.dumps(settings), "speculated"]
-        found = json.loads(printed("tests.spark.job", *arguments, environment=needed, timeout=WAIT))
+        found = json.loads(
+            printed("tests.helpers.spark.job", *arguments, environment=needed, timeout=WAIT)
+        )
         wait_for(held.over.is_set, WAIT)
     assert found["called"] == found["streamed"] == 1000
     assert found["kept"] == [1000, 1000]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .stream_killing import survive
+from ..helpers.spark.stream_killing import survive
 
 
 @pytest.mark.spark

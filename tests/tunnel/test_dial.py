@@ -11,7 +11,7 @@ import pytest
 from wsmux.tunnel import AllowList, TunnelError, parse_place
 from wsmux.tunnel.dial import dial
 
-from .stand import Echo
+from ..helpers.tunnel_server import Echo
 
 LOOKS = [
     # what is allowed, what the name resolves to, what of it is dialled

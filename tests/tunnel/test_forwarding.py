@@ -25,9 +25,9 @@ from wsmux.tunnel import (
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
-from ..threads.scripted import WAIT
-from ..threads.waiting import wait_for
-from .stand import Echo, connected, forwarding, receive_all, served_by, tunnels
+from ..helpers.scripted import WAIT
+from ..helpers.tunnel_server import Echo, connected, forwarding, receive_all, served_by, tunnels
+from ..helpers.waiting import wait_for
 from .test_socks import GREETING, reply
 
 DATA = random.Random(3).randbytes(777_777)

@@ -24,11 +24,11 @@ import pytest
 
 from wsmux.tunnel import parse_forward
 
-from ..cli.commands import running, served
-from ..programs import needs
-from ..threads.scripted import pattern
-from ..threads.waiting import wait_for
-from .stand import connected, forwarding, listens, served_by, tunnels
+from ..helpers.commands import running, served
+from ..helpers.programs import needs
+from ..helpers.scripted import pattern
+from ..helpers.tunnel_server import connected, forwarding, listens, served_by, tunnels
+from ..helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
 

@@ -18,10 +18,10 @@ from wsmux.tunnel import RemoteProcess, TunnelError, TunnelServer, programs
 from wsmux.tunnel.exchange import ask
 from wsmux.tunnel.request_head import Request
 
-from ..programs import needs
-from ..threads.scripted import WAIT
-from ..threads.waiting import wait_for
-from .stand import tunnels
+from ..helpers.programs import needs
+from ..helpers.scripted import WAIT
+from ..helpers.tunnel_server import tunnels
+from ..helpers.waiting import wait_for
 
 DATA = random.Random(4).randbytes(1_234_567)
 

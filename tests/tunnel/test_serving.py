@@ -17,9 +17,9 @@ from wsmux.tunnel.exchange import ask
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.serving import through
 
-from ..threads.scripted import WAIT
-from ..threads.waiting import wait_for
-from .stand import Echo, connected, listens, receive_all, served_by, tunnels
+from ..helpers.scripted import WAIT
+from ..helpers.tunnel_server import Echo, connected, listens, receive_all, served_by, tunnels
+from ..helpers.waiting import wait_for
 
 
 @pytest.fixture

@@ -1,0 +1,195 @@
+"""Open the live page in a real Chromium, headless, and read what it has made of the numbers."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux.diagnostics.status import document
+from wsmux.flask import debug_page
+
+from ..cli.test_top import TOKEN, shown
+from ..helpers.browser.chromium import HEADLESS, browser, opened
+from ..helpers.joined_streams import fill, open_pair
+from ..helpers.programs import needs
+from ..helpers.waiting import wait_for
+
+pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(120.0)]
+
+# Milliseconds of the page's own time, which stands still while it waits for the server.
+BUDGET = 2500
+
+# Seconds for a browser to start and end on a busy machine.
+PATIENCE = 90
+
+
+Browse = Callable[[str], str]
+
+
+@pytest.fixture
+def browse(tmp_path: Path) -> Browse:
+    """Return ``browse(url)``, which opens a page and returns its document as HTML."""
+    program = needs("chromium")
+
+    def open_page(url: str) -> str:
+        done = subprocess.run(
+            [
+                program,
+                *HEADLESS,
+                f"--user-data-dir={tmp_path}",
+                f"--virtual-time-budget={BUDGET}",
+                "--dump-dom",
+                url.replace("://", f"://anybody:{TOKEN}@"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return open_page
+
+
+class Seen(HTMLParser):
+    """Collect the drop-downs of a document: their kinds, keys and texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.drop_downs: list[dict[str, str]] = []
+        self.texts: list[str] = []
+        self.scripts = 0
+        self._open: list[dict[str, str]] = []
+        self._tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._tags.append(tag)
+        self.scripts += tag == "script"
+        if tag == "details":
+            known = {name: value or "" for name, value in attrs}
+            self._open.append({"text": "", **known})
+            self.drop_downs.append(self._open[-1])
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "details":
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self._tags and self._tags[-1] not in ("script", "style"):
+            self.texts.append(data)
+        for each in self._open:
+            each["text"] += f"{data} "
+
+    def of(self, kind: str) -> list[dict[str, str]]:
+        return [each for each in self.drop_downs if kind in each["class"].split()]
+
+
+def test_a_stalled_stream_is_shown_as_stalled(browse: Browse) -> None:
+    client, server = wsmux.pair()
+    with client, server:
+        held, quiet = open_pair(client, server), open_pair(client, server)
+        size = fill(held.near)
+        wait_for(lambda: held.far._record.buffer.size == size)
+        wait_for(lambda: server.explain()[0].seconds > 0.02)
+        with shown(server, stalled_after=0.02) as url:
+            seen = Seen(browse(url))
+    [connection] = seen.of("connection")
+    assert connection["data-name"] == server.name
+    assert "stalled" in connection["class"].split()
+    assert "open" in connection  # what stalls is unfolded
+    assert (
+        f"{size} bytes lie unread on stream {held.near.id}, nobody is reading it"
+        in (connection["text"])
+    )
+    streams = {each["data-id"]: each for each in seen.of("stream")}
+    assert set(streams) == {str(held.near.id), str(quiet.near.id)}
+    assert "stalled" in streams[str(held.near.id)]["class"].split()
+    assert "256 KiB" in streams[str(held.near.id)]["text"]
+    assert "stalled" not in streams[str(quiet.near.id)]["class"].split()
+    assert "stalled" not in streams[str(quiet.near.id)]["text"]
+
+
+def test_what_a_client_asked_for_stays_text(browse: Browse) -> None:
+    path = "/<script>document.title='taken'</script><img src=x>"
+    with (
+        wsmux.serve(lambda connection: connection.wait_closed()) as server,
+        wsmux.connect(f"{server.url}{path.replace(' ', '%20')}"),
+    ):
+        wait_for(lambda: server.connections)
+        with shown(*server.connections) as url:
+            document = browse(url)
+    seen = Seen(document)
+    assert seen.scripts == 1
+    assert "<title>wsmux</title>" in document
+    [connection] = seen.of("connection")
+    assert "<script>document.title='taken'</script>" in connection["text"]
+
+
+def test_no_connection_is_said_to_be_none(browse: Browse) -> None:
+    with shown() as url:
+        seen = Seen(browse(url))
+    assert not seen.drop_downs
+    assert "No connection is open in this process." in seen.texts
+
+
+# What does not fit: elements that are seen and reach further right than the page is wide.
+SCROLLED = """
+for (let i = 0; i < 600 && !document.querySelector(".connection .findings li"); i++) {
+  await new Promise((done) => setTimeout(done, 50));
+}
+for (const each of document.querySelectorAll("details")) each.open = true;
+const wide = [...document.querySelectorAll("body *")].filter(
+  (each) => each.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5);
+return {
+  width: innerWidth,
+  scrolls: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+  wide: wide.map((each) => each.tagName + "." + each.className + ": " + each.textContent),
+  streams: document.querySelectorAll("details.stream").length,
+};
+"""
+
+
+def lengthened(*given: Any) -> dict[str, Any]:
+    """Return what there is to show, with the longest texts and numbers that it may have."""
+    seen = document(*given)
+    long = {"seconds": 5940.0, "thread": "ThreadPoolExecutor-12_34-" + "worker" * 10}
+    for connection in seen["connections"]:
+        connection["name"] = f"wsmux-server-{'x' * 80}-1"
+        connection["path"] = "/" + "segment" * 20 + "?query=" + "value" * 10
+        connection["remote_address"] = "2001:db8:1111:2222:3333:4444:5555:6666"
+        connection |= {"stalled": 5940.0, "bytes_sent": 2**52, "bytes_received": 2**52}
+        text = "the thread " + "a" * 90 + " waits for stream 4611686018427387903"
+        connection["findings"] = [{"stalled": True, "text": text}]
+        for stream in connection["shown_streams"]:
+            stream["id"] = str(2**62 - 1 - int(stream["id"]))
+            stream |= {"stalled": 5940.0, "reader": long, "writer": long, "writing": "closed"}
+            stream |= {"bytes_sent": 2**52, "bytes_received": 2**52, "credit": 2**32 - 1}
+    return seen
+
+
+@pytest.fixture(scope="module")
+def devtools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with browser(tmp_path_factory.mktemp("chromium")) as port:
+        yield port
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 700, 1280])
+def test_the_page_does_not_scroll_sideways(
+    width: int, devtools: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug_page, "document", lengthened)
+    client, server = wsmux.pair()
+    with client, server:
+        pairs = [open_pair(client, server) for _ in range(5)]
+        with shown(server) as url, opened(devtools, "about:blank") as page:
+            page.resize(width, 740)
+            page.load(url.replace("://", f"://anybody:{TOKEN}@"))
+            seen = page.run(SCROLLED)
+    assert seen == {"width": width, "scrolls": False, "wide": [], "streams": len(pairs)}

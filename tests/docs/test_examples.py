@@ -1,0 +1,54 @@
+"""Run every example and compare its output with the comment that ends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+
+# Those that need a browser are run in ``browser``.
+ALONE = [path for path in EXAMPLES if "browser" not in path.stem]
+
+# Seconds for one example, and for one that starts Spark on a busy machine.
+PATIENCE, SPARK_PATIENCE = 120, 240
+
+
+def to_run(path: Path) -> Any:
+    """Return the parameter of a test that runs an example."""
+    marks = [pytest.mark.spark, pytest.mark.hang_bound(SPARK_PATIENCE + 10)]
+    return pytest.param(path, id=path.stem, marks=marks if with_spark(path) else [])
+
+
+def with_spark(path: Path) -> bool:
+    return "pyspark" in path.read_text()
+
+
+def expected_output(source: str) -> str:
+    comment = source.rpartition("# Output:\n")[2]
+    return "".join(line.removeprefix("# ") for line in comment.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("path", [to_run(path) for path in ALONE])
+def test_example_prints_what_it_says(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE if with_spark(path) else PATIENCE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected_output(path.read_text())
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_is_short_and_indexed(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 60
+    assert path.name in (ROOT / "examples" / "README.md").read_text()

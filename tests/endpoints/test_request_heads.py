@@ -1,0 +1,173 @@
+"""Say heads that no client should to ``wsmux.serve``: refused, closed, and in one line logged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import wsmux
+from wsmux.endpoints import acceptor
+
+from ..handshake.test_websocket_server import answer, dial, serving
+from ..helpers.certificates import Certificates
+from ..helpers.raw_peer import ACK, WAIT, RawPeer, message, read_head, request, uint32, wait_for
+from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head
+
+ALL = REFUSED | NOT_ASCII
+
+UNASCII = NOT_ASCII["host"].data
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[wsmux.Server]:
+    with serving() as running:
+        yield running
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("head", ALL.values(), ids=ALL.keys())
+def test_a_bad_head_is_refused_and_the_connection_closed(
+    server: wsmux.Server, quiet: Callable[[], None], head: Head
+) -> None:
+    status, headers, text = answer(server, head.data)
+    assert (status, headers["connection"]) == (head.status, "close")
+    assert head.words in text
+    assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("data", TAKEN.values(), ids=TAKEN.keys())
+def test_an_unusual_head_gets_101(server: wsmux.Server, data: bytes) -> None:
+    with dial(server) as sock:
+        sock.sendall(data)
+        assert read_head(sock)[0] == "HTTP/1.1 101 Switching Protocols"
+
+
+def test_a_connection_tells_the_headers_of_its_request_apart() -> None:
+    asked: list[wsmux.Request | None] = []
+    done = threading.Event()
+
+    def handle(connection: wsmux.Connection) -> None:
+        asked.append(connection.request)
+        done.set()
+
+    extra = b"X-User: me\r\nX_User: root\r\nX-User: you\r\n\r\n"
+    with wsmux.serve(handle) as server, dial(server) as sock:
+        sock.sendall(TAKEN["plain"].removesuffix(b"\r\n") + extra)
+        assert done.wait(WAIT)
+    request = asked[0]
+    assert request is not None
+    assert request.headers["x-user"] == "me, you"
+    assert request.header_pairs[-2:] == (("x-user", "me"), ("x-user", "you"))
+
+
+# Bytes behind the head
+
+
+def opened(peer: RawPeer) -> None:
+    first, _ = read_head(peer.sock)
+    assert first.startswith("HTTP/1.1 101 "), first
+    assert peer.recv_message()[:-4] == message(0, ACK)
+
+
+def test_frames_that_come_with_the_request_are_the_first_that_are_handled(
+    server: wsmux.Server,
+) -> None:
+    with RawPeer(dial(server), masks=True) as peer:
+        peer.send(request("a") + peer.packed(0, ACK, uint32(1000)))
+        opened(peer)
+
+
+def test_frames_that_come_with_the_request_over_tls_are_handled(
+    certificates: Certificates,
+) -> None:
+    with serving(ssl_context=certificates.server) as server:
+        secure = certificates.client.wrap_socket(dial(server), server_hostname="localhost")
+        with RawPeer(secure, masks=True) as peer:
+            peer.send(request("a") + peer.packed(0, ACK, uint32(1000)))
+            opened(peer)
+
+
+def test_a_refusal_arrives_though_more_came_than_was_read(server: wsmux.Server) -> None:
+    data = request("a", {"Upgrade": None}) + bytes(64 * 1024)
+    assert answer(server, data)[0] == 426
+
+
+# What nobody foresaw
+
+
+class Odd(Exception):
+    """Stand for an error of a library."""
+
+
+def odd(*_: object, **__: object) -> None:
+    raise Odd("not\nforeseen")
+
+
+def uncaught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(repr(args.exc_value)))
+    return seen
+
+
+@pytest.mark.parametrize("name", ["read_request", "accept"])
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_an_error_that_nobody_foresaw_closes_the_socket_and_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    certificates: Certificates,
+    name: str,
+    secure: bool,
+) -> None:
+    monkeypatch.setattr(acceptor, name, odd)
+    seen = uncaught(monkeypatch)
+    with serving(ssl_context=certificates.server if secure else None) as server:
+        before = descriptors()
+        for _ in range(5):
+            sock: socket.socket = dial(server)
+            if secure:
+                sock = certificates.client.wrap_socket(sock, server_hostname="localhost")
+            with RawPeer(sock, masks=True) as peer:
+                try:
+                    peer.send(request("a"))
+                    assert peer.recv_to_end() == b""
+                except (ssl.SSLError, ConnectionError):  # closed over what was not read
+                    pass
+        wait_for(lambda: not server._threads)
+        assert descriptors() == before
+    errors = [record for record in caplog.records if record.levelno > logging.INFO]
+    assert len(errors) == 1, "one line a second"
+    text = errors[0].getMessage()
+    assert text.isprintable()
+    assert "Odd: not" in text
+    assert Path(__file__).name in text
+    assert errors[0].exc_info is None
+    assert not seen
+
+
+def test_heads_that_are_not_ascii_cost_one_line_and_no_descriptor(
+    quiet: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    seen = uncaught(monkeypatch)
+    with serving(max_connections=4) as server:
+        before = descriptors()
+        for _ in range(50):
+            assert answer(server, UNASCII)[0] == 400
+            wait_for(lambda: not server._threads)
+        assert descriptors() == before
+    lines = [r.getMessage() for r in caplog.records if "refused" in r.getMessage()]
+    assert 1 <= len(lines) < 10
+    assert "no Host header of a host" in lines[0]
+    assert not seen

@@ -1,0 +1,1 @@
+"""What several tests need: peers, servers, wires, programs, waits, ports."""

@@ -1,0 +1,114 @@
+"""Be programs that speak to their gateway over Redis: callers and services."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from wsmux.bus.relay.redis_client import redis_client
+
+from ..timeouts import WAIT
+from .redis_server import RedisServer
+
+__all__ = ["Caller", "Service", "database"]
+
+_returns = itertools.count(1)
+
+
+def database(server: RedisServer, number: int) -> str:
+    """Return the URL of one of the databases of a server."""
+    return f"{server.url.rpartition('/')[0]}/{number}"
+
+
+class Caller:
+    """Push requests, and take their answers."""
+
+    def __init__(self, url: str) -> None:
+        self.redis: Any = redis_client(url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.redis.close()
+
+    def push(self, command: str, to: list[int], data: Any = None, **changes: Any) -> str:
+        """Push a request; return the list for its answers."""
+        ret = f"answers.{next(_returns)}"
+        request = {
+            "ver": 1,
+            "ref": "mine",
+            "cmd": command,
+            "exp": 60,
+            "dat": base64.b64encode(json.dumps(data).encode()).decode(),
+            "tag": None,
+            "dst": to,
+            "ret": ret,
+            "shm": "application/json",
+            "now": int(time.time()),
+        } | changes
+        self.redis.lpush("msgbus.system.local", json.dumps(request))
+        return str(request["ret"])
+
+    def answer(self, ret: str, timeout: float = WAIT) -> dict[str, Any]:
+        """Wait for an answer."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            found = self.redis.brpop(ret, 1)
+            if found is not None:
+                answer: dict[str, Any] = json.loads(found[1])
+                answer["dat"] = base64.b64decode(answer["dat"])
+                return answer
+        raise AssertionError(f"nothing came to {ret}")
+
+    def ask(self, command: str, to: list[int], data: Any = None, **changes: Any) -> dict[str, Any]:
+        return self.answer(self.push(command, to, data, **changes))
+
+
+class Service:
+    """Take the requests of a command and answer them, in a thread, until the block is left."""
+
+    def __init__(
+        self,
+        url: str,
+        command: str,
+        answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
+        self._redis: Any = redis_client(url)
+        self._queue = f"msgbus.{command}"
+        self._answer = answer or (lambda request: {})
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.requests: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(WAIT)
+        self._redis.close()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            found = self._redis.brpop(self._queue, 1)
+            if found is None:
+                continue
+            request = json.loads(found[1])
+            self.requests.append(request)
+            response = {
+                "ver": 1,
+                "ref": request["ref"],
+                "dat": request["dat"],
+                "dst": request["src"],
+                "shm": request["shm"],
+                "now": int(time.time()),
+                "err": None,
+            } | self._answer(request)
+            self._redis.lpush(request["ret"], json.dumps(response))

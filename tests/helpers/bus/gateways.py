@@ -1,0 +1,37 @@
+"""Run gateways of the twins of these tests, and look into their databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.wire.address import Address
+
+from ..waiting import wait_for
+from .gateway_programs import Caller, database
+from .people import Person, Table
+from .redis_server import RedisServer
+from .scripted_relay import StageRelay
+
+__all__ = ["gateway", "lists"]
+
+
+@contextmanager
+def gateway(
+    server: RedisServer, relay: StageRelay, twins: Table, who: Person, **options: Any
+) -> Iterator[Peer]:
+    """Run the gateway of a twin on the database of its number."""
+    options = {"update": False, "twin": who.id} | options
+    url = database(server, who.id)
+    with Peer(who.identity, relay.url, twins, url, **options) as made:
+        if relay.refusal is None:
+            wait_for(lambda: Address(who.id) in relay.connected())
+        yield made
+
+
+def lists(server: RedisServer, number: int) -> dict[str, str]:
+    """Return the keys of a database and their kinds."""
+    with Caller(database(server, number)) as each:
+        return {key.decode(): each.redis.type(key).decode() for key in each.redis.scan_iter()}

@@ -1,0 +1,89 @@
+"""Run the real Redis for tests, each on a port of its own.
+
+The fixture ``server`` is one for a module; whoever kills it makes a ``RedisServer`` of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+import redis as library
+
+from wsmux.bus.relay.redis_client import FAILURES, redis_client
+
+from ..ports import free_port
+from ..programs import needs
+from ..scripted import WAIT
+
+__all__ = ["RedisServer", "redis_server"]
+
+PAUSE = 0.01
+
+
+class RedisServer:
+    """Run one Redis server; it keeps its port and, if told so, its data over ``kill``.
+
+    Attributes:
+        url: where it listens.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        self._port = free_port()
+        self._folder = folder
+        self._options = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers; skip the test where there is no Redis."""
+        self._process = subprocess.Popen(
+            [needs("redis-server"), "--port", str(self._port), "--bind", "127.0.0.1", "--save", ""]
+            + ["--dir", str(self._folder), *self._options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + WAIT
+        while not self._answers():
+            assert self._process.poll() is None, "the Redis server has ended"
+            assert time.monotonic() < deadline, "the Redis server does not answer"
+            time.sleep(PAUSE)
+
+    def kill(self) -> None:
+        """End it at once, as a crash does."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait(WAIT)
+            self._process = None
+
+    def client(self) -> library.Redis:
+        """Return a client of its own; close it."""
+        return redis_client(self.url)
+
+    def _answers(self) -> bool:
+        client = self.client()
+        try:
+            return bool(client.ping())
+        except FAILURES:
+            return False
+        finally:
+            client.close()
+
+
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Run a server for a module."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server

@@ -1,0 +1,179 @@
+"""What published Yamux peers have said, byte for byte, means what it must.
+
+The bytes were recorded between each peer and a connection of ours on a plain socket: npm
+``@libp2p/yamux`` 8.0.3 and PyPI ``libp2p`` 0.8.1, each as client and as server. One line is one
+frame, and behind its head the body. Our side of each conversation is replayed by calls.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from wsmux.protocols.base import Role
+from wsmux.protocols.events import (
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    PongReceived,
+    StreamAborted,
+    StreamEnded,
+    StreamFinished,
+    StreamOpened,
+    WriteStopped,
+)
+from wsmux.protocols.yamux import YamuxProtocol
+
+from ..helpers.yamux_wire import yamux
+
+HELLO = bytes.fromhex("1234075ae4")  # what the peers were told to send
+
+RECORDED: dict[str, str] = {
+    "node as client: echo": """
+        000200010000000000000000
+        000100010000000100000000
+        0002000200000000ffffffff
+        000000000000000100000005 1234075ae4
+        000100040000000100000000
+        000100000000000100000005
+    """,
+    "node as client: opened here": """
+        000200010000000000000000
+        000100020000000200000005
+        000000000000000200000005 68656c6c6f
+        000100040000000200000000
+        0002000200000000ffffffff
+    """,
+    "node as client: reset": """
+        000200010000000000000000
+        000100010000000100000000
+        0002000200000000ffffffff
+        000000000000000100000005 1234075ae4
+        000100080000000100000000
+    """,
+    "node as client: goodbye": """
+        000200010000000000000000
+        000200020000000000000001
+        000300000000000000000000
+    """,
+    "node as server: echo": """
+        000200010000000000000000
+        000100010000000200000000
+        000000000000000200000005 1234075ae4
+        0002000200000000ffffffff
+        000100040000000200000000
+        000100000000000200000005
+    """,
+    "node as server: opened here": """
+        000200010000000000000000
+        000100020000000100000005
+        000000000000000100000005 68656c6c6f
+        000100040000000100000000
+        0002000200000000ffffffff
+    """,
+    "node as server: reset": """
+        000200010000000000000000
+        000100010000000200000000
+        000000000000000200000005 1234075ae4
+        000100080000000200000000
+        0002000200000000ffffffff
+    """,
+    "node as server: goodbye": """
+        000200010000000000000000
+        000200020000000000000001
+        000300000000000000000000
+    """,
+    "python as client: echo": """
+        000100010000000100000000
+        000000000000000100000005 1234075ae4
+        0002000200000000ffffffff
+        000100040000000100000000
+        000100000000000100040005
+    """,
+    "python as client: opened here": """
+        000100020000000200000000
+        000100000000000200040005
+        0002000200000000ffffffff
+        000000000000000200000005 68656c6c6f
+        000100040000000200000000
+    """,
+    "python as client: reset": """
+        000100010000000100000000
+        0002000200000000ffffffff
+        000000000000000100000005 1234075ae4
+        000100080000000100000000
+    """,
+    "python as client: goodbye": """
+        000200020000000000000001
+        000300000000000000000000
+    """,
+    "python as server: echo": """
+        000100010000000200000000
+        000000000000000200000005 1234075ae4
+        000100040000000200000000
+        0002000200000000ffffffff
+        000100000000000200040005
+    """,
+    "python as server: opened here": """
+        000100020000000100000000
+        000100000000000100040005
+        0002000200000000ffffffff
+        000000000000000100000005 68656c6c6f
+        000100040000000100000000
+    """,
+    "python as server: reset": """
+        000100010000000200000000
+        000000000000000200000005 1234075ae4
+        000100080000000200000000
+        0002000200000000ffffffff
+    """,
+    "python as server: goodbye": """
+        000200020000000000000001
+        000300000000000000000000
+    """,
+}
+
+
+def replay(machine: YamuxProtocol, wire: bytes, step: int) -> list[Event]:
+    """Feed a machine whose owner takes every stream and acts as ours did; return the events."""
+    seen: list[Event] = []
+    for start in range(0, len(wire), step):
+        machine.receive_data(wire[start : start + step])
+        while events := machine.events():
+            seen += events
+            for event in events:
+                if isinstance(event, StreamOpened):
+                    machine.accept(event.stream_id, machine.config.receive_window)
+    return seen
+
+
+def expected(talk: str, role: Role) -> list[Event]:
+    theirs, ours = (1, 2) if role is Role.SERVER else (2, 1)
+    return {
+        "echo": [StreamOpened(theirs), DataReceived(theirs, HELLO), StreamEnded(theirs)],
+        "opened here": [DataReceived(ours, b"hello"), StreamEnded(ours), StreamFinished(ours)],
+        "reset": [
+            StreamOpened(theirs),
+            DataReceived(theirs, HELLO),
+            StreamAborted(theirs, 0, False, ""),
+            WriteStopped(theirs, 0),
+            StreamFinished(theirs),
+        ],
+        "goodbye": [PongReceived(None, 1), GoAwayReceived(ours, 0)],
+    }[talk]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("step", [1, 12, 10_000])
+def test_what_a_published_peer_said(name: str, step: int) -> None:
+    peer, _, talk = name.partition(": ")
+    role = Role.SERVER if peer.endswith("client") else Role.CLIENT
+    machine = yamux(role)
+    if talk == "opened here":
+        stream_id = machine.open_stream()
+        machine.send_data(stream_id, b"hello")
+        machine.close_write(stream_id, 0.0)
+    elif talk == "goodbye":
+        machine.ping(1)
+    machine.handle_timer(0.0)  # measures, if there is a stream
+    assert replay(machine, bytes.fromhex(RECORDED[name]), step) == expected(talk, role)
+    assert machine.open_streams() == (talk == "echo")  # which our side has not ended

@@ -1,0 +1,339 @@
+"""A server begins, resumes and refuses sessions by three rules, and watches their graces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wsmux.rpc.options import Options
+from wsmux.rpc.session.session import Lapse, Session
+from wsmux.rpc.session.session_registry import MAX_REASON, Accepted, Hello, Refused, Sessions
+from wsmux.rpc.wire.envelope import MAX_ID, Envelope
+from wsmux.rpc.wire.handshake import (
+    ExpectedState,
+    Refusal,
+    RefusalCode,
+    parse_response,
+    request_payload,
+)
+
+from ...helpers.rpc.memory_net import new_id
+from ...helpers.rpc.tiny_codec import TinyCodec, frame
+
+MISMATCH = RefusalCode.SESSION_STATE_MISMATCH
+
+
+def table(**options: Any) -> Sessions:
+    return Sessions("SERVER", codec=TinyCodec(), options=Options(**options), new_id=new_id)
+
+
+def greeting(
+    session_id: str = "s", expected: tuple[int, int] = (0, 0), metadata: Any = None, **changed: Any
+) -> bytes:
+    payload = request_payload(session_id, ExpectedState(*expected), metadata)
+    return frame(payload, **changed)
+
+
+def decide(
+    server: Sessions,
+    session_id: str = "s",
+    expected: tuple[int, int] = (0, 0),
+    now: float = 0.0,
+    **changed: Any,
+) -> Accepted | Refused:
+    hello = server.first_frame(greeting(session_id, expected, **changed))
+    assert isinstance(hello, Hello)
+    return server.decide(hello, now)
+
+
+def accept(server: Sessions, *args: Any, **kwargs: Any) -> Accepted:
+    decision = decide(server, *args, **kwargs)
+    assert isinstance(decision, Accepted)
+    return decision
+
+
+def refuse(server: Sessions, *args: Any, **kwargs: Any) -> Refused:
+    decision = decide(server, *args, **kwargs)
+    assert isinstance(decision, Refused)
+    return decision
+
+
+def begin(server: Sessions, *, attached: bool = True) -> Session:
+    """Return the session "s" of "client", begun at time 0."""
+    session = accept(server).session
+    if not attached:
+        server.lost(session, session.attachments, 0.0)
+    return session
+
+
+class TestFirstFrame:
+    def test_a_greeting_tells_who_and_what(self) -> None:
+        data = greeting("s", metadata={"token": 1}, tracing={"traceparent": "p", "tracestate": "q"})
+        hello = table().first_frame(data)
+        assert isinstance(hello, Hello)
+        assert (hello.client_id, hello.tracing) == ("client", ("p", "q"))
+        assert (hello.request.session_id, hello.request.metadata) == ("s", {"token": 1})
+
+    @pytest.mark.parametrize("data", [b"bad handshake", b"{}", frame(to=None)])
+    def test_what_is_no_message_gets_no_response(self, data: bytes) -> None:
+        refused = table().first_frame(data)
+        assert isinstance(refused, Refused)
+        assert (refused.response, refused.client_id) == (None, None)
+
+    @pytest.mark.parametrize("payload", [None, {"type": "ACK"}, {"type": "HANDSHAKE_REQ"}])
+    def test_another_message_is_malformed(self, payload: Any) -> None:
+        refused = table().first_frame(frame(payload))
+        assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.MALFORMED_HANDSHAKE
+        assert refused.response is not None
+
+    def test_another_version_is_refused(self) -> None:
+        refused = table().first_frame(
+            frame({"type": "HANDSHAKE_REQ", "protocolVersion": "v1.1", "sessionId": "s"})
+        )
+        assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.PROTOCOL_VERSION_MISMATCH
+
+    def test_a_greeting_for_another_server_is_refused(self) -> None:
+        refused = table().first_frame(greeting(to="OTHER"))
+        assert isinstance(refused, Refused)
+        assert (refused.code, "OTHER" in refused.reason) == ("MALFORMED_HANDSHAKE", True)
+
+    def test_a_refusal_goes_to_the_one_who_asked(self) -> None:
+        refused = table().refuse("client", RefusalCode.MALFORMED_HANDSHAKE_META, "why")
+        assert refused.response is not None
+        envelope = TinyCodec().decode(refused.response)
+        assert isinstance(envelope, Envelope)
+        assert (envelope.sender, envelope.receiver, envelope.seq) == ("SERVER", "client", 0)
+        assert parse_response(envelope.payload) == Refusal("MALFORMED_HANDSHAKE_META", "why")
+
+    def test_an_overlong_client_id_gets_no_response(self) -> None:
+        refused = table().first_frame(greeting(**{"from": "x" * (MAX_ID + 1)}))
+        assert isinstance(refused, Refused)
+        assert refused.response is None
+
+    def test_an_overlong_session_id_is_refused(self) -> None:
+        refused = table().first_frame(greeting("x" * (MAX_ID + 1)))
+        assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.MALFORMED_HANDSHAKE
+
+    def test_a_reason_does_not_repeat_all_that_a_client_sends(self) -> None:
+        refused = table().first_frame(greeting(to="x" * 100_000))
+        assert isinstance(refused, Refused)
+        assert len(refused.reason) == MAX_REASON
+
+    def test_a_refusal_that_cannot_be_encoded_is_not_sent(self) -> None:
+        server = table()
+        server._codec.broken = True  # type: ignore[attr-defined]
+        refused = server.first_frame(frame(None))
+        assert isinstance(refused, Refused)
+        assert refused.response is None
+
+
+class TestUnknownClient:
+    def test_it_begins_a_session_with_its_own_id(self) -> None:
+        server = table()
+        accepted = accept(server)
+        assert (accepted.resumed, accepted.interrupted, accepted.replaced) == (False, False, None)
+        assert (accepted.session.id, accepted.session.attached) == ("s", True)
+        assert (server.get("client"), len(server)) == (accepted.session, 1)
+        assert parse_response(TinyCodec().decode(accepted.response).payload) == "s"
+
+    @pytest.mark.parametrize("expected", [(1, 0), (0, 1), (4, 2)])
+    def test_it_is_refused_if_it_wants_to_resume(self, expected: tuple[int, int]) -> None:
+        server = table()
+        assert refuse(server, "s", expected).code is MISMATCH
+        assert len(server) == 0
+
+    def test_clients_have_sessions_of_their_own(self) -> None:
+        server = table()
+        one, two = accept(server), accept(server, **{"from": "another"})
+        assert one.session is not two.session
+        assert len(server) == 2
+
+    def test_a_welcome_that_cannot_be_encoded_begins_nothing(self) -> None:
+        server = table()
+        server._codec.broken = True  # type: ignore[attr-defined]
+        assert refuse(server).response is None
+        assert len(server) == 0
+
+
+class TestSameSession:
+    def test_it_is_resumed(self) -> None:
+        server = table()
+        session = begin(server, attached=False)
+        accepted = accept(server, now=1.0)
+        assert (accepted.session, accepted.resumed, accepted.interrupted) == (session, True, False)
+        assert (session.attached, server.next_timer()) == (True, None)
+
+    def test_a_connection_that_it_has_is_replaced(self) -> None:
+        server = table()
+        session = begin(server)
+        accepted = accept(server)
+        assert (accepted.session, accepted.interrupted) == (session, True)
+        assert session.attachments == 2
+
+    def test_the_end_of_the_replaced_connection_changes_nothing(self) -> None:
+        server = table()
+        session = begin(server)
+        accept(server)
+        assert server.lost(session, 1, 0.0) is False
+        assert session.attached
+
+    def test_what_the_client_has_is_not_sent_again(self) -> None:
+        server = table()
+        session = begin(server)
+        session.send(b"1", stream_id="x", flags=0)
+        session.send(b"2", stream_id="x", flags=0)
+        server.lost(session, 1, 0.0)
+        accept(server, "s", (1, 0))
+        assert [TinyCodec().decode(data).payload for data in session.data_to_send()] == [2]
+
+    @pytest.mark.parametrize("expected", [(0, 1), (1, 0)])
+    def test_counters_that_do_not_fit_are_refused(self, expected: tuple[int, int]) -> None:
+        server = table()
+        session = begin(server, attached=False)
+        assert refuse(server, "s", expected).code is MISMATCH
+        assert server.get("client") is session
+
+    def test_a_server_ahead_of_its_client_refuses(self) -> None:
+        server = table()
+        session = begin(server)
+        session.send(b"1", stream_id="x", flags=0)
+        session.receive(frame(ack=1), 0.0)
+        assert "server is in the future" in refuse(server, "s", (0, 0)).reason
+
+    def test_a_welcome_that_cannot_be_encoded_leaves_it_alone(self) -> None:
+        server = table()
+        session = begin(server, attached=False)
+        server._codec.broken = True  # type: ignore[attr-defined]
+        assert refuse(server).response is None
+        assert session.attached is False
+
+    def test_without_transparent_reconnects_it_begins_anew(self) -> None:
+        server = table(transparent_reconnect=False)
+        old = begin(server)
+        accepted = accept(server)
+        assert (accepted.resumed, accepted.replaced) == (False, old)
+        assert accepted.session is not old
+
+    def test_without_transparent_reconnects_nothing_is_resumed(self) -> None:
+        server = table(transparent_reconnect=False)
+        old = begin(server)
+        refused = refuse(server, "s", (0, 1))
+        assert (refused.code, "does not resume" in refused.reason) == (MISMATCH, True)
+        assert server.get("client") is old
+
+
+class TestOtherSession:
+    def test_a_session_without_connection_is_replaced_at_once(self) -> None:
+        server = table()
+        old = begin(server, attached=False)
+        accepted = accept(server, "new")
+        assert (accepted.replaced, accepted.resumed) == (old, False)
+        assert server.get("client") is accepted.session
+        assert (server.next_timer(), old.next_timer()) == (None, None)
+
+    def test_a_client_that_wants_to_resume_it_is_refused_and_replaces_nothing(self) -> None:
+        server = table()
+        old = begin(server, attached=False)
+        assert refuse(server, "new", (0, 1)).code is MISMATCH
+        assert server.get("client") is old
+
+    def test_a_connected_session_is_asked_whether_it_lives(self) -> None:
+        server = table()
+        old = begin(server)
+        refused = refuse(server, "new")
+        assert (refused.code, refused.asked) == (MISMATCH, old)
+        assert len(old.data_to_send()) == 1
+
+    def test_a_session_that_lives_stays(self) -> None:
+        server = table()
+        old = begin(server)
+        for now in (0.0, 1.0, 2.0):
+            refuse(server, "new", now=now)
+            old.receive(frame(seq=int(now), controlFlags=1), now + 0.1)
+        assert server.get("client") is old
+
+    def test_a_session_that_is_silent_is_replaced_after_a_second(self) -> None:
+        server = table(handshake_timeout=60.0)
+        old = begin(server)
+        refuse(server, "new")
+        refuse(server, "new", now=0.9)
+        assert accept(server, "new", now=1.0).replaced is old
+
+    def test_a_session_that_cannot_be_asked_is_replaced(self) -> None:
+        server = table()
+        old = begin(server)
+        broken = TinyCodec()
+        broken.broken = True
+        old._codec = broken
+        assert accept(server, "new").replaced is old
+
+
+class TestEnds:
+    def test_a_lost_connection_starts_the_grace(self) -> None:
+        server = table(session_disconnect_grace=5.0)
+        session = begin(server)
+        assert server.lost(session, 1, 3.0) is False
+        assert (server.next_timer(), server.handle_timer(7.9)) == (8.0, [])
+
+    def test_the_grace_ends_the_session(self) -> None:
+        server = table(session_disconnect_grace=5.0)
+        session = begin(server, attached=False)
+        assert server.handle_timer(5.0) == [session]
+        assert (len(server), server.next_timer()) == (0, None)
+
+    def test_graces_end_one_by_one(self) -> None:
+        server = table(session_disconnect_grace=5.0)
+        first, second = accept(server).session, accept(server, **{"from": "b"}).session
+        server.lost(first, 1, 0.0)
+        server.lost(second, 1, 1.0)
+        assert server.handle_timer(5.5) == [first]
+        assert server.next_timer() == 6.0
+
+    def test_a_connected_session_has_no_grace(self) -> None:
+        server = table()
+        begin(server)
+        assert (server.next_timer(), server.handle_timer(1e9)) == (None, [])
+
+    def test_without_transparent_reconnects_a_session_ends_with_its_connection(self) -> None:
+        server = table(transparent_reconnect=False)
+        session = begin(server)
+        assert server.lost(session, 1, 0.0) is True
+        assert len(server) == 0
+
+    def test_a_silent_connection_is_told_by_its_session(self) -> None:
+        server = table(heartbeat_interval=1.0, heartbeats_until_dead=2)
+        assert begin(server).handle_timer(2.0) is Lapse.SILENCE
+
+    def test_an_ended_session_is_forgotten(self) -> None:
+        server = table()
+        session = begin(server, attached=False)
+        server.end(session)
+        assert (server.get("client"), server.next_timer(), session.next_timer()) == (
+            None,
+            None,
+            None,
+        )
+
+    def test_ending_a_replaced_session_leaves_the_present_one(self) -> None:
+        server = table()
+        old = begin(server, attached=False)
+        new = accept(server, "new").session
+        server.end(old)
+        assert server.get("client") is new
+
+    def test_the_late_loss_of_an_ended_session_changes_nothing(self) -> None:
+        server = table()
+        session = begin(server)
+        server.end(session)
+        assert server.lost(session, 1, 0.0) is False
+        assert server.next_timer() is None
+
+    def test_closing_ends_all(self) -> None:
+        server = table()
+        sessions = [accept(server).session, accept(server, **{"from": "b"}).session]
+        assert server.close() == sessions
+        assert len(server) == 0

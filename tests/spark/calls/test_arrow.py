@@ -1,0 +1,275 @@
+"""Record batches through procedures of a real server, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RpcServer, serve
+from wsmux.spark import SparkError, connection, rpc
+from wsmux.spark.calls import arrow_batches
+
+from ...helpers.programs import package
+from ...helpers.spark.servers import WAIT, Seen, calls_at, offered
+from ...helpers.waiting import wait_for
+
+pytestmark = pytest.mark.spark
+pa = package("pyarrow", "spark")
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    seen = Seen()
+    yield seen
+    seen.gate.set()
+
+
+@pytest.fixture
+def server(seen: Seen) -> Iterator[RpcServer]:
+    with serve([offered(seen)]) as server:
+        yield server
+
+
+def call(server: RpcServer, name: str, *columns: str, into: str = "out", **options: Any) -> Any:
+    return rpc(connection(server.url), f"test.{name}").columns(*columns, into=into, **options)
+
+
+def batches(*columns: list[Any], names: str = "abc", kind: Any = None) -> list[Any]:
+    """Return a batch for each ten rows."""
+    table = pa.table(
+        {name: pa.array(each, kind) for name, each in zip(names, columns, strict=False)}
+    )
+    return table.to_batches(max_chunksize=10)
+
+
+def rows(found: Any) -> list[dict[str, Any]]:
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def column(found: Any, name: str = "out") -> list[Any]:
+    return [row[name] for row in rows(found)]
+
+
+# What is sent
+
+
+@pytest.mark.parametrize("batch_rows", [1, 3, 64])
+def test_one_column_is_sent_as_its_values(server: RpcServer, batch_rows: int) -> None:
+    values = [str(i) for i in range(25)]
+    name = "one" if batch_rows == 1 else "many"
+    found = call(server, name, "a", batch_rows=batch_rows)(iter(batches(values)))
+    assert column(found) == [value * 2 for value in values]
+
+
+def test_batches_keep_their_rows_and_their_other_columns(server: RpcServer) -> None:
+    given = batches(["x"] * 25, list(range(25)))
+    found = list(call(server, "many", "a", batch_rows=4)(iter(given)))
+    assert [batch.num_rows for batch in found] == [10, 10, 5]
+    assert column(found, "b") == list(range(25))
+    assert found[0].schema.names == ["a", "b", "out"]
+
+
+def test_several_columns_are_sent_as_objects(server: RpcServer) -> None:
+    found = call(server, "answer", "a", "b", into_type="struct<a:bigint,b:string>")(
+        iter(batches([1, 2], ["x", None]))
+    )
+    assert column(found) == [{"a": 1, "b": "x"}, {"a": 2, "b": None}]
+
+
+def test_without_columns_the_whole_row_is_sent(server: RpcServer) -> None:
+    found = call(server, "answer")(iter(batches([1], ["x"])))
+    assert column(found) == ['{"a":1,"b":"x"}']
+
+
+def test_values_of_every_type_travel(server: RpcServer) -> None:
+    noon = datetime(2020, 5, 17, 12, tzinfo=UTC)
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {
+                "date": date(2020, 5, 17),
+                "time": noon,
+                "naive": noon.replace(tzinfo=None),
+                "decimal": Decimal("1.50"),
+                "bytes": b"raw",
+                "list": [date(2020, 5, 17)],
+                "large": 2**62,
+            }
+        ]
+    )
+    (found,) = call(server, "answer", into_type=None)(iter([batch]))
+    assert "2020-05-17T12:00:00" in found.column("out")[0].as_py()
+    assert '"decimal":"1.50"' in found.column("out")[0].as_py()
+
+
+def test_an_empty_batch_stays_where_it_is(server: RpcServer) -> None:
+    empty = batches([1])[0].slice(0, 0)
+    given = [empty, *batches([1]), empty, *batches([2]), empty]
+    found = list(call(server, "answer", "a", into_type="bigint")(iter(given)))
+    assert [batch.num_rows for batch in found] == [0, 1, 0, 1, 0]
+    assert found[0].schema == found[1].schema
+
+
+def test_no_batches_are_no_calls(server: RpcServer) -> None:
+    assert list(call(server, "answer", "a")(iter([]))) == []
+
+
+def test_batches_may_come_as_they_are_done(server: RpcServer) -> None:
+    given = batches(list(range(95)))
+    found = call(server, "answer", "a", batch_rows=3, ordered=False, into_type="bigint")(
+        iter(given)
+    )
+    assert sorted(column(found)) == list(range(95))
+
+
+def test_keys_tell_the_server_of_repetitions(server: RpcServer, seen: Seen) -> None:
+    given = batches([1, 1, 2], ["x", "y", "z"])
+    found = call(server, "keyed", "b", key="a", batch_rows=2)(iter(given))
+    assert column(found) == ["x", "x", "z"]
+    assert sorted(seen.rows) == ["x", "z"]
+
+
+# What comes back
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [
+        ("int", "bigint", 7),
+        ("int", "double", 7.0),
+        ("float", "double", 1.5),
+        ("text", "string", "plain"),
+        ("list", "array<int>", [1, 2]),
+        ("object", "struct<city:string,size:bigint>", {"city": "Ulm", "size": 3}),
+        ("object", "struct<city:string>", {"city": "Ulm"}),
+        ("date", "date", date(2020, 5, 17)),
+        ("date", "timestamp_ntz", datetime(2020, 5, 17)),
+        ("decimal", "decimal(10,2)", Decimal("12.50")),
+        ("bytes", "binary", b"raw"),
+        ("true", "boolean", True),
+        ("nothing", "int", None),
+        ("int", None, "7"),
+        ("text", None, "plain"),
+        ("object", None, '{"city":"Ulm","size":3}'),
+        ("nothing", None, None),
+    ],
+)
+def test_results_have_the_type_that_is_asked_for(
+    server: RpcServer, name: str, kind: Any, value: Any
+) -> None:
+    found = call(server, "answer", "a", into_type=kind)(iter(batches([name])))
+    assert column(found) == [value]
+
+
+def test_a_type_may_be_pyarrow_s(server: RpcServer) -> None:
+    package("pyspark", "spark")
+    found = call(server, "answer", "a", into_type=pa.float64())(iter(batches(["int"])))
+    assert column(found) == [7.0]
+
+
+def test_a_result_that_does_not_fit_names_its_row(server: RpcServer) -> None:
+    given = batches(["int"] * 15 + ["object"])
+    with pytest.raises(SparkError) as caught:
+        list(call(server, "answer", "a", into_type="int")(iter(given)))
+    error = caught.value
+    assert error.code == "WRONG_TYPE"
+    assert "'city': 'Ulm'" in error.message
+    assert "does not fit int32" in error.message
+    assert error.place["row"] == 15
+
+
+def test_a_result_that_does_not_fit_is_an_error_of_its_row(server: RpcServer) -> None:
+    found = rows(
+        call(server, "answer", "a", into_type="int", error_col="err")(
+            iter(batches(["int", "text", "int"]))
+        )
+    )
+    assert [row["out"] for row in found] == [7, None, 7]
+    assert found[1]["err"] == "[WRONG_TYPE] the result 'plain' does not fit int32"
+    assert found[0]["err"] is None
+
+
+def test_a_bad_row_fails_alone_with_an_error_column(server: RpcServer) -> None:
+    given = batches(["a", "bad", "b"] * 8)
+    found = rows(call(server, "many", "a", batch_rows=5, error_col="err")(iter(given)))
+    assert [row["out"] for row in found] == ["aa", None, "bb"] * 8
+    assert [row["err"] for row in found] == [None, "[BAD] no number at all", None] * 8
+
+
+def test_a_bad_row_raises_without_one(server: RpcServer) -> None:
+    given = batches(["a"] * 12 + ["bad"])
+    with pytest.raises(SparkError, match=r"^\[BAD\] test.many: no number at all \(.*row=12"):
+        list(call(server, "many", "a", batch_rows=5)(iter(given)))
+
+
+def test_an_error_column_of_a_good_batch_is_null(server: RpcServer) -> None:
+    (found,) = call(server, "many", "a", error_col="err")(iter(batches(["a"])))
+    assert found.schema.field("err").type == pa.string()
+    assert found.column("err").null_count == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "text"),
+    [
+        (("z",), {}, "there is no column 'z'; there are a, b"),
+        (("a",), {"key": "z"}, "there is no column 'z'"),
+        (("a",), {"into": "b"}, "there is a column 'b' already"),
+        (("a",), {"error_col": "b"}, "there is a column 'b' already"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(
+    server: RpcServer, columns: tuple[str, ...], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        list(call(server, "many", *columns, **options)(iter(batches([1], [2]))))
+
+
+def test_closing_cancels_the_calls(server: RpcServer, seen: Seen) -> None:
+    found = call(server, "slow", "a", batch_rows=1, max_in_flight=8, into_type="bigint")(
+        iter(batches([0] * 10 + [1] * 90))
+    )
+    next(found)
+    assert seen.entered.wait(WAIT)
+    assert calls_at(server)
+    found.close()
+    wait_for(lambda: not calls_at(server))
+    assert len(seen.begun) < 50
+
+
+# Whole batches
+
+
+def arrow(server: RpcServer, name: str, **options: Any) -> Any:
+    return rpc(connection(server.url), f"test.{name}").arrow(**options)
+
+
+def test_a_batch_is_a_message_and_may_come_back_as_several(server: RpcServer, seen: Seen) -> None:
+    given = batches(list(range(25)))
+    found = list(arrow(server, "doubled")(iter(given)))
+    assert [batch.num_rows for batch in found] == [10, 10, 10, 10, 5, 5]
+    assert seen.rows["batch"] == 3
+
+
+def test_a_large_batch_is_sent_in_pieces(
+    server: RpcServer, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_batches, "MOST_BYTES", 40_000)
+    large = pa.RecordBatch.from_pydict({"a": ["x" * 1000] * 100})
+    found = list(arrow(server, "doubled")(iter([large])))
+    assert sum(batch.num_rows for batch in found) == 200
+    assert seen.rows["batch"] == 3
+
+
+def test_a_batch_that_fails_raises(server: RpcServer) -> None:
+    given = [pa.RecordBatch.from_pydict({"a": list(range(13))})]
+    with pytest.raises(SparkError, match=r"^\[UNCAUGHT_ERROR\] test.doubled"):
+        list(arrow(server, "doubled")(iter(given)))
+
+
+@pytest.mark.parametrize("name", ["no_arrow", "short"])
+def test_what_is_no_arrow_is_told(server: RpcServer, name: str) -> None:
+    with pytest.raises(SparkError, match=r"^\[BAD_ANSWER\]"):
+        list(arrow(server, name)(iter(batches([1]))))

@@ -1,0 +1,174 @@
+"""Batch writes by ``format("wsmux")``: all of a job or nothing, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RiverError
+from wsmux.spark import serve_data
+from wsmux.spark.server.arrow_stream import Limits
+from wsmux.spark.store.memory import MemoryTopics
+
+from ...helpers.spark.arrow_data import ids, pa
+from ...helpers.spark.format_servers import Watched, failure, filled, opts, save, served
+from ...helpers.spark.topics import held
+
+pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> None:
+    """Let Spark's driver open what it likes; our own side runs in workers here."""
+
+
+def frame_of(spark: Any, start: int, end: int, parts: int = 2) -> Any:
+    return spark.range(start, end, 1, parts)
+
+
+def kept(store: Watched, dataset: str = "d") -> list[int]:
+    """Return the ids that a store holds, in order, so that a doubled one shows."""
+    told = store.describe(dataset)
+    return sorted(each for found in told.ranges for each in ids(store.read(found.token).batches))
+
+
+def failing_once(batches: Iterator[Any]) -> Iterator[Any]:
+    """Be a step that fails behind the first batch, in the first attempt at partition 1."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    for batch in batches:
+        yield batch
+        if (context.partitionId(), context.attemptNumber()) == (1, 0):
+            raise LookupError("the first attempt")
+
+
+def test_append_adds_and_overwrite_replaces(spark: Any) -> None:
+    with served() as (server, store):
+        save(frame_of(spark, 0, 10), server.url)
+        save(frame_of(spark, 10, 15, 9), server.url)  # four partitions of nothing
+        assert kept(store) == list(range(15))
+        save(frame_of(spark, 3, 6), server.url, "overwrite")
+        assert kept(store) == [3, 4, 5]
+        save(frame_of(spark, 0, 0), server.url, "overwrite")
+        assert kept(store) == []
+        assert store.aborted == []
+
+
+def test_types_come_as_spark_has_them(spark: Any) -> None:
+    frame = spark.sql(
+        "SELECT 1Y tiny, 'ü' word, 1.25BD money, X'00ff' raw, DATE'2024-02-29' day,"
+        " TIMESTAMP'2024-07-01 12:00:00+02:00' at, TIMESTAMP_NTZ'2024-07-01 12:00:00' local,"
+        " array(1, null) list, map('a', 1L) pairs, named_struct('a', 1, 'b', 'x') pair"
+    )
+    with served() as (server, store):
+        save(frame, server.url)
+        told = store.describe("d")
+        assert [str(field.type).replace(" not null", "") for field in told.schema] == [
+            "int8",
+            "string",
+            "decimal128(3, 2)",
+            "binary",
+            "date32[day]",
+            "timestamp[us, tz=UTC]",
+            "timestamp[us]",
+            "list<element: int32>",
+            "map<string, int64>",
+            "struct<a: int32, b: string>",
+        ]
+
+
+def test_a_rerun_with_the_same_version_writes_nothing(spark: Any) -> None:
+    with served() as (server, store):
+        for _ in range(2):
+            save(frame_of(spark, 0, 5), server.url, txnAppId="etl", txnVersion=7)
+        assert kept(store) == list(range(5))
+        assert store.commits == 1
+        save(frame_of(spark, 5, 8), server.url, txnAppId="etl", txnVersion=8)
+        assert kept(store) == list(range(8))
+
+
+def test_a_task_that_fails_is_tried_again_and_nothing_is_doubled(spark: Any) -> None:
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        frame = frame_of(spark, 0, 1000).mapInArrow(failing_once, "id bigint")
+        with served() as (server, store):
+            save(frame, server.url, batchRows=100)
+            assert kept(store) == list(range(1000))
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(spark: Any) -> None:
+    with served() as (server, store):
+        save(frame_of(spark, 0, 3), server.url)
+        for columns, message in (
+            (["cast(id as string) id"], "column 'id' is int64, here string"),
+            (["nullif(id, 1) id"], "column 'id' is never null"),
+            (["id other"], "column 'other' is not there; column 'id' is missing here"),
+        ):
+            frame = frame_of(spark, 3, 6).selectExpr(*columns)
+            found = failure(lambda frame=frame: save(frame, server.url))
+            assert (found.code, found.what) == ("WRONG_SCHEMA", "dataset.begin")
+            assert message in found.message
+        assert kept(store) == [0, 1, 2]
+
+
+def test_a_row_that_is_too_large_fails_the_job(spark: Any) -> None:
+    with served(limits=Limits(batch_bytes=1 << 20)) as (server, store):
+        frame = spark.range(1).selectExpr("id", "repeat('x', 2000000) word")
+        found = failure(lambda: save(frame, server.url))
+        assert (found.code, found.what) == ("TOO_LARGE", "stream write")
+        assert "up to 1048576 are taken: send smaller batches" in found.message
+        assert found.place["partition"].isdigit()
+        assert [committed for _, committed in store.aborted] == [False]
+
+
+def test_a_commit_that_fails_is_aborted(spark: Any) -> None:
+    with served() as (server, store):
+        store.commit_error = RiverError("STORE_FAILED", "no space left on device")
+        found = failure(lambda: save(frame_of(spark, 0, 3), server.url))
+        assert (found.code, found.what) == ("STORE_FAILED", "dataset.commit")
+        assert found.message == "no space left on device"
+        assert [committed for _, committed in store.aborted] == [False]
+        with pytest.raises(RiverError, match="NO_DATASET"):
+            store.describe("d")
+
+
+def test_an_abort_never_undoes_a_commit(spark: Any) -> None:
+    """The answer of a commit that counted is lost, so that Spark takes it for a failure."""
+    with served() as (server, store):
+        store.commit_error, store.too_late = RiverError("STORE_FAILED", "the disk is slow"), True
+        found = failure(lambda: save(frame_of(spark, 0, 3), server.url))
+        assert found.code == "STORE_FAILED"
+        assert [committed for _, committed in store.aborted] == [True]
+        assert kept(store) == [0, 1, 2]
+
+
+def test_a_staging_area_that_has_expired_fails_the_commit(spark: Any) -> None:
+    with served() as (server, store):
+        filled(server.url, "d", [pa.record_batch([pa.array([1])], ["id"])])
+        store.expire_first = True
+        found = failure(lambda: save(frame_of(spark, 0, 3), server.url))
+        assert (found.code, found.what) == ("NO_TXN", "dataset.commit")
+        assert kept(store) == [1]
+
+
+def test_a_topic_is_added_to_once(spark: Any) -> None:
+    topics = MemoryTopics()
+    topics.create("t", pa.schema([pa.field("id", pa.int64(), False)]), 2)
+    with serve_data(topics=topics) as server:
+        options = {"dataset": None, "topic": "t"}
+        for _ in range(2):
+            save(frame_of(spark, 0, 4), server.url, txnAppId="etl", txnVersion=1, **options)
+        save(frame_of(spark, 4, 6), server.url, **options)
+        assert sorted(held(topics, "t")) == list(range(6))
+        found = failure(lambda: save(frame_of(spark, 0, 1), server.url, "overwrite", **options))
+        assert found.message == "topics only support appending; use the mode append"
+
+
+def test_the_usual_mode_is_refused_by_spark_itself(spark: Any) -> None:
+    with served() as (server, _), pytest.raises(Exception, match="ErrorIfExists"):
+        frame_of(spark, 0, 1).write.format("wsmux").options(**opts(server.url)).save()

@@ -1,0 +1,213 @@
+"""Partitions on their way, in a task: what is cut goes on or begins anew. No session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
+
+from wsmux.rpc import RiverError
+from wsmux.spark import SparkError
+from wsmux.spark.protocol import Receipt
+from wsmux.spark.server.arrow_stream import Limits
+from wsmux.spark.source import task_writer
+from wsmux.spark.source.planning import ask_once
+from wsmux.spark.source.task_reader import read_batches
+from wsmux.spark.source.types import arrow_schema, fit, regrouped
+from wsmux.spark.store.schemas import schema_bytes
+from wsmux.testing import FaultProxy
+
+from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
+from ...helpers.spark.format_servers import filled, quick, served
+
+pytestmark = pytest.mark.spark
+
+# Each of 300 KB, so that they are not joined.
+COUNT, EACH = 200_000, 20_000
+BATCHES = [rows(start, EACH) for start in range(0, COUNT, EACH)]
+
+
+def header_of(url: str) -> dict[str, Any]:
+    told = ask_once(quick(url), "dataset", "describe", dataset="d", partitions=1)
+    return {"token": told["ranges"][0]["token"]}
+
+
+def begun(url: str) -> dict[str, Any]:
+    init = {"dataset": "d", "mode": "append", "schema": schema_bytes(SCHEMA)}
+    return {
+        "txn": ask_once(quick(url), "dataset", "begin", **init)["txn"],
+        "partition": 0,
+        "attempt": 0,
+    }
+
+
+def committed(url: str, header: dict[str, Any], receipt: Receipt | None) -> None:
+    assert receipt is not None
+    ask_once(quick(url), "dataset", "commit", txn=header["txn"], receipts=[receipt.to_json()])
+
+
+def test_a_reading_that_is_cut_goes_on_where_it_was() -> None:
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url)
+        proxy.cut_after(700_000, 700_000, 700_000)
+        found = list(read_batches(quick(proxy.url), header, SCHEMA))
+        assert ids(found) == list(range(COUNT))
+        assert not proxy.cutting
+        skipped = [skip for skip, *_ in store.reads]
+        assert skipped == sorted(skipped)
+        assert skipped[-1] > 0
+
+
+def test_a_reading_that_comes_to_nothing_fails_after_its_retries() -> None:
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url)
+        recipe = quick(proxy.url, retries=2)
+        batches = read_batches(recipe, header, SCHEMA)
+        next(batches)
+        proxy.lose("down")
+        proxy.refusing = True
+        proxy.cut()
+        with pytest.raises(SparkError) as caught:
+            list(batches)
+        assert (caught.value.code, caught.value.what) == ("NO_CONNECTION", "stream read")
+
+
+def test_a_reading_that_is_closed_cancels_its_stream() -> None:
+    with served() as (server, store):
+        filled(server.url, "d", BATCHES)
+        recipe = quick(server.url, window=16 * 1024)
+        batches = read_batches(recipe, header_of(server.url), SCHEMA, 10)
+        assert next(batches).num_rows == 10
+        assert recipe.streams().stats().streams == 1
+        batches.close()
+        assert recipe.streams().stats().streams == 0
+
+
+def test_filters_and_columns_go_with_a_reading_that_is_cut() -> None:
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url) | {"filters": [["id", ">=", 5000]], "columns": ["id"]}
+        proxy.cut_after(500_000, 500_000)
+        found = list(read_batches(quick(proxy.url), header, pa.schema([SCHEMA.field("id")])))
+        assert ids(found) == list(range(5000, COUNT))
+        assert not proxy.cutting
+
+
+def test_a_part_that_is_cut_is_sent_again() -> None:
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        header = begun(server.url)
+        proxy.cut_after(60_000, 1_200_000, way="up")
+        receipt = task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+        assert not proxy.cutting
+        committed(server.url, header, receipt)
+        assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
+            range(COUNT)
+        )
+
+
+def test_a_part_that_is_cut_before_its_receipt_is_sent_again() -> None:
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        header = begun(server.url)
+        cuts = [proxy.cut]
+        store.on_finish = lambda: cuts.pop()() if cuts else None
+        receipt = task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+        assert not cuts
+        committed(server.url, header, receipt)
+        assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
+            range(COUNT)
+        )
+
+
+def test_a_part_too_large_to_be_held_fails_when_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_writer, "MOST_HELD", 500_000)
+    with served() as (server, store), FaultProxy(server.port) as proxy:
+        header = begun(server.url)
+        proxy.cut_after(2_000_000, way="up")
+        with pytest.raises(SparkError) as caught:
+            task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
+        assert caught.value.code == "NO_CONNECTION"
+        assert "Spark does not hand over its rows twice" in caught.value.message
+
+
+def test_a_part_that_is_refused_on_the_way_says_why() -> None:
+    with served(limits=Limits(batch_rows=10)) as (server, store):
+        with pytest.raises(SparkError) as caught:
+            task_writer.stage(quick(server.url), begun(server.url), SCHEMA, iter(BATCHES))
+        assert (caught.value.code, caught.value.what) == ("TOO_LARGE", "stream write")
+        assert "send smaller batches" in caught.value.message
+
+
+def test_a_part_of_nothing_needs_no_stream() -> None:
+    recipe = quick("ws://127.0.0.1:1")
+    assert task_writer.stage(recipe, {}, SCHEMA, iter([rows(0, 0)])) is None
+
+
+def test_what_gives_the_rows_fails_as_it_does() -> None:
+    def failing() -> Iterator[Any]:
+        yield from BATCHES
+        raise LookupError("no more of them")
+
+    with served() as (server, store):
+        header = begun(server.url)
+        recipe = quick(server.url)
+        with pytest.raises(LookupError, match="no more of them"):
+            task_writer.stage(recipe, header, SCHEMA, failing())
+        assert recipe.streams().stats().streams == 0
+
+
+def test_small_frames_carry_the_same() -> None:
+    with served() as (server, store):
+        header = begun(server.url)
+        receipt = task_writer.stage(
+            quick(server.url), header, SCHEMA, iter(BATCHES), batch_rows=700, frame_bytes=1024
+        )
+        committed(server.url, header, receipt)
+        assert ids(read_batches(quick(server.url), header_of(server.url), SCHEMA)) == list(
+            range(COUNT)
+        )
+
+
+def test_a_batch_that_fits_is_not_touched() -> None:
+    batch = rows(0, 3)
+    assert fit(batch, SCHEMA) is batch
+
+
+def test_values_that_do_not_fit_are_an_error_not_a_loss() -> None:
+    nanos = pa.record_batch([pa.array([1], pa.timestamp("ns"))], ["t"])
+    with pytest.raises(Exception, match="WRONG_TYPE: values do not fit: Casting from timestamp"):
+        fit(nanos, pa.schema([("t", pa.timestamp("us"))]))
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "expected"),
+    [
+        ([], None, []),
+        ([3, 4, 5], None, [12]),
+        ([3, 4, 5], 7, [7, 5]),
+        ([3, 4, 5], 4, [3, 4, 4, 1]),
+        ([20, 1], 8, [8, 8, 4, 1]),
+        ([1, 50_000, 1, 1], None, [50_001, 2]),
+        ([50_000, 50_000], None, [50_000, 50_000]),
+    ],
+)
+def test_batches_are_regrouped(counts: list[int], most: int | None, expected: list[int]) -> None:
+    starts = [sum(counts[:place]) for place in range(len(counts))]
+    batches = [rows(*each) for each in zip(starts, counts, strict=True)]
+    found = list(regrouped(batches, most))
+    assert [batch.num_rows for batch in found] == expected
+    assert ids(found) == list(range(sum(counts)))
+
+
+def test_a_type_that_arrow_has_no_word_for_is_named() -> None:
+    schema = StructType([StructField("id", LongType()), StructField("odd", CalendarIntervalType())])
+    with pytest.raises(RiverError) as caught:
+        arrow_schema(schema)
+    assert caught.value.code == "WRONG_TYPE"
+    assert caught.value.message == "column 'odd' is interval, for which Arrow has no type"

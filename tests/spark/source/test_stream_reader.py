@@ -1,0 +1,261 @@
+"""What reads and writes for a query, asked as Spark would ask it, without one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from wsmux.spark import DataServer, SparkError, serve_data
+from wsmux.spark.source.options import Action, parse_options
+from wsmux.spark.store.base import Heads
+from wsmux.spark.store.memory import MemoryTopics
+from wsmux.testing import FaultProxy
+
+from ...helpers.spark.arrow_data import SCHEMA, ids, pa
+from ...helpers.spark.servers import calls_of
+from ...helpers.spark.topics import add, option_list
+from ...helpers.waiting import wait_for
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from wsmux.spark.source.datasource import stream_reader_of
+from wsmux.spark.source.stream_reader import Follower, PlainStreamReader
+from wsmux.spark.source.stream_writer import StreamWriter
+from wsmux.spark.source.types import spark_schema
+
+pytestmark = pytest.mark.spark
+
+DECLARED: StructType = spark_schema(SCHEMA)
+
+
+@pytest.fixture
+def topics() -> MemoryTopics:
+    topics = MemoryTopics()
+    topics.create("t", SCHEMA, 2)
+    return topics
+
+
+@pytest.fixture
+def server(topics: MemoryTopics) -> Iterator[DataServer]:
+    with serve_data(topics=topics) as server:
+        yield server
+
+
+def options_of(url: str, action: Action = Action.STREAM_READ, **options: Any) -> Any:
+    return parse_options(option_list(url, "t", **options), action)
+
+
+@pytest.fixture
+def reader(server: DataServer) -> Iterator[Any]:
+    reader = stream_reader_of(options_of(server.url, startingOffsets="earliest"), DECLARED)
+    yield reader
+    reader.stop()
+
+
+def took(reader: Follower, parts: list[Any]) -> list[int]:
+    """Return what tasks read, in other processes as far as they can tell."""
+    copy = pickle.loads(pickle.dumps(reader))
+    return sorted(each for part in parts for each in ids(copy.read(part)))
+
+
+def test_limits_are_those_that_spark_names(topics: MemoryTopics, reader: Any) -> None:
+    assert reader.getDefaultReadLimit() == ReadAllAvailable()
+    add(topics, "t", 0, 10, 10)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(6))
+    assert end["offsets"] == {"0": 3, "1": 3}
+    assert reader.latestOffset(end, ReadMaxBytes(100))["offsets"] == {"0": 8, "1": 8}
+    assert reader.latestOffset(end, ReadAllAvailable())["offsets"] == {"0": 10, "1": 10}
+    assert reader.reportLatestOffset()["offsets"] == {"0": 10, "1": 10}
+    assert took(reader, reader.partitions(start, end)) == [0, 1, 2, 10, 11, 12]
+    assert reader.partitions(end, end) == []
+
+
+def test_both_limits_hold(topics: MemoryTopics, server: DataServer) -> None:
+    add(topics, "t", 0, 20, 20)  # five bytes for each row, as told
+    for rows, size, taken in ((20, 1000, 10), (100, 150, 15)):
+        limits = {"maxRowsPerTrigger": rows, "maxBytesPerTrigger": size}
+        options = options_of(server.url, startingOffsets="earliest", **limits)
+        reader = stream_reader_of(options, DECLARED)
+        assert reader.getDefaultReadLimit() == ReadMaxRows(rows)
+        end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(rows))
+        assert end["offsets"] == {"0": taken, "1": taken}
+        reader.stop()
+
+
+def test_more_partitions_and_fewer_columns(topics: MemoryTopics, server: DataServer) -> None:
+    end = add(topics, "t", 0, 10, 2)
+    options = options_of(server.url, startingOffsets="earliest", minPartitions=5)
+    reader = stream_reader_of(options, spark_schema(pa.schema([SCHEMA.field("id")])))
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    assert len(parts) == 6
+    assert took(reader, parts) == list(range(end))
+    assert next(reader.read(parts[0])).schema.names == ["id"]
+    reader.stop()
+
+
+def test_another_topic_of_the_same_name_is_an_error_or_read(topics: MemoryTopics) -> None:
+    others = MemoryTopics()
+    others.create("t", SCHEMA, 2)
+    add(topics, "t", 0, 4)
+    add(others, "t", 0, 2, first=100)
+    with serve_data(topics=topics) as server:
+        reader = stream_reader_of(options_of(server.url, startingOffsets="earliest"), DECLARED)
+        start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        reader.stop()
+    with serve_data(topics=others) as server:
+        reader = stream_reader_of(options_of(server.url), DECLARED)
+        with pytest.raises(SparkError, match=r"rows were lost: partition 0 ends at 2, before 4;"):
+            reader.latestOffset(start, ReadAllAvailable())
+        reader.stop()
+        reader = stream_reader_of(options_of(server.url, failOnDataLoss=False), DECLARED)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert took(reader, reader.partitions(start, end)) == [100, 101]
+        reader.stop()
+
+
+def test_nothing_new_is_the_same_offset_as_text(topics: MemoryTopics, reader: Any) -> None:
+    """Spark compares what it has written with what it is told, as JSON."""
+    add(topics, "t", 0, 1, 1)
+    start = json.loads(json.dumps(reader.initialOffset()))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    written = json.dumps(end)
+    for _ in range(3):
+        again = reader.latestOffset(json.loads(written), ReadAllAvailable())
+        assert json.dumps(again) == written
+
+
+def test_a_reading_that_is_cut_goes_on_where_it_was(
+    topics: MemoryTopics, server: DataServer
+) -> None:
+    end = add(topics, "t", 0, 300_000)
+    with FaultProxy(server.port) as proxy:
+        options = options_of(f"ws://127.0.0.1:{proxy.port}", startingOffsets="earliest")
+        reader = stream_reader_of(options, DECLARED)
+        start = reader.initialOffset()
+        (part,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        proxy.cut_after(1_000_000, 1_000_000)
+        assert ids(reader.read(part)) == list(range(end))
+        assert not proxy.cutting
+        reader.stop()
+        reader._recipe.link().close()
+
+
+def test_what_goes_while_it_is_read_is_left_out_if_told_so(
+    topics: MemoryTopics, server: DataServer
+) -> None:
+    add(topics, "t", 0, 10)
+    for loss, found in (("true", None), ("false", [4, 5, 6, 7, 8, 9])):
+        options = options_of(server.url, startingOffsets="earliest", failOnDataLoss=loss)
+        reader = stream_reader_of(options, DECLARED)
+        start = reader.initialOffset()
+        parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+        with topics._home("t").locked():
+            topics._home("t").append({"kind": "trim", "earliest": [4, 0]})
+        if found is None:
+            with pytest.raises(SparkError, match=r"^\[OFFSETS_GONE\] stream read: offset 0 of"):
+                took(reader, parts)
+        else:
+            assert took(reader, parts) == found
+        reader.stop()
+
+
+def test_a_checkpoint_of_something_else_is_refused(reader: Any) -> None:
+    with pytest.raises(SparkError, match=r"^\[WRONG_CHECKPOINT\] topic t: this checkpoint holds"):
+        reader.latestOffset({"index": 3}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code"),
+    [("id", pa.string(), "WRONG_SCHEMA"), ("more", pa.int32(), "NO_COLUMN")],
+)
+def test_a_topic_with_other_columns_is_refused(
+    server: DataServer, name: str, kind: Any, code: str
+) -> None:
+    """As when it was made anew between two runs; the declared columns are those of the first."""
+    declared = spark_schema(pa.schema([(name, kind)]))
+    reader = stream_reader_of(options_of(server.url), declared)
+    with pytest.raises(SparkError, match=rf"^\[{code}\] topic t: "):
+        reader.initialOffset()
+
+
+def test_columns_that_change_on_the_way_are_an_error(topics: MemoryTopics) -> None:
+    others = MemoryTopics()
+    others.create("t", pa.schema([("id", pa.string()), ("word", pa.string())]), 2)
+    schema = others.describe("t").schema
+    txn = others.begin("t", "q", 0, schema).txn
+    part = others.open_part(txn, 0, 0, schema)
+    part.write(pa.record_batch([pa.array(["x"] * 5), pa.array(["y"] * 5)], schema=schema))
+    others.commit(txn, [part.finish(1, 0)])
+    add(topics, "t", 0, 5)
+    with serve_data(topics=topics) as server:
+        reader = stream_reader_of(options_of(server.url, startingOffsets="earliest"), DECLARED)
+        start = reader.initialOffset()
+        parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    with (
+        serve_data(topics=others, port=server.port),
+        pytest.raises(SparkError, match=r"^\[WRONG_TYPE\] stream read: "),
+    ):
+        took(reader, parts)
+    reader.stop()
+
+
+# Before Spark 4.2
+
+
+def test_a_spark_without_limits_is_served_too(topics: MemoryTopics, server: DataServer) -> None:
+    add(topics, "t", 0, 10)
+    options = options_of(server.url, startingOffsets="earliest", maxRowsPerTrigger=4)
+    reader = PlainStreamReader(options, DECLARED)
+    start, found = reader.initialOffset(), []
+    for _ in range(3):
+        end = reader.latestOffset()
+        found.append(took(reader, reader.partitions(start, end)))
+        start = end
+    assert found == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert reader.latestOffset() == start
+    reader.stop()
+
+
+def test_such_a_spark_goes_on_behind_its_checkpoint(
+    topics: MemoryTopics, server: DataServer
+) -> None:
+    add(topics, "t", 0, 10)
+    options = options_of(server.url, startingOffsets="earliest", maxRowsPerTrigger=4)
+    first = PlainStreamReader(options, DECLARED)
+    first.initialOffset()
+    kept = first.latestOffset()
+    first.stop()
+    second = PlainStreamReader(options, DECLARED)
+    end = second.latestOffset()
+    assert took(second, second.partitions(kept, end)) == [4, 5, 6, 7, 8, 9]
+    second.commit(end)
+    with topics._home("t").locked():
+        assert list(topics._home("t").released().values()) == [[10, 0]]
+    second.stop()
+
+
+# Writing
+
+
+def test_the_output_mode_complete_is_refused(server: DataServer) -> None:
+    options = options_of(server.url, Action.STREAM_WRITE)
+    with pytest.raises(
+        SparkError, match="topics only support appending; use the output mode append"
+    ):
+        StreamWriter(options, DECLARED, True)
+
+
+def test_feeds_end_with_the_reader(server: DataServer) -> None:
+    reader = stream_reader_of(options_of(server.url), DECLARED)
+    assert reader.heads() == Heads([0, 0], [0, 0], [0, 0])
+    assert calls_of(server.rpc) == 1
+    reader.stop()
+    wait_for(lambda: calls_of(server.rpc) == 0)

@@ -1,0 +1,287 @@
+"""What every store of topics does, in memory and in a directory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RiverError
+from wsmux.spark.protocol import Receipt
+from wsmux.spark.store.base import Committed, Heads, Retention, TopicStore
+from wsmux.spark.store.directory_stores import DirectoryTopics
+from wsmux.spark.store.memory import MemoryTopics
+
+from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
+from ...helpers.spark.clients import WAIT
+
+pytestmark = pytest.mark.spark
+
+TTL = 3600.0
+
+Open = Callable[..., TopicStore]
+
+
+@pytest.fixture(params=["memory", "parquet", "arrow"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    """Return what opens the same store again, as another process does; memory is there once."""
+    made: list[MemoryTopics] = []
+
+    def open_store(**options: Any) -> TopicStore:
+        if request.param != "memory":
+            kind = request.param
+            return DirectoryTopics(tmp_path, file_format=kind, ttl=TTL, sync=False, **options)
+        if not made:
+            made.append(MemoryTopics(ttl=TTL, **options))
+        return made[0]
+
+    return open_store
+
+
+@pytest.fixture
+def store(reopen: Open) -> TopicStore:
+    store = reopen()
+    assert store.create("t", SCHEMA, 2)
+    return store
+
+
+def staged(
+    store: TopicStore, txn: str, batch: Any, partition: int = 0, attempt: int = 0
+) -> Receipt:
+    part = store.open_part(txn, partition, attempt, batch.schema)
+    part.write(batch)
+    return part.finish(100, 7)
+
+
+def written(store: TopicStore, query: str, number: int, *batches: Any) -> Committed:
+    txn = store.begin("t", query, number, SCHEMA).txn
+    receipts = [staged(store, txn, batch, place) for place, batch in enumerate(batches)]
+    return store.commit(txn, receipts)
+
+
+def read(store: TopicStore, partition: int, start: int, end: int, **more: Any) -> list[int]:
+    return ids(store.read("t", partition, start, end, **more).batches)
+
+
+def refused(code: str, function: Any, *arguments: Any, **named: Any) -> str:
+    with pytest.raises(RiverError) as caught:
+        function(*arguments, **named)
+    assert caught.value.code == code
+    return caught.value.message
+
+
+# Creating
+
+
+def test_a_topic_is_created_once(store: TopicStore, reopen: Open) -> None:
+    assert reopen().create("t", SCHEMA) is False
+    assert reopen().create("t", SCHEMA, 2) is False
+    assert "2 partitions, not 3" in refused("EXISTS", store.create, "t", SCHEMA, 3)
+    refused("WRONG_SCHEMA", store.create, "t", pa.schema([("x", pa.int8())]))
+    told = reopen().describe("t")
+    assert (told.schema, told.partitions) == (SCHEMA, 2)
+    assert told.heads == Heads([0, 0], [0, 0], [0, 0])
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 10_001])
+def test_a_topic_has_a_number_of_partitions(store: TopicStore, partitions: int) -> None:
+    refused("BAD_REQUEST", store.create, "u", SCHEMA, partitions)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 129])
+def test_bad_names_are_refused(store: TopicStore, name: str) -> None:
+    for function, more in ((store.create, [SCHEMA]), (store.heads, []), (store.describe, [])):
+        refused("BAD_NAME", function, name, *more)
+    refused("BAD_NAME", store.wait_heads, name, None, 0.0)
+
+
+def test_a_topic_that_is_not_there(store: TopicStore) -> None:
+    refused("NO_TOPIC", store.describe, "u")
+    refused("NO_TOPIC", store.heads, "u")
+    refused("NO_TOPIC", store.begin, "u", "q", 0, SCHEMA)
+    refused("NO_TOPIC", store.read, "u", 0, 0, 1)
+    refused("NO_TOPIC", store.release, "u", "q", [0])
+
+
+# Writing
+
+
+def test_partitions_of_a_batch_are_spread(store: TopicStore, reopen: Open) -> None:
+    done = written(store, "q", 0, rows(0, 3), rows(10, 2), rows(20, 1))
+    assert done == Committed(1, 6, 300)
+    assert reopen().heads("t") == Heads([0, 0], [4, 2], [200, 100])
+    assert read(reopen(), 0, 0, 4) == [0, 1, 2, 20]
+    assert read(store, 1, 0, 2) == [10, 11]
+
+
+def test_all_who_begin_a_batch_get_the_same_transaction(store: TopicStore, reopen: Open) -> None:
+    txns = {each.begin("t", "q", 5, SCHEMA) for each in (store, reopen(), store)}
+    assert len(txns) == 1
+    assert store.begin("t", "q", 6, SCHEMA) not in txns
+    assert store.begin("t", "p", 5, SCHEMA) not in txns
+
+
+def test_a_batch_is_committed_once(store: TopicStore, reopen: Open) -> None:
+    answer = written(store, "q", 0, rows(0, 3))
+    again = reopen().begin("t", "q", 0, SCHEMA)
+    assert again.done
+    assert reopen().commit(again.txn, []) == answer
+    assert "committed before" in refused("NO_TXN", store.open_part, again.txn, 0, 1, SCHEMA)
+    assert store.heads("t").latest == [3, 0]
+
+
+def test_an_older_batch_is_done_whatever_it_was(store: TopicStore) -> None:
+    written(store, "q", 5, rows(0, 3))
+    begun = store.begin("t", "q", 4, SCHEMA)
+    assert begun.done
+    assert store.commit(begun.txn, []) == Committed(1, 0, 0)
+    assert store.abort(begun.txn) is True
+
+
+def test_queries_have_batches_of_their_own(store: TopicStore) -> None:
+    written(store, "q", 5, rows(0, 3))
+    written(store, "p", 0, rows(3, 3))
+    assert read(store, 0, 0, 6) == list(range(6))
+
+
+def test_an_aborted_batch_may_begin_again(store: TopicStore, reopen: Open) -> None:
+    txn = store.begin("t", "q", 0, SCHEMA).txn
+    old = staged(store, txn, rows(0, 3))
+    assert store.abort(txn) is False
+    refused("NO_TXN", store.commit, txn, [old])
+    assert reopen().begin("t", "q", 0, SCHEMA).txn == txn
+    refused("WRONG_RECEIPT", store.commit, txn, [old])
+    store.commit(txn, [staged(store, txn, rows(9, 1))])
+    assert read(store, 0, 0, 1) == [9]
+
+
+def test_an_abort_never_undoes_a_commit(store: TopicStore) -> None:
+    written(store, "q", 0, rows(0, 3))
+    assert store.abort(store.begin("t", "q", 0, SCHEMA).txn) is True
+    assert store.heads("t").latest == [3, 0]
+
+
+def test_a_batch_may_be_empty(store: TopicStore) -> None:
+    assert written(store, "q", 0) == Committed(1, 0, 0)
+    assert store.begin("t", "q", 0, SCHEMA).done
+
+
+def test_a_schema_that_does_not_fit_is_refused(store: TopicStore) -> None:
+    other = pa.schema([("id", pa.string())])
+    refused("WRONG_SCHEMA", store.begin, "t", "q", 0, other)
+    txn = store.begin("t", "q", 0, SCHEMA).txn
+    refused("WRONG_SCHEMA", store.open_part, txn, 0, 0, other)
+
+
+@pytest.mark.parametrize(("query", "number"), [("", 0), ("x" * 1001, 0), ("q", -1), ("q", 2**63)])
+def test_a_query_and_a_batch_are_named(store: TopicStore, query: str, number: int) -> None:
+    refused("BAD_REQUEST", store.begin, "t", query, number, SCHEMA)
+
+
+# Reading
+
+
+def test_any_offsets_are_read_again_and_again(store: TopicStore) -> None:
+    for number in range(4):
+        written(store, "q", number, rows(10 * number, 10))
+    for start, end in ((0, 40), (5, 15), (10, 20), (39, 40), (40, 40), (0, 0)):
+        assert read(store, 0, start, end) == list(range(start, end))
+    table = store.read("t", 0, 8, 12, ["word"])
+    assert [batch.schema.names for batch in table.batches] == [["word"]] * 2
+
+
+def test_offsets_that_never_were(store: TopicStore) -> None:
+    written(store, "q", 0, rows(0, 3))
+    assert "the latest is 3" in refused("BAD_OFFSETS", store.read, "t", 0, 0, 4)
+    refused("BAD_OFFSETS", store.read, "t", 0, 2, 1)
+    assert "none is 2" in refused("BAD_OFFSETS", store.read, "t", 2, 0, 0)
+    refused("NO_COLUMN", store.read, "t", 0, 0, 1, ["x"])
+
+
+# Retention
+
+
+def test_offsets_that_are_gone_are_told(reopen: Open) -> None:
+    store = reopen(retention=Retention(rows=10))
+    store.create("t", SCHEMA)
+    for number in range(4):
+        written(store, "q", number, rows(10 * number, 10))
+    overtaken = store.read("t", 0, 0, 40)
+    store.expire(time.time())
+    assert reopen().heads("t") == Heads([30], [40], [100])
+    message = refused("OFFSETS_GONE", store.read, "t", 0, 12, 40)
+    assert message == "offset 12 of partition 0 of topic t is gone; the earliest is 30"
+    assert read(reopen(), 0, 30, 40) == list(range(30, 40))
+    assert read(store, 0, 30, 30) == []
+    with pytest.raises(RiverError, match="is gone"):
+        list(overtaken.batches)
+
+
+def test_retention_waits_for_known_queries(reopen: Open) -> None:
+    store = reopen(retention=Retention(rows=1))
+    store.create("t", SCHEMA)
+    store.release("t", "slow", [0])
+    store.release("t", "fast", [0])
+    for number in range(4):
+        written(store, "q", number, rows(10 * number, 10))
+    store.release("t", "fast", [40])
+    store.expire(time.time())
+    assert store.heads("t").earliest == [0]
+    store.release("t", "slow", [25])
+    store.release("t", "slow", [3])  # what was released stays so
+    store.expire(time.time())
+    assert store.heads("t").earliest == [20]
+
+
+def test_a_hard_limit_does_not_wait(reopen: Open) -> None:
+    store = reopen(retention=Retention(hard_age=60.0))
+    store.create("t", SCHEMA)
+    store.release("t", "slow", [0])
+    written(store, "q", 0, rows(0, 10))
+    store.expire(time.time())
+    assert store.heads("t").earliest == [0]
+    store.expire(time.time() + 120)
+    assert store.heads("t") == Heads([10], [10], [0])
+    written(store, "q", 1, rows(10, 5))
+    assert read(store, 0, 10, 15) == list(range(10, 15))
+
+
+def test_what_was_never_written_cannot_be_released(store: TopicStore) -> None:
+    assert "2 partitions, not 1" in refused("BAD_OFFSETS", store.release, "t", "q", [0])
+    assert "ends at 0" in refused("BAD_OFFSETS", store.release, "t", "q", [0, 1])
+    refused("BAD_REQUEST", store.release, "t", "", [0, 0])
+
+
+def test_what_nobody_commits_is_swept(store: TopicStore, reopen: Open) -> None:
+    txn = store.begin("t", "q", 0, SCHEMA).txn
+    receipt = staged(store, txn, rows(0, 3))
+    store.expire(time.time())
+    store.check_open(txn)
+    store.expire(time.time() + TTL + 60)
+    refused("NO_TXN", reopen().commit, txn, [receipt])
+    assert store.begin("t", "q", 0, SCHEMA).txn == txn
+
+
+# Waiting
+
+
+def test_heads_are_told_when_they_change(store: TopicStore, reopen: Open) -> None:
+    seen = store.wait_heads("t", None, 0.0)
+    assert seen == Heads([0, 0], [0, 0], [0, 0])
+    assert store.wait_heads("t", seen, 0.01) == seen
+    waiting = threading.Event()
+
+    def wait() -> Heads:
+        waiting.set()
+        return store.wait_heads("t", seen, WAIT)
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(wait)
+        assert waiting.wait(WAIT)
+        written(reopen(), "q", 0, rows(0, 3))
+        assert future.result(WAIT).latest == [3, 0]

@@ -1,0 +1,326 @@
+"""A recipe is a description; what it describes is made where it is asked for, once a process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import wsmux
+from wsmux import rpc
+from wsmux.spark import Link, Recipe, SparkError, connection, error_from
+from wsmux.spark import rpc as spark_rpc
+from wsmux.spark.connection_settings import _links
+
+from ..helpers.rpc.refusing import Refusing
+from ..helpers.spark.servers import WAIT, Seen, offered
+from ..helpers.waiting import wait_for
+
+TOKEN = "sesame-open"
+
+
+def made_token() -> str:
+    return TOKEN
+
+
+@pytest.fixture
+def server() -> Iterator[rpc.RpcServer]:
+    with rpc.serve([offered(Seen())]) as server:
+        yield server
+
+
+def copy_of(recipe: Recipe) -> Recipe:
+    copied: Recipe = pickle.loads(pickle.dumps(recipe))
+    return copied
+
+
+# The description
+
+
+def test_a_recipe_does_nothing_by_itself(links: dict[Any, Any]) -> None:
+    recipe = connection("ws://nowhere.invalid/")
+    repr(recipe), hash(recipe), copy_of(recipe)
+    assert links == {}
+
+
+def test_a_recipe_pickles_as_its_arguments() -> None:
+    recipe = connection("ws://h/", token=TOKEN, headers={"a": "b"}, retries=1, window=2**20)
+    copied = copy_of(recipe)
+    assert copied == recipe
+    assert hash(copied) == hash(recipe)
+    assert (copied.token, copied.headers, copied.retries) == (TOKEN, (("a", "b"),), 1)
+
+
+def test_equal_arguments_make_equal_recipes() -> None:
+    assert connection("ws://h/", metadata={"a": 1}) == connection("ws://h/", metadata={"a": 1})
+    assert connection("ws://h/") != connection("ws://h/", retries=1)
+    assert connection("ws://h/") != "ws://h/"
+
+
+def test_a_recipe_with_a_function_is_equal_to_its_copies_alone() -> None:
+    recipe = connection("ws://h/", token=made_token)
+    assert copy_of(copy_of(recipe)) == recipe
+    assert connection("ws://h/", token=made_token) != recipe
+
+
+@pytest.mark.parametrize("token", [TOKEN, made_token])
+def test_no_token_is_shown(token: Any) -> None:
+    recipe = connection("ws://h/?key=hidden", token=token)
+    assert repr(recipe) == "<Recipe ws://h/>"
+    assert repr(recipe.link()) == "<Link ws://h/>"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"url": "http://h/"}, "expected a ws://"),
+        ({"url": "ws:///path"}, "expected a ws://"),
+        ({"url": "ws://me:pass@h/"}, "use token="),
+        ({"codec": "xml"}, "codec must be"),
+        ({"token": "a\nb"}, "without line breaks"),
+        ({"headers": {"a": 1}}, "must be strings"),
+        ({"token": "x", "headers": {"authorization": "y"}}, "exclude each other"),
+        ({"connect_timeout": 0}, "connect_timeout must be above 0"),
+        ({"call_timeout": -1}, "call_timeout must be above 0"),
+        ({"retries": -1}, "must not be negative"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        connection(**{"url": "ws://h/"} | wrong)
+
+
+def test_a_refused_argument_is_not_shown() -> None:
+    with pytest.raises(ValueError, match="without line breaks") as caught:
+        connection("ws://h/", token="secret\n")
+    assert "secret" not in str(caught.value)
+
+
+# One connection for each process
+
+
+def test_copies_of_a_recipe_share_their_connections(server: rpc.RpcServer) -> None:
+    recipe = connection(server.url)
+    assert copy_of(recipe).client() is recipe.client()
+    assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+    assert server.handler.sessions == 1
+
+
+def test_threads_that_ask_at_once_get_the_same(server: rpc.RpcServer) -> None:
+    recipe = connection(server.url)
+    found: list[rpc.Client] = []
+    threads = [threading.Thread(target=lambda: found.append(recipe.client())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+def test_other_recipes_have_their_own(server: rpc.RpcServer) -> None:
+    assert connection(server.url).client() is not connection(server.url, retries=1).client()
+
+
+def test_a_closed_client_is_replaced(server: rpc.RpcServer) -> None:
+    recipe = connection(server.url)
+    recipe.client().close()
+    assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+
+
+def test_a_link_for_once_is_not_kept(server: rpc.RpcServer, links: dict[Any, Any]) -> None:
+    with connection(server.url).once() as link:
+        client = link.client()
+        assert client.rpc("test", "same", 1, WAIT) == 1
+    assert client.closed
+    assert links == {}
+
+
+def test_a_forked_child_has_connections_of_its_own(server: rpc.RpcServer) -> None:
+    recipe = connection(server.url)
+    assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            fresh = not _links._held
+            status = 0 if fresh and recipe.client().rpc("test", "same", 2, WAIT) == 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert recipe.client().rpc("test", "same", 3, WAIT) == 3
+
+
+def test_importing_costs_little_and_needs_neither_spark_nor_arrow() -> None:
+    program = (
+        "import sys, wsmux.spark\n"
+        "from wsmux.spark import connection, rpc, batched, ship, error_from\n"
+        "rpc(connection('ws://h/'), 'a.b').columns('x', into='y', into_type='double')\n"
+        "big = {'pyspark', 'pyarrow', 'pandas', 'numpy', 'flask', 'simple_websocket'}\n"
+        "print(sorted(big & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=WAIT)
+    assert done.stdout.decode() == "[]\n", done.stderr.decode()
+
+
+# Who is let in
+
+
+def token_server() -> Any:
+    """Return a server that refuses whoever has not the token."""
+
+    def validate(metadata: Any, previous: Any, client_id: str) -> Any:
+        if metadata != {"token": TOKEN}:
+            raise rpc.Rejection("who are you")
+        return metadata
+
+    return rpc.serve([offered(Seen())], validate=validate)
+
+
+def test_metadata_is_what_the_handshake_carries() -> None:
+    with token_server() as server:
+        recipe = connection(server.url, metadata={"token": TOKEN})
+        assert recipe.client().rpc("test", "same", 1, WAIT) == 1
+
+
+def test_a_token_is_made_for_each_connection_and_sent_as_a_header() -> None:
+    made = iter(("first", "second"))
+    with wsmux.serve(lambda c: c.wait_closed()) as server:
+        recipe = connection(server.url, token=lambda: next(made))
+        one = recipe.streams()
+        one.abort()
+        assert recipe.streams() is not one
+    assert list(made) == []
+
+
+def test_a_token_that_cannot_be_made_is_told_without_its_text() -> None:
+    def token() -> str:
+        raise LookupError(TOKEN)
+
+    recipe = connection("ws://127.0.0.1:1/", token=token, retries=0)
+    with pytest.raises(SparkError, match="token= failed with LookupError") as caught:
+        recipe.streams()
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.fixture
+def refusing() -> Iterator[Refusing]:
+    made = Refusing()
+    yield made
+    made.close()
+
+
+def test_a_refused_token_is_sent_and_told_and_not_tried_again(refusing: Refusing) -> None:
+    recipe = connection(refusing.url, token=TOKEN, retry_backoff=0)
+    with pytest.raises(SparkError, match=r"^\[UNAUTHORIZED\] connecting: .* 401") as caught:
+        recipe.streams()
+    assert len(refusing.requests) == 2  # the first was answered with 503
+    assert all(f"Authorization: Bearer {TOKEN}" in request for request in refusing.requests)
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_refused_token_fails_calls_at_once(refusing: Refusing) -> None:
+    recipe = connection(refusing.url, token=TOKEN, retry_backoff=0)
+    with pytest.raises(SparkError, match=r"^\[UNAUTHORIZED\] test.same: .* 401") as caught:
+        list(spark_rpc(recipe, "test.same").rows()([1]))
+    assert len(refusing.requests) == 2
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_refused_handshake_is_told() -> None:
+    with token_server() as server:
+        recipe = connection(server.url, metadata={"token": "wrong"}, retries=1, retry_backoff=0)
+        with pytest.raises(SparkError, match=r"UNEXPECTED_DISCONNECT.* who are you"):
+            list(spark_rpc(recipe, "test.same").rows()([1]))
+
+
+# Streams
+
+
+def echo(stream: wsmux.Stream) -> None:
+    line = b""
+    while not line.endswith(b"\n"):
+        line += stream.read(1)
+    if b"refused" in line:
+        stream.write(b'{"ok":false,"code":"NO_STREAM","message":"none of mine"}\n')
+        return
+    if b"silly" in line:
+        stream.write(b"what?\n")
+        return
+    stream.write(b'{"ok":true,"rows":3}\n' + line)
+
+
+@pytest.fixture
+def streams() -> Iterator[wsmux.Server]:
+    with wsmux.serve(stream_handler=echo) as server:
+        yield server
+
+
+def test_a_named_stream_begins_with_a_line_each_way(streams: wsmux.Server) -> None:
+    with connection(streams.url).open_stream("tail", topic="t", start=5) as stream:
+        assert stream.read() == b'{"stream":"tail","topic":"t","start":5}\n'
+
+
+def test_the_first_line_is_returned_if_asked_for(streams: wsmux.Server) -> None:
+    stream, reply = connection(streams.url).link().ask_stream("tail")
+    with stream:
+        assert reply == {"ok": True, "rows": 3}
+
+
+def test_a_stream_without_a_name_has_no_lines(streams: wsmux.Server) -> None:
+    with connection(streams.url).open_stream() as stream:
+        stream.write(b"mine\n")
+        stream.close_write()
+        assert stream.read().endswith(b"mine\n")
+
+
+def test_a_refused_stream_is_raised_with_the_server_s_code(streams: wsmux.Server) -> None:
+    with pytest.raises(SparkError) as caught:
+        connection(streams.url).open_stream("refused")
+    error = caught.value
+    assert (error.code, error.message, error.what) == (
+        "NO_STREAM",
+        "none of mine",
+        "stream refused",
+    )
+    assert error_from(RuntimeError(f"SparkError: {error}")) is not None
+
+
+def test_what_is_no_first_line_is_told_after_retries(streams: wsmux.Server) -> None:
+    recipe = connection(streams.url, retries=1, retry_backoff=0)
+    with pytest.raises(SparkError, match=r"NO_CONNECTION.*not JSON"):
+        recipe.open_stream("silly")
+
+
+def test_a_header_needs_a_name_and_has_a_bound(streams: wsmux.Server) -> None:
+    recipe = connection(streams.url)
+    with pytest.raises(ValueError, match="has no header"):
+        recipe.open_stream(topic="t")
+    with pytest.raises(ValueError, match="at most"):
+        recipe.open_stream("tail", text="x" * 70_000)
+
+
+def test_a_lost_connection_is_made_anew_for_the_next_stream(streams: wsmux.Server) -> None:
+    recipe = connection(streams.url, retry_backoff=0)
+    first = recipe.streams()
+    first.abort()
+    wait_for(lambda: first.closed)
+    with recipe.open_stream("tail") as stream:
+        assert stream.read()
+    assert recipe.streams() is not first
+
+
+def test_nobody_there_is_tried_again_and_then_told() -> None:
+    pauses: list[float] = []
+    recipe = connection("ws://127.0.0.1:1/?key=hidden", retries=2, retry_backoff=0.5)
+    with pytest.raises(SparkError, match=r"NO_CONNECTION.*url=ws://127.0.0.1:1/") as caught:
+        Link(recipe, pauses.append).open_stream("tail")
+    assert 0.25 <= pauses[0] <= 0.5 <= pauses[1] <= 1.0
+    assert len(pauses) == 2
+    assert "hidden" not in str(caught.value)

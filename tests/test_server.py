@@ -1,0 +1,383 @@
+"""Serve with ``wsmux.serve``: connections, their handlers, and the shutdown.
+
+What concerns streams and ends runs in the four wires, over WebSockets and plain sockets; what
+concerns the request and the handshake over WebSockets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from typing import Any, NamedTuple
+
+import pytest
+
+import wsmux
+from wsmux import rpc
+from wsmux.endpoints.acceptor import DRAIN, Acceptor
+
+from .helpers import scripted
+from .helpers.certificates import Certificates
+from .helpers.connections import Spawn
+from .helpers.js_ws import short_js_ws_close as short_js_ws_close
+from .helpers.scripted import WAIT, call
+from .helpers.stream_outcomes import check_unseen
+from .helpers.waiting import wait_for
+from .helpers.wires import NAMES, WIRES
+
+
+class Service(NamedTuple):
+    """How clients are served: in one wire, over WebSockets or plain sockets."""
+
+    protocol: str
+    transport: str
+
+    def __str__(self) -> str:
+        return f"{self.transport}-{self.protocol}"
+
+    def serve(self, handler: Any = None, **options: Any) -> wsmux.Server:
+        transport: Any = self.transport
+        return wsmux.serve(handler, protocols=[self.protocol], transport=transport, **options)
+
+    def connect(self, server: wsmux.Server, **options: Any) -> wsmux.Connection:
+        return wsmux.connect(server.url, protocol=self.protocol, **options)
+
+    def seen_close(self, code: int, reason: str) -> tuple[int, str | None]:
+        return WIRES[self.protocol].seen_close(self.transport == "websocket", code, reason)
+
+
+SERVICES = [Service(name, transport) for transport in ("websocket", "tcp") for name in NAMES]
+
+
+@pytest.fixture(params=SERVICES, ids=str)
+def service(request: pytest.FixtureRequest) -> Service:
+    chosen: Service = request.param
+    return chosen
+
+
+def check_end(error: wsmux.ConnectionClosed, service: Service, code: int, reason: str) -> None:
+    """Check that a client saw the server close with a code and a reason."""
+    seen, text = service.seen_close(code, reason)
+    assert error.code == seen
+    assert text in (None, error.reason)
+
+
+def idle(connection: wsmux.Connection) -> None:
+    """Be a connection handler that leaves everything to the stream handler."""
+    connection.wait_closed()
+
+
+def test_a_connection_handler_gets_the_connection_and_the_request() -> None:
+    seen: list[wsmux.Connection] = []
+
+    def handler(connection: wsmux.Connection) -> None:
+        seen.append(connection)
+        with connection.accept_stream(WAIT) as stream:
+            stream.write(b"served")
+
+    with (
+        wsmux.serve(handler) as server,
+        wsmux.connect(f"{server.url}/files?q=1", headers={"X-Name": "me"}) as connection,
+        connection.open_stream() as stream,
+    ):
+        assert stream.read() == b"served"
+    request = seen[0].request
+    assert request is not None
+    assert (request.path, request.query) == ("/files", "q=1")
+    assert request.headers["x-name"] == "me"
+    assert request.remote_address.startswith("127.0.0.1:")
+
+
+def test_the_connection_is_closed_when_its_handler_returns(service: Service) -> None:
+    with (
+        service.serve(lambda connection: None) as server,
+        service.connect(server) as connection,
+        pytest.raises(wsmux.ConnectionClosedOK),
+    ):
+        connection.accept_stream(WAIT)
+
+
+def test_a_handler_that_raises_closes_with_1011(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handler(connection: wsmux.Connection) -> None:
+        raise ArithmeticError("a bug")
+
+    with (
+        caplog.at_level(logging.ERROR, "wsmux"),
+        service.serve(handler) as server,
+        service.connect(server) as connection,
+        pytest.raises(wsmux.ConnectionClosedError) as error,
+    ):
+        connection.accept_stream(WAIT)
+    check_end(error.value, service, 1011, "internal error")
+    assert "a bug" in caplog.text
+
+
+def test_both_handlers_may_be_given(service: Service) -> None:
+    def greet(connection: wsmux.Connection) -> None:
+        with connection.open_stream() as stream:
+            stream.write(b"welcome")
+        connection.wait_closed()
+
+    with (
+        service.serve(greet, stream_handler=scripted.handle) as server,
+        service.connect(server) as connection,
+    ):
+        assert connection.accept_stream(WAIT).read() == b"welcome"
+        assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
+
+
+def test_one_of_the_handlers_must_be_given() -> None:
+    with pytest.raises(ValueError, match="handler"):
+        wsmux.serve()
+
+
+def test_connections_are_listed_while_they_last() -> None:
+    with wsmux.serve(idle) as server:
+        with wsmux.connect(server.url), wsmux.connect(server.url):
+            wait_for(lambda: len(server.connections) == 2)
+            assert "connections=2" in repr(server)
+        wait_for(lambda: not server.connections)
+
+
+def test_more_connections_than_allowed_get_503() -> None:
+    with wsmux.serve(idle, max_connections=1) as server:
+        with wsmux.connect(server.url):
+            with pytest.raises(wsmux.HandshakeError) as error:
+                wsmux.connect(server.url)
+            assert (error.value.status, error.value.retry_safe) == (503, True)
+        wait_for(lambda: not server.connections)
+        wait_for(lambda: not server._threads)
+        wsmux.connect(server.url).close()
+
+
+def test_a_full_server_says_nothing_to_a_client_before_tls(certificates: Certificates) -> None:
+    with wsmux.serve(idle, ssl_context=certificates.server, max_connections=1) as server:
+        place = server.host, server.port
+        with socket.create_connection(place, timeout=WAIT):
+            wait_for(lambda: len(server._threads) == 1)
+            with socket.create_connection(place, timeout=WAIT) as late:
+                assert late.recv(100) == b""
+
+
+def test_a_connection_that_is_served_is_no_longer_in_its_opening(
+    certificates: Certificates,
+) -> None:
+    with (
+        wsmux.serve(idle, ssl_context=certificates.server) as server,
+        wsmux.connect(server.url, ssl_context=certificates.client),
+    ):
+        wait_for(lambda: len(server.connections) == 1)
+        assert not server._opening
+
+
+def test_a_port_where_somebody_listens_is_not_shared_unasked() -> None:
+    with wsmux.serve(idle) as server, pytest.raises(OSError, match="in use"):
+        wsmux.serve(idle, port=server.port)
+
+
+def test_a_client_without_a_common_subprotocol_gets_400() -> None:
+    with (
+        wsmux.serve(idle, protocols=["wsmux"]) as server,
+        pytest.raises(wsmux.HandshakeError) as error,
+    ):
+        wsmux.connect(server.url, protocol="yamux")
+    assert error.value.status == 400
+
+
+def test_each_client_gets_the_wire_it_asks_for() -> None:
+    with wsmux.serve(protocols=NAMES, stream_handler=scripted.handle) as server:
+        for protocol in NAMES:
+            with wsmux.connect(server.url, protocol=protocol) as connection:
+                assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
+                assert connection.protocol == protocol
+
+
+def test_a_slow_client_holds_up_nobody() -> None:
+    config = wsmux.Config(handshake_timeout=1.5)
+    with wsmux.serve(idle, config=config) as server:
+        with socket.create_connection((server.host, server.port), timeout=WAIT) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\n")
+            wsmux.connect(server.url).close()
+            assert not slow.recv(100).startswith(b"HTTP/1.1 101")
+        wait_for(lambda: not server._threads)
+
+
+# Shutdown
+
+
+def test_shutdown_says_going_away_to_every_client(service: Service) -> None:
+    server = service.serve(idle)
+    connections = [service.connect(server) for _ in range(3)]
+    wait_for(lambda: len(server.connections) == 3)
+    server.shutdown()
+    for connection in connections:
+        with pytest.raises(wsmux.ConnectionClosedOK) as error:
+            connection.accept_stream(WAIT)
+        check_end(error.value, service, 1001, "server shutdown")
+        connection.close()
+
+
+def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(
+    service: Service, spawn: Spawn
+) -> None:
+    server = service.serve(stream_handler=scripted.handle)
+    connection = service.connect(server)
+    stream = connection.open_stream(WAIT)
+    stream.write(scripted.command("echo") + b"before")
+    assert stream.read(100) == b"before"
+    stopping = spawn(server.shutdown, WAIT)
+    if WIRES[service.protocol].tells_going_away:
+        wait_for(lambda: connection._multiplexer.table.peer_refuses_from is not None)
+        with pytest.raises(wsmux.StreamRefused) as error:
+            connection.open_stream()
+        assert error.value.retry_safe
+    else:
+        wait_for(lambda: not server.connections[0]._multiplexer.table.accept_streams)
+        check_unseen(connection.open_stream())
+    stream.write(b"after")
+    assert stream.read(100) == b"after"
+    assert not stopping.done()
+    stream.close_write()
+    assert stream.read() == b""
+    stream.close()
+    stopping.result(WAIT)
+    with pytest.raises(wsmux.ConnectionClosedOK) as closed:
+        connection.accept_stream(WAIT)
+    check_end(closed.value, service, 1001, "server shutdown")
+    connection.close()
+
+
+def test_shutdown_waits_no_longer_than_told(service: Service) -> None:
+    server = service.serve(stream_handler=scripted.handle)
+    connection = service.connect(server)
+    stream = connection.open_stream(WAIT)
+    stream.write(scripted.command("echo") + b"x")
+    assert stream.read(1) == b"x"
+    start = time.monotonic()
+    server.shutdown(timeout=0.05)
+    assert time.monotonic() - start < WAIT / 2
+    with pytest.raises(wsmux.ConnectionClosedOK) as error:
+        stream.read()
+    check_end(error.value, service, 1001, "server shutdown")
+    connection.close()
+
+
+def test_shutdown_stops_listening() -> None:
+    server = wsmux.serve(idle)
+    server.shutdown()
+    with pytest.raises(ConnectionRefusedError):
+        wsmux.connect(server.url)
+
+
+@pytest.mark.parametrize("served", ["streams", "river"])
+@pytest.mark.parametrize(
+    ("said", "tls"), [(b"", False), (b"GET / HT", False), (b"", True), (b"\x16", True)]
+)
+def test_shutdown_does_not_wait_for_clients_that_do_not_finish_their_opening(
+    said: bytes, tls: bool, served: str, certificates: Certificates
+) -> None:
+    context = certificates.server if tls else None
+    server: Acceptor
+    if served == "river":
+        server = rpc.serve([], ssl_context=context)
+    else:
+        server = wsmux.serve(idle, ssl_context=context)
+    with socket.create_connection((server.host, server.port), timeout=WAIT) as silent:
+        silent.sendall(said)
+        wait_for(lambda: server._opening)
+        server.shutdown(2 * server._config.handshake_timeout)
+        assert not server._threads
+        assert silent.recv(100) == b""
+
+
+def test_shutdown_may_be_called_from_several_threads(service: Service, spawn: Spawn) -> None:
+    server = service.serve(idle)
+    connection = service.connect(server)
+    for future in [spawn(server.shutdown) for _ in range(4)]:
+        future.result(WAIT)
+    connection.close()
+
+
+def test_a_handler_may_shut_its_server_down(service: Service) -> None:
+    done = threading.Event()
+
+    def handler(connection: wsmux.Connection) -> None:
+        server.shutdown(timeout=0)
+        done.set()
+
+    server = service.serve(handler, config=wsmux.Config(close_timeout=1.0))
+    with service.connect(server):
+        assert done.wait(WAIT)
+    server.shutdown()
+
+
+def test_serve_forever_returns_at_the_shutdown(spawn: Spawn) -> None:
+    server = wsmux.serve(idle)
+    serving = spawn(server.serve_forever)
+    server.shutdown()
+    serving.result(WAIT)
+
+
+def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) -> None:
+    opened: list[wsmux.Connection] = []
+
+    def fail() -> None:
+        with service.serve(stream_handler=scripted.handle) as server:
+            opened.append(service.connect(server))
+            opened[0].ping(WAIT)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    with pytest.raises(wsmux.ConnectionClosedOK) as error:
+        opened[0].accept_stream(WAIT)
+    check_end(error.value, service, 1001, "server shutdown")
+    opened[0].close()
+
+
+def test_a_with_block_gives_time_to_what_runs_unless_an_exception_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[float | None] = []
+    shutdown = wsmux.Server.shutdown
+
+    def noted(server: wsmux.Server, timeout: float | None) -> None:
+        given.append(timeout)
+        shutdown(server, timeout)
+
+    monkeypatch.setattr(wsmux.Server, "shutdown", noted)
+    with wsmux.serve(idle):
+        pass
+    with pytest.raises(ArithmeticError), wsmux.serve(idle):
+        raise ArithmeticError
+    assert given == [DRAIN, 0.0]
+
+
+def test_a_shutdown_that_fails_has_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError
+
+    server = wsmux.serve(idle)
+    with monkeypatch.context() as patch:
+        patch.setattr(wsmux.Server, "_end", fail)
+        with pytest.raises(ArithmeticError):
+            server.shutdown()
+    try:
+        spawn(server.serve_forever).result(WAIT)
+    finally:
+        server.shutdown()
+
+
+def test_it_serves_ipv6_too() -> None:
+    try:
+        server = wsmux.serve(host="::1", stream_handler=scripted.handle)
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with server, wsmux.connect(server.url) as connection:
+        assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
