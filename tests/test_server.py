@@ -21,6 +21,7 @@ from wsmux.endpoints.acceptor import DRAIN, Acceptor
 from .helpers import scripted
 from .helpers.certificates import Certificates
 from .helpers.connections import Spawn
+from .helpers.inside import multiplexer_of
 from .helpers.js_ws import short_js_ws_close as short_js_ws_close
 from .helpers.scripted import WAIT, call
 from .helpers.stream_outcomes import check_unseen
@@ -231,12 +232,12 @@ def test_shutdown_lets_running_streams_end_and_takes_no_new_ones(
     assert stream.read(100) == b"before"
     stopping = spawn(server.shutdown, WAIT)
     if WIRES[service.protocol].tells_going_away:
-        wait_for(lambda: connection._multiplexer.table.peer_refuses_from is not None)
+        wait_for(lambda: multiplexer_of(connection).table.peer_refuses_from is not None)
         with pytest.raises(wsmux.StreamRefused) as error:
             connection.open_stream()
         assert error.value.retry_safe
     else:
-        wait_for(lambda: not server.connections[0]._multiplexer.table.accept_streams)
+        wait_for(lambda: not multiplexer_of(server.connections[0]).table.accept_streams)
         check_unseen(connection.open_stream())
     stream.write(b"after")
     assert stream.read(100) == b"after"

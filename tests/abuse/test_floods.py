@@ -16,6 +16,7 @@ import wsmux
 
 from ..helpers import raw_peer
 from ..helpers.attacks import FLOODS, PAST_CREDIT, RESETS, WAIT, attacked, opening_of, send_all
+from ..helpers.inside import multiplexer_of
 from ..helpers.wires import NAMES
 
 pytestmark = pytest.mark.hang_bound(120.0)
@@ -65,7 +66,7 @@ def test_thousands_of_streams_opened_at_once_by_a_peer_that_reads_are_borne(prot
     config = wsmux.Config(max_streams=many, max_unaccepted=many)
     with attacked(protocol, config) as victim:
         victim.drain()
-        with victim.connection._multiplexer.mutex:  # all are there before any is looked at
+        with multiplexer_of(victim.connection).mutex:  # all are there before any is looked at
             assert send_all(victim.sock, b"".join(opening_of(protocol, n) for n in range(many)))
         raw_peer.wait_for(lambda: victim.connection.stats().streams == many)
         assert victim.connection.error is None

@@ -14,6 +14,7 @@ import pytest
 import wsmux
 
 from ..helpers import bymux_wire, yamux_wire
+from ..helpers.inside import multiplexer_of
 from ..helpers.raw_peer import (
     ACK,
     BINARY,
@@ -41,9 +42,9 @@ LAST = {
 
 def near_the_end(end: wsmux.Connection) -> int:
     """Let a connection have two ids left; return the last one."""
-    machine: Any = end._multiplexer.protocol
+    machine: Any = multiplexer_of(end).protocol
     last = LAST[end.protocol][end.role is wsmux.Role.SERVER]
-    with end._multiplexer.mutex:
+    with multiplexer_of(end).mutex:
         if end.protocol == "yamux":
             machine._next_id = last - 2
         elif end.protocol == "bymux":

@@ -16,6 +16,7 @@ from wsmux.flask import debug_page
 
 from ..cli.test_top import TOKEN, shown
 from ..helpers.browser.chromium import HEADLESS, browser, opened
+from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.programs import needs
 from ..helpers.waiting import wait_for
@@ -96,7 +97,7 @@ def test_a_stalled_stream_is_shown_as_stalled(browse: Browse) -> None:
     with client, server:
         held, quiet = open_pair(client, server), open_pair(client, server)
         size = fill(held.near)
-        wait_for(lambda: held.far._record.buffer.size == size)
+        wait_for(lambda: record_of(held.far).buffer.size == size)
         wait_for(lambda: server.explain()[0].seconds > 0.02)
         with shown(server, stalled_after=0.02) as url:
             seen = Seen(browse(url))

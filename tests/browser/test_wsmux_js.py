@@ -16,6 +16,7 @@ import wsmux
 from wsmux.flask import Mux
 
 from ..helpers.browser.chromium import Page
+from ..helpers.inside import record_of
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for, wait_for_writer
 
@@ -241,7 +242,7 @@ def test_a_server_that_does_not_read_holds_the_page(joined: Joined) -> None:
         """
     )
     with connection.accept_stream(WAIT) as stream:
-        wait_for(lambda: stream._record.buffer.size == 256 * KIB)
+        wait_for(lambda: record_of(stream).buffer.size == 256 * KIB)
         assert page.run("return [done, stream.writable.locked]") == [False, True]
         assert stream.readall() == pattern(MIB)
     assert page.run("await writing; return done") is True
@@ -328,7 +329,7 @@ def test_a_page_that_takes_no_stream_holds_16_kib_of_each(heard: Joined) -> None
     streams = [connection.open_stream(WAIT) for _ in range(8)]
     threads = [in_thread(lambda each=each: write_on(each)) for each in streams]  # type: ignore[misc]
     wait_for_writer(connection, 8)
-    assert [stream._record.sent for stream in streams] == [16 * KIB] * 8
+    assert [record_of(stream).sent for stream in streams] == [16 * KIB] * 8
     page.run("await mux.incomingBidirectionalStreams.cancel()")
     for thread in threads:
         thread.join()
@@ -339,9 +340,9 @@ def test_a_page_that_takes_a_stream_and_never_reads_holds_a_window(heard: Joined
     stream = connection.open_stream(WAIT)
     thread = in_thread(lambda: write_on(stream))
     page.run(f"{TAKE} globalThis.stream = stream;")
-    wait_for(lambda: stream._record.sent == 256 * KIB)
+    wait_for(lambda: record_of(stream).sent == 256 * KIB)
     wait_for_writer(connection)
-    assert stream._record.sent == 256 * KIB
+    assert record_of(stream).sent == 256 * KIB
     page.run("await stream.readable.cancel()")
     thread.join()
 
@@ -397,7 +398,7 @@ def test_an_abort_of_the_page_has_its_code(joined: Joined) -> None:
         """
     )
     with connection.accept_stream(WAIT) as stream:
-        wait_for(lambda: stream._record.buffer.size == 256 * KIB)
+        wait_for(lambda: record_of(stream).buffer.size == 256 * KIB)
         page.run("await writer.abort(new WsmuxError('enough', { streamErrorCode: 70 }));")
         with pytest.raises(wsmux.StreamReset) as caught:
             stream.readall()

@@ -29,6 +29,7 @@ from wsmux.flask import debug_blueprint
 from ..helpers.broken_setups import answering as saying
 from ..helpers.certificates import Certificates
 from ..helpers.commands import PATIENCE, command, run
+from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.proxies import playing
 from ..helpers.waiting import wait_for
@@ -92,7 +93,7 @@ def stalled() -> Iterator[tuple[wsmux.Connection, int]]:
     with client, server:
         near, far = open_pair(client, server)
         size = fill(near)
-        wait_for(lambda: far._record.buffer.size == size)
+        wait_for(lambda: record_of(far).buffer.size == size)
         wait_for(lambda: server.explain()[0].seconds > 0)
         yield server, size
 

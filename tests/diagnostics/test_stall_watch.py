@@ -21,6 +21,7 @@ from wsmux.runtime.logs import MAX_VALUE, PAUSE
 from wsmux.runtime.parking import Parker, wake
 
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of, record_of
 from ..helpers.joined_streams import fill, open_pair, read_exactly
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for, wait_for_writer
@@ -46,7 +47,7 @@ def stuck() -> Iterator[Stuck]:
     with client, server:
         near, far = open_pair(client, server)
         size = fill(near)
-        wait_for(lambda: far._record.buffer.size == size)
+        wait_for(lambda: record_of(far).buffer.size == size)
         yield Stuck(client, server, near, far, size)
 
 
@@ -104,12 +105,12 @@ def test_a_write_tried_again_and_again_is_one_stall(stuck: Stuck, spawn: Spawn) 
             wait_for_writer(stuck.client)
             watch.look(now + hours * HOUR)
             wakes: list[Parker] = []
-            with stuck.client._multiplexer.mutex:  # as if the time were up
-                stuck.near._record.fail_write(TimeoutError, wakes)
+            with multiplexer_of(stuck.client).mutex:  # as if the time were up
+                record_of(stuck.near).fail_write(TimeoutError, wakes)
             wake(wakes)
             with pytest.raises(TimeoutError):
                 writing.result(WAIT)
-            stuck.near._record.write_failure = None
+            record_of(stuck.near).write_failure = None
     [stall] = told
     assert [finding.cause for finding in stall.findings] == [Cause.NO_CREDIT]
 

@@ -20,6 +20,7 @@ from wsmux.endpoints.bridge import StreamRelay, carried_code
 from wsmux.protocols.registry import WIRES
 
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import open_pair
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
@@ -224,7 +225,7 @@ def test_a_stream_that_nobody_takes_is_refused(one: str, spawn: Spawn) -> None:
 def test_streams_behind_the_peers_going_away_are_refused(one: str, build: Build) -> None:
     bridged = build(one, "wsmux")
     bridged.server.go_away()
-    wait_for(lambda: bridged.right._multiplexer.table.peer_refuses_from is not None)
+    wait_for(lambda: multiplexer_of(bridged.right).table.peer_refuses_from is not None)
     stream = bridged.client.open_stream(timeout=WAIT)
     stream.timeout = WAIT
     if one == "bymux":
@@ -298,7 +299,7 @@ def test_both_ways_at_once_through_small_queues(
 def test_nobody_else_may_read_a_bridged_stream(build: Build) -> None:
     bridged = build("wsmux", "wsmux")
     near, _far = open_pair(bridged.client, bridged.server)
-    record = bridged.left._multiplexer.table.records[near.id]
+    record = multiplexer_of(bridged.left).table.records[near.id]
     wait_for(lambda: record.reading and record.writing)
 
 

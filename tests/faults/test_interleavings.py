@@ -25,6 +25,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, borrow
 from wsmux.transport.message_transport import MessageTransport
 
+from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.raw_peer import (
@@ -73,7 +74,7 @@ def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
 
     def end_and_wait(channel: MessageTransport, error: wsmux.WsmuxError) -> None:
         original(channel, error)
-        if channel is meeting.connection._multiplexer.transport:
+        if channel is multiplexer_of(meeting.connection).transport:
             channel.mutex.release()
             ended.set()
             read.wait(WAIT)
@@ -117,8 +118,8 @@ def test_stream_dropped_while_another_thread_holds_the_mutex_is_reset(
     peer = theirs.accept_stream(WAIT)
     peer.timeout = SHORT
     assert peer.read(1) == b"x"
-    wait_for(lambda: not ours._multiplexer.queue.has_output())
-    with ours._multiplexer.mutex:
+    wait_for(lambda: not multiplexer_of(ours).queue.has_output())
+    with multiplexer_of(ours).mutex:
         del stream
         gc.collect()
     check_read_of_reset(peer)
@@ -147,13 +148,15 @@ def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone(
     with PurePeer(theirs, protocol, config=GENEROUS) as peer:
         connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
         peer.send()
-        queue = connection._multiplexer.queue
+        queue = multiplexer_of(connection).queue
         streams = [connection.open_stream(WAIT) for _ in range(6)]
         peer.accept(6)
         writing = [in_thread(stream.write, bytes(10**6)) for stream in streams]
         wait_for(lambda: connection.stats().waiting_for_room)
-        with connection._multiplexer.mutex:
-            waiting = [record.writer for record in connection._multiplexer.table.records.values()]
+        with multiplexer_of(connection).mutex:
+            waiting = [
+                record.writer for record in multiplexer_of(connection).table.records.values()
+            ]
             dropped = next(i for i, writer in enumerate(waiting) if writer in queue._room)
         file = streams[dropped].makefile("rb")
         del file
@@ -181,7 +184,7 @@ def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it(protocol
     with PurePeer(theirs, protocol, config=GENEROUS) as peer:
         connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
         peer.send()
-        queue = connection._multiplexer.queue
+        queue = multiplexer_of(connection).queue
         hasty, patient = connection.open_stream(WAIT), connection.open_stream(WAIT)
         peer.accept(2)
         hasty.timeout = 0.05
@@ -235,7 +238,7 @@ def test_waiter_woken_by_an_interrupt_passes_its_turn_to_the_next(
 ) -> None:
     """The first of two acceptors is woken for a stream and leaves with an exception instead."""
     ours, theirs = pair
-    acceptors = ours._multiplexer.table.acceptors
+    acceptors = multiplexer_of(ours).table.acceptors
     with monkeypatch.context() as patched:
         patched.setattr("wsmux.runtime.parking.borrow", InterruptedParker)
         interrupted = in_thread(ours.accept_stream)
@@ -273,7 +276,7 @@ def test_read_that_a_signal_handler_ends_behind_the_bytes_resets_the_stream(
     wait_for(lambda: ours.stats().unread_bytes == half)
     with monkeypatch.context() as patched:
         # Where the call sends the credit for the bytes, which it has taken.
-        patched.setattr(ours._multiplexer, "flush", lambda: signal.raise_signal(signal.SIGINT))
+        patched.setattr(multiplexer_of(ours), "flush", lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             READS[how](stream, half)
     wait_for(lambda: stream.closed)
@@ -297,14 +300,16 @@ def test_read_after_an_interrupted_one_gets_nothing_even_at_once(
     far.write(bytes(half + 1))
     wait_for(lambda: ours.stats().unread_bytes == half + 1)
     with monkeypatch.context() as late:
-        late.setattr(ours._multiplexer.transport, "wake", lambda: None)
+        late.setattr(multiplexer_of(ours).transport, "wake", lambda: None)
         with monkeypatch.context() as patched:
-            patched.setattr(ours._multiplexer, "flush", lambda: signal.raise_signal(signal.SIGINT))
+            patched.setattr(
+                multiplexer_of(ours), "flush", lambda: signal.raise_signal(signal.SIGINT)
+            )
             with pytest.raises(KeyboardInterrupt):
                 read_on(stream, half)
         with pytest.raises(wsmux.StreamReset, match="interrupted in a read"):
             stream.read(1)
-    ours._multiplexer.wake()
+    multiplexer_of(ours).wake()
     far.timeout = WAIT
     with pytest.raises(wsmux.StreamError):
         write_on(far)
@@ -319,7 +324,7 @@ def test_second_interrupt_leaves_the_reset_of_the_stream_to_the_io_thread(
     half = ours.config.receive_window // 2
     far.write(bytes(half))
     wait_for(lambda: ours.stats().unread_bytes == half)
-    abandon = ours._multiplexer.table.abandon
+    abandon = multiplexer_of(ours).table.abandon
 
     def interrupted(record: StreamRecord, wakes: list[Parker]) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -327,8 +332,8 @@ def test_second_interrupt_leaves_the_reset_of_the_stream_to_the_io_thread(
         abandon(record, wakes)
 
     with monkeypatch.context() as patched:
-        patched.setattr(ours._multiplexer.table, "abandon", interrupted)
-        patched.setattr(ours._multiplexer, "flush", lambda: signal.raise_signal(signal.SIGINT))
+        patched.setattr(multiplexer_of(ours).table, "abandon", interrupted)
+        patched.setattr(multiplexer_of(ours), "flush", lambda: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             read_on(stream, half)
         wait_for(lambda: stream.closed)
@@ -368,13 +373,13 @@ def test_answered_close_of_a_server_ends_without_lingering(
     """
     monkeypatch.setattr("wsmux.transport.message_transport.LINGER", 60.0)
     ours, theirs = pair
-    channel, io_thread = theirs._multiplexer.transport, theirs._multiplexer.thread.ident
+    channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs).thread.ident
     assert io_thread is not None
     send = channel._socket.send
 
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
-        if theirs.closed and threading.current_thread() is not theirs._multiplexer.thread:
+        if theirs.closed and threading.current_thread() is not multiplexer_of(theirs).thread:
             wait_for(lambda: channel.frame_reader.peer_closed)
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
@@ -407,7 +412,7 @@ def test_internal_error_of_the_io_thread_ends_the_connection_with_1011(
         def fail(*_: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(met.connection._multiplexer.protocol, "receive_data", fail)
+        monkeypatch.setattr(multiplexer_of(met.connection).protocol, "receive_data", fail)
         accepting = in_thread(met.connection.accept_stream)
         met.peer.send_message(met.peer.id(), ACK, uint32(1))
         error = accepting.exception(WAIT)
@@ -426,7 +431,7 @@ def test_late_abort_does_not_touch_a_descriptor_that_was_given_away(
         for end in (ours, theirs):
             end.abort()
             end.close()
-            end._multiplexer.flush()
+            multiplexer_of(end).flush()
         one.sendall(b"untouched")
         assert other.recv(64) == b"untouched"
 
@@ -437,11 +442,11 @@ def test_socket_is_closed_with_the_mutex_held(
     """``shutdown`` runs under the mutex; if ``close`` did not, it could hit a reused descriptor."""
     ours, _ = pair
     held: queue.Queue[bool] = queue.Queue()
-    sock = ours._multiplexer.transport._socket
+    sock = multiplexer_of(ours).transport._socket
     close = sock.close
 
     def closing() -> None:
-        held.put(ours._multiplexer.mutex.locked())
+        held.put(multiplexer_of(ours).mutex.locked())
         close()
 
     monkeypatch.setattr(sock, "close", closing)
@@ -456,7 +461,7 @@ def test_write_that_a_lost_connection_ended_does_not_count_as_done(role: str) ->
     with meet(role, CALM, buffers=4096) as met:
         stream = met.accepted(window=2**31)
         stream.timeout = None
-        io_thread = met.connection._multiplexer.thread.ident
+        io_thread = multiplexer_of(met.connection).thread.ident
         assert io_thread is not None
         wait_for(lambda: stays_in(io_thread, "_poll"))  # it leaves the sending to the writer
         writing = in_thread(stream.write, bytes(60_000))

@@ -22,6 +22,7 @@ from wsmux.diagnostics.status import Connections
 from wsmux.flask import Mux, debug_blueprint
 
 from ..helpers.carriers import Ends
+from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.waiting import wait_for
 
@@ -175,7 +176,7 @@ def test_a_stalled_stream_is_told_as_stalled_with_the_reason(ends: Ends) -> None
     near, far = open_pair(*ends)
     quiet = open_pair(*ends)
     size = fill(near)
-    wait_for(lambda: far._record.buffer.size == size)
+    wait_for(lambda: record_of(far).buffer.size == size)
     client = client_of(ends.server, token=TOKEN, stalled_after=1e-9)
     wait_for(lambda: numbers(client)["connections"][0]["stalled"])
     [told] = numbers(client)["connections"]
@@ -236,7 +237,7 @@ def test_streams_beyond_the_most_are_left_out_but_those_that_wait(
     monkeypatch.setattr(live, "MAX_STREAMS", 3)
     streams = [open_pair(*ends) for _ in range(6)]
     streams[5].near.write(b"x")
-    wait_for(lambda: streams[5].far._record.buffer.size == 1)
+    wait_for(lambda: record_of(streams[5].far).buffer.size == 1)
     [told] = numbers(client_of(ends.server, token=TOKEN))["connections"]
     assert len(told["shown_streams"]) == 3
     assert told["streams_left_out"] == 3

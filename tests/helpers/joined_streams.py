@@ -8,6 +8,7 @@ import pytest
 
 import wsmux
 
+from .inside import multiplexer_of, record_of
 from .scripted import WAIT
 
 __all__ = ["Joined", "fill", "open_pair", "read_exactly", "write_on"]
@@ -32,16 +33,16 @@ def open_pair(opener: wsmux.Connection, other: wsmux.Connection) -> Joined:
 
 def fill(stream: wsmux.Stream) -> int:
     """Write until the credit that the peer gave is used up; return how much that was."""
-    written, multiplexer = 0, stream.connection._multiplexer
+    written, multiplexer = 0, multiplexer_of(stream.connection)
     stream.timeout = 0.01
     while True:
         with pytest.raises(wsmux.WriteTimeout) as error:
             stream.write(bytes(8 * WINDOW))
         written += error.value.bytes_written
         with multiplexer.mutex:
-            half = multiplexer.protocol._streams.get(stream._record.id)
+            half = multiplexer.protocol._streams.get(record_of(stream).id)
             answered = getattr(half, "answered", True)  # before that, only early bytes are gone
-            if written and answered and not multiplexer.credit_locked(stream._record):
+            if written and answered and not multiplexer.credit_locked(record_of(stream)):
                 break
     stream.timeout = WAIT
     return written

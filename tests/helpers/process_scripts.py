@@ -27,6 +27,7 @@ from typing import Any, Self
 
 import wsmux
 
+from .inside import multiplexer_of
 from .pure_peer import PurePeer
 from .wires import WIRES
 
@@ -519,7 +520,7 @@ def collect_under_mutex(kind: str) -> None:
         cycle[0].write(b"x" if "b" in kind else "x")  # type: ignore[attr-defined]
     cycle.append(cycle)
     del stream, cycle
-    with ours._multiplexer.mutex:
+    with multiplexer_of(ours).mutex:
         gc.collect()
     ours.ping(WAIT)  # makes the I/O thread take a turn
     peer.timeout = WAIT
@@ -562,8 +563,8 @@ def settled(thread: int) -> bool:
 
 
 def check_locks(connection: wsmux.Connection) -> None:
-    check_lock(connection._multiplexer.mutex)
-    check_lock(connection._multiplexer.queue._send_lock)
+    check_lock(multiplexer_of(connection).mutex)
+    check_lock(multiplexer_of(connection).queue._send_lock)
 
 
 def check_lock(lock: threading.Lock) -> None:
@@ -666,7 +667,7 @@ def interrupt_full_socket() -> None:
     interrupted(lambda: stream.write(bytes(10_000_000)))
     check_locks(connection)
     in_daemon(swallow, peer.sock)
-    wait_for(lambda: not connection._multiplexer.queue.has_output())
+    wait_for(lambda: not multiplexer_of(connection).queue.has_output())
     assert not connection.closed
     connection.abort()
 
@@ -687,7 +688,7 @@ def interrupt_full_queue() -> None:
         in_daemon(write_once, other)
     wait_for(lambda: connection.stats().waiting_for_room)
     interrupted(lambda: stream.write(bytes(10_000_000)))
-    check_lock(connection._multiplexer.mutex)
+    check_lock(multiplexer_of(connection).mutex)
     in_daemon(swallow, peer.sock)
     assert stream.write(b"goes on") == 7
     connection.abort()
@@ -917,13 +918,15 @@ def read_what_is_left(stream: wsmux.Stream) -> None:
 
 
 def stayed_empty(connection: wsmux.Connection) -> bool:
-    return comes_true(lambda: connection.closed or not connection._multiplexer.queue.has_output())
+    return comes_true(
+        lambda: connection.closed or not multiplexer_of(connection).queue.has_output()
+    )
 
 
 def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     """Say what an interrupted call broke, or nothing."""
     ours, stream = bench.ours, bench.stream
-    for lock in (ours._multiplexer.mutex, ours._multiplexer.queue._send_lock):
+    for lock in (multiplexer_of(ours).mutex, multiplexer_of(ours).queue._send_lock):
         if not comes_free(lock):
             return "a lock is held for ever"
     if not stayed_empty(ours):
@@ -932,7 +935,7 @@ def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
         return "the connection is closing for ever"
     stream.timeout = PROMPT
     try:
-        if ours._multiplexer.protocol.may_ping() or PROTOCOL in ("wsmux", "js-ws"):
+        if multiplexer_of(ours).protocol.may_ping() or PROTOCOL in ("wsmux", "js-ws"):
             ours.ping(PROMPT)
         if name in ("write", "write-in-frames") and not stream.closed:
             in_daemon(read_until_error, bench.peer, threading.Event())

@@ -18,6 +18,7 @@ from wsmux.endpoints.bridge import Signal
 
 from ..helpers.carriers import SOME, Carrier, Ends
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of, record_of
 from ..helpers.joined_streams import Joined, fill, open_pair
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
@@ -91,9 +92,9 @@ def test_both_sides_writing_and_neither_reading_is_named(ends: Ends, begin: Begi
     found = only(ends.client)
     assert found.stream_id == near.id
     assert found.thread == "test-blocked"
-    assert found.moved == near._record.sent > 0
+    assert found.moved == record_of(near).sent > 0
     assert found.cause.stalls
-    unread = near._record.buffer.size
+    unread = record_of(near).buffer.size
     assert re.fullmatch(
         rf"test-blocked has waited \d+\.\d s in a write to stream {near.id}, without credit, "
         rf"while {unread} bytes of the peer lie unread here on stream {near.id} and it may send "
@@ -126,8 +127,8 @@ def test_a_writer_without_credit_waits_for_the_peers_application(ends: Ends, beg
     wait_for(lambda: causes(ends.server) == [Cause.UNREAD])
     lying = only(ends.server)
     assert lying.stream_id == far.id
-    assert lying.moved == far._record.received
-    assert f"{far._record.buffer.size} bytes lie unread on stream {far.id}" in lying.text
+    assert lying.moved == record_of(far).received
+    assert f"{record_of(far).buffer.size} bytes lie unread on stream {far.id}" in lying.text
     assert "nobody is reading it" in lying.text
     end(ends)
     writing.result(WAIT)
@@ -216,12 +217,14 @@ def not_taken(begin: Begin) -> Iterator[tuple[wsmux.Connection, Begin]]:
         peer.send()
         for stream in streams:
             wait_for(
-                lambda stream=stream: connection._multiplexer.credit_locked(stream._record) > MIB
+                lambda stream=stream: (
+                    multiplexer_of(connection).credit_locked(record_of(stream)) > MIB
+                )
             )
         wait_for(lambda: polls(connection))  # else it might send for the first writer
         for stream in streams:
             begin(stream.write, bytes(8 * MIB))
-            wait_for(connection._multiplexer.queue.holder_waits_locked)
+            wait_for(multiplexer_of(connection).queue.holder_waits_locked)
         yield connection, begin
         connection.abort()
 
@@ -248,7 +251,7 @@ def test_asking_never_waits_for_who_is_stuck(
 ) -> None:
     connection, _ = not_taken
     wait_for(lambda: causes(connection)[:1] == [Cause.SOCKET_FULL])
-    sender = connection._multiplexer.queue._send_lock
+    sender = multiplexer_of(connection).queue._send_lock
     assert not sender.acquire(blocking=False)  # somebody holds it, and waits
     assert spawn(connection.explain).result(WAIT)
 
@@ -287,15 +290,15 @@ def test_a_thread_that_is_gone_is_told_by_its_number(ends: Ends, begin: Begin) -
     near, _far = open_pair(*ends)
     begin(near.read, 10)
     wait_for_reader(ends.client)
-    near._record.reader.thread = 1
+    record_of(near).reader.thread = 1
     assert str(only(ends.client)).startswith("thread 1 has waited")
     end(ends)
 
 
 def test_a_bridge_that_cannot_go_on_is_named(ends: Ends) -> None:
     near, far = open_pair(*ends)
-    with ends.server._multiplexer.mutex:  # as a bridge does that has nowhere to send to
-        far._record.reader, far._record.reading = Signal(lambda wakes: None), True
+    with multiplexer_of(ends.server).mutex:  # as a bridge does that has nowhere to send to
+        record_of(far).reader, record_of(far).reading = Signal(lambda wakes: None), True
     fill(near)
     wait_for(lambda: causes(ends.server) == [Cause.UNREAD])
     assert "the bridge that reads it cannot send them on" in str(only(ends.server))
@@ -327,7 +330,7 @@ def test_streams_tell_their_numbers(ends: Ends) -> None:
 def test_halves_tell_how_they_stand(ends: Ends) -> None:
     near, far = open_pair(*ends)
     near.close_write()
-    wait_for(lambda: far._record.ended)
+    wait_for(lambda: record_of(far).ended)
     assert ends.client.stream_stats()[0].writing is HalfStatus.CLOSED
     assert ends.server.stream_stats()[0].reading is HalfStatus.ENDED
     far.close_read()
@@ -341,7 +344,7 @@ def test_a_half_that_was_stopped_has_failed(ends: Ends, carrier: Carrier) -> Non
     if carrier.wire.stopped is None:
         assert ends.client.stream_stats()[0].writing is HalfStatus.OPEN
         return
-    wait_for(lambda: near._record.write_failure is not None)
+    wait_for(lambda: record_of(near).write_failure is not None)
     assert ends.client.stream_stats()[0].writing is HalfStatus.FAILED
 
 

@@ -10,6 +10,7 @@ import wsmux
 
 from ..helpers.carriers import SOME
 from ..helpers.connections import Join, Spawn
+from ..helpers.inside import record_of
 from ..helpers.joined_streams import Joined, open_pair
 from ..helpers.scripted import WAIT, pattern
 from ..helpers.stream_outcomes import check_read_of_reset
@@ -69,7 +70,7 @@ def test_a_reader_is_woken_when_enough_is_there(streams: Joined, spawn: Spawn) -
     reading = spawn(filled, streams.far, 4)
     wait_for_reader(streams.far.connection)
     streams.near.write(b"abc")
-    wait_for(lambda: streams.far._record.buffer.size == 3)
+    wait_for(lambda: record_of(streams.far).buffer.size == 3)
     assert streams.far.connection.stats().waiting_readers == 1
     streams.near.write(b"de")
     assert reading.result(WAIT) == b"abcd"
@@ -91,7 +92,7 @@ def test_a_plain_read_takes_what_is_there_after_one_that_wanted_more(
 
 def test_the_timeout_is_for_further_bytes(streams: Joined) -> None:
     streams.near.write(b"some")
-    wait_for(lambda: streams.far._record.buffer.size == 4)
+    wait_for(lambda: record_of(streams.far).buffer.size == 4)
     streams.far.timeout = 0.01
     with pytest.raises(TimeoutError):
         filled(streams.far, 5)
@@ -109,7 +110,7 @@ def test_a_reset_ends_the_wait(streams: Joined, spawn: Spawn) -> None:
 
 def test_a_lost_connection_ends_the_wait(streams: Joined, spawn: Spawn) -> None:
     streams.near.write(b"some")
-    wait_for(lambda: streams.far._record.buffer.size == 4)
+    wait_for(lambda: record_of(streams.far).buffer.size == 4)
     reading = spawn(filled, streams.far, WINDOW)
     wait_for_reader(streams.far.connection)
     streams.far.connection.abort()
@@ -136,7 +137,7 @@ def test_a_second_reader_does_not_get_what_the_first_one_waits_with(
     reading = spawn(filled, streams.far, 10)
     wait_for_reader(streams.far.connection)
     streams.near.write(b"01234")
-    wait_for(lambda: streams.far._record.buffer.size == 5)
+    wait_for(lambda: record_of(streams.far).buffer.size == 5)
     with pytest.raises(wsmux.ConcurrencyError):
         streams.far.read(1)
     streams.near.write(b"56789")

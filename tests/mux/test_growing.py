@@ -10,6 +10,8 @@ import pytest
 import wsmux
 from wsmux.transport.keepalive import MEASURE_INTERVAL, KeepAlive
 
+from ..helpers.inside import multiplexer_of, record_of
+
 WINDOW = 64 * 1024
 
 
@@ -34,7 +36,7 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
     with client, server:
         sender = server.open_stream()
         reader = client.accept_stream()
-        record, alive = reader._record, client._multiplexer.transport.keep_alive
+        record, alive = record_of(reader), multiplexer_of(client).transport.keep_alive
         stop = threading.Event()
 
         def send() -> None:

@@ -17,6 +17,7 @@ import wsmux
 from ..helpers.bymux_wire import CLOSE, CREDIT, STOP_READ, WRITE, overall, packet
 from ..helpers.carriers import Ends
 from ..helpers.connections import Join, Spawn
+from ..helpers.inside import multiplexer_of, record_of
 from ..helpers.joined_streams import Joined, fill, open_pair, read_exactly
 from ..helpers.scripted import WAIT, pattern
 from ..helpers.stream_outcomes import (
@@ -325,7 +326,7 @@ def test_a_dropped_stream_is_reset(ends: Ends) -> None:
 
 def test_a_stream_dropped_under_the_lock_is_reset_all_the_same(ends: Ends) -> None:
     near, far = open_pair(*ends)
-    with ends.client._multiplexer.mutex:
+    with multiplexer_of(ends.client).mutex:
         del near
         gc.collect()
     ends.client.ping(WAIT)
@@ -337,7 +338,7 @@ def test_a_stream_dropped_under_the_lock_is_reset_without_further_traffic(ends: 
     far.timeout = 2
     ends.client.ping(WAIT)
     wait_for(lambda: polls(ends.client))
-    with ends.client._multiplexer.mutex:
+    with multiplexer_of(ends.client).mutex:
         del near
         gc.collect()
     check_read_of_reset(far)
@@ -386,7 +387,7 @@ def test_the_timeout_of_a_read_to_the_end_is_for_all_of_it(
     """The second piece comes soon enough behind the first, but not behind the call."""
     now = 0.0
     streams.near.timeout = 10
-    connection, record = streams.near.connection, streams.near._record
+    connection, record = streams.near.connection, record_of(streams.near)
     with monkeypatch.context() as patch:
         patch.setattr("wsmux.runtime.deadline.time", SimpleNamespace(monotonic=lambda: now))
         reading = spawn(streams.near.read)

@@ -21,6 +21,7 @@ from wsmux.runtime.parking import Parker
 
 from ..helpers.carriers import IN_PROCESS, SOME, Carrier, Ends
 from ..helpers.connections import Join, Spawn
+from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
@@ -84,7 +85,7 @@ def test_opening_goes_on_when_an_answer_comes(join_ends: Join, spawn: Spawn) -> 
 def test_a_closed_connection_ends_a_blocked_open(peerless: wsmux.Connection, spawn: Spawn) -> None:
     streams = [peerless.open_stream(timeout=WAIT) for _ in range(2)]
     opening = spawn(peerless.open_stream)
-    wait_for(lambda: len(peerless._multiplexer.table.openers.parked) == 1)
+    wait_for(lambda: len(multiplexer_of(peerless).table.openers.parked) == 1)
     peerless.abort()
     with pytest.raises(wsmux.ConnectionClosedError):
         opening.result(WAIT)
@@ -374,9 +375,9 @@ def test_an_idle_connection_is_closed_at_its_time_and_not_before(
     with theirs:
         config = wsmux.Config(idle_timeout=50.0, ping_interval=None)
         connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=config)
-        assert connection._multiplexer.transport.owner_timer == 1050.0
+        assert multiplexer_of(connection).transport.owner_timer == 1050.0
         for clock.now, reason in ((1049.999, None), (1050.0, "idle")):
-            connection._multiplexer.wake()
+            multiplexer_of(connection).wake()
             wait_for(lambda: clock.now in looks)
             assert getattr(connection.error, "reason", None) == reason
         connection.abort()

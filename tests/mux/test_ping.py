@@ -17,6 +17,7 @@ import wsmux
 
 from ..helpers.carriers import ON_SOME, SOME, Carrier, Ends
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import open_pair
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
@@ -61,10 +62,10 @@ def test_pings_from_many_threads_all_come_back(ends: Ends, spawn: Spawn) -> None
 
 @ON_SOME
 def test_a_closed_connection_ends_a_ping(ends: Ends, spawn: Spawn) -> None:
-    with ends.server._multiplexer.mutex:  # it does not answer
+    with multiplexer_of(ends.server).mutex:  # it does not answer
         pinging = spawn(ends.client.ping)
-        if ends.client._multiplexer.protocol.pings:
-            wait_for(lambda: ends.client._multiplexer.table.pings.askers.parked)
+        if multiplexer_of(ends.client).protocol.pings:
+            wait_for(lambda: multiplexer_of(ends.client).table.pings.askers.parked)
         ends.client.abort()
     with pytest.raises(wsmux.ConnectionClosedError):
         pinging.result(WAIT)
@@ -116,7 +117,7 @@ def pinged() -> Iterator[tuple[wsmux.Connection, wsmux.Stream, PurePeer]]:
 
 
 def wait_for_asker(connection: wsmux.Connection) -> None:
-    wait_for(lambda: connection._multiplexer.table.pings.askers.parked)
+    wait_for(lambda: multiplexer_of(connection).table.pings.askers.parked)
 
 
 def test_a_stream_ping_without_an_answer_is_a_timeout(spawn: Spawn) -> None:
@@ -174,7 +175,7 @@ def test_a_ping_that_meets_a_peer_going_away_is_the_carriers_or_fails(
     ends: Ends, carrier: Carrier, spawn: Spawn
 ) -> None:
     """The peer may send no Pong behind its global packets, whatever it gets."""
-    server = ends.server._multiplexer
+    server = multiplexer_of(ends.server)
     with server.mutex:
         pinging = spawn(ends.client.ping)
         wait_for_asker(ends.client)
@@ -192,7 +193,7 @@ def test_a_ping_that_meets_a_peer_going_away_is_the_carriers_or_fails(
 def test_a_ping_of_two_that_go_away_is_the_carriers_or_fails(ends: Ends, carrier: Carrier) -> None:
     near, far = open_pair(*ends)
     ends.server.go_away()
-    wait_for(lambda: not ends.client._multiplexer.protocol.may_ping())
+    wait_for(lambda: not multiplexer_of(ends.client).protocol.may_ping())
     if carrier.websocket:
         assert ends.client.ping(WAIT) > 0
     else:
@@ -236,7 +237,7 @@ def test_a_silent_peer_is_pinged_and_then_lost(protocol: str) -> None:
 def test_any_byte_counts_as_a_sign_of_life(protocol: str) -> None:
     """Each byte of a frame that never gets whole starts the silence anew."""
     with watched(protocol, WAIT) as (connection, peer):
-        alive = connection._multiplexer.transport.keep_alive
+        alive = multiplexer_of(connection).transport.keep_alive
         assert peer.sock.recv(100)  # a ping
         for byte in HALF_FRAMES[protocol]:
             asked = alive._asked
@@ -251,7 +252,7 @@ def test_bymux_goes_without_a_keepalive_once_both_are_going_away() -> None:
         connection.go_away()
         peer.receive()
         peer.send()
-        wait_for(lambda: connection._multiplexer.protocol.close_notice_came())
+        wait_for(lambda: multiplexer_of(connection).protocol.close_notice_came())
         sent = connection.stats().bytes_sent
         with pytest.raises(TimeoutError):
             connection.accept_stream(timeout=6 * INTERVAL)

@@ -13,6 +13,7 @@ import wsmux
 
 from ..helpers.carriers import SOME, Carrier
 from ..helpers.connections import Join, Spawn
+from ..helpers.inside import multiplexer_of, record_of
 from ..helpers.joined_streams import fill, open_pair, read_exactly
 from ..helpers.scripted import WAIT, pattern
 from ..helpers.waiting import wait_for
@@ -112,8 +113,8 @@ def test_yamux_adds_what_the_peer_announces(flags: str) -> None:
             peer.sendall(of("0001 0001 00000001 00000007"))
             stream = connection.accept_stream(WAIT)
         wait_for(lambda: connection.stats().bytes_received == 12)
-        with connection._multiplexer.mutex:
-            assert connection._multiplexer.credit_locked(stream._record) == WINDOW + 7
+        with multiplexer_of(connection).mutex:
+            assert multiplexer_of(connection).credit_locked(record_of(stream)) == WINDOW + 7
 
 
 def test_yamux_opens_and_writes_without_waiting_for_an_answer() -> None:

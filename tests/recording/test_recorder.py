@@ -14,6 +14,7 @@ from wsmux.endpoints.connection_options import ConnectionOptions
 from wsmux.recording.file_format import Entry, Header, read_recording
 from wsmux.recording.frame_parser import read_head
 
+from ..helpers.inside import multiplexer_of
 from ..helpers.joined_streams import open_pair, read_exactly
 from ..helpers.scripted import WAIT
 from ..helpers.wires import NAMES
@@ -75,7 +76,7 @@ def test_what_is_carried_is_not_kept(protocol: str) -> None:
         talk(client, server)
         _, entries = told(client.dump_recording())
         assert not [entry for entry in entries if entry.raw is not None]
-        recorder = client._multiplexer.transport.frame_reader.recorder
+        recorder = multiplexer_of(client).transport.frame_reader.recorder
         assert recorder is not None
         kept = [frame[2] for frame in recorder._sent.copy()[0]]
     assert not [data for data in kept if SECRET in data]
@@ -102,7 +103,7 @@ def test_a_websocket_is_recorded_with_its_own_frames(protocol: str) -> None:
     client, server = over_websocket(protocol, wsmux.Recording())
     with client, server:
         talk(client, server)
-        client._multiplexer.transport.ping(wsmux.mux.connection.Deadline(WAIT))
+        multiplexer_of(client).transport.ping(wsmux.mux.connection.Deadline(WAIT))
     header, entries = told(client.dump_recording())
     assert header.carrier == "websocket"
     assert (header.ended or "").startswith("ConnectionClosedOK")

@@ -16,6 +16,7 @@ import wsmux
 from wsmux.protocols.base import Role
 
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for, wait_for_reader
@@ -218,14 +219,14 @@ def test_the_own_end_stays_the_cause_when_the_peer_ends_as_soon_as_it_hears(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with facing_a_peer(protocol) as (connection, peer):
-        flush = connection._multiplexer.transport.flush
+        flush = multiplexer_of(connection).transport.flush
 
         def flush_and_be_overtaken(*args: object) -> None:
             flush(*args)  # type: ignore[arg-type]
             peer.sock.shutdown(socket.SHUT_WR)
-            wait_for(lambda: connection._multiplexer.transport.frame_reader.ended)
+            wait_for(lambda: multiplexer_of(connection).transport.frame_reader.ended)
 
-        monkeypatch.setattr(connection._multiplexer.transport, "flush", flush_and_be_overtaken)
+        monkeypatch.setattr(multiplexer_of(connection).transport, "flush", flush_and_be_overtaken)
         connection.close(WAIT, code=1011)
         assert seen(ended(connection)) == (wsmux.ConnectionClosedError, 1011, "local")
 
@@ -240,7 +241,7 @@ def test_going_away_is_not_the_end(protocol: str, spawn: Spawn) -> None:
         (stream_id,) = peer.accept(1)
         peer.machine.go_away(0)
         peer.send()
-        wait_for(lambda: connection._multiplexer.table.peer_refuses_from is not None)
+        wait_for(lambda: multiplexer_of(connection).table.peer_refuses_from is not None)
         with pytest.raises(wsmux.StreamRefused) as error:
             connection.open_stream()
         assert error.value.retry_safe

@@ -18,6 +18,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import borrow
 
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of, record_of
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import polls, wait_for
@@ -53,7 +54,7 @@ class Meeting:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET)
         self.peer = PurePeer(theirs, protocol, config=GENEROUS)
         self.connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
-        self.queue = self.connection._multiplexer.queue
+        self.queue = multiplexer_of(self.connection).queue
         self.peer.send()
 
     def open(self, count: int) -> list[wsmux.Stream]:
@@ -64,23 +65,23 @@ class Meeting:
         return streams
 
     def credit(self, stream: wsmux.Stream) -> int:
-        with self.connection._multiplexer.mutex:
-            return self.connection._multiplexer.credit_locked(stream._record)
+        with multiplexer_of(self.connection).mutex:
+            return multiplexer_of(self.connection).credit_locked(record_of(stream))
 
     def holder_waits(self) -> bool:
         """Return whether a writer waits for the socket."""
-        with self.connection._multiplexer.mutex:
+        with multiplexer_of(self.connection).mutex:
             return self.queue.holder_waits_locked()
 
     def woken(self) -> bool:
         """Return whether the I/O thread was woken, and has not begun to look why."""
         return bool(
-            select.select([self.connection._multiplexer.transport._wakeup.fd], [], [], 0)[0]
+            select.select([multiplexer_of(self.connection).transport._wakeup.fd], [], [], 0)[0]
         )
 
     def empty_socket(self) -> None:
         """Take what the socket holds, while no thread of the connection can fill it again."""
-        with self.connection._multiplexer.mutex:
+        with multiplexer_of(self.connection).mutex:
             self.peer.sock.settimeout(0)
             try:
                 while self.peer.sock.recv(65536):

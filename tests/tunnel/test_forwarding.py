@@ -25,6 +25,7 @@ from wsmux.tunnel import (
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.supervisor import Supervisor
 
+from ..helpers.inside import multiplexer_of
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_server import Echo, connected, forwarding, receive_all, served_by, tunnels
 from ..helpers.waiting import wait_for
@@ -432,7 +433,7 @@ def test_a_connection_that_takes_no_streams_is_no_reason_to_wait_for_ever() -> N
     with tunnels() as server:
         supervisor = Supervisor(lambda: wsmux.connect(server.url), prepare=made.append)
         served_by(server).go_away()
-        wait_for(lambda: made[0]._multiplexer.table.peer_refuses_from is not None)
+        wait_for(lambda: multiplexer_of(made[0]).table.peer_refuses_from is not None)
         with pytest.raises(TunnelError) as caught:
             supervisor.open(Request("CONNECT", "192.0.2.1:80"), 0.05)
         assert caught.value.status == 504

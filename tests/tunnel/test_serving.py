@@ -17,6 +17,7 @@ from wsmux.tunnel.exchange import ask
 from wsmux.tunnel.request_head import Request
 from wsmux.tunnel.serving import through
 
+from ..helpers.inside import record_of
 from ..helpers.scripted import WAIT
 from ..helpers.tunnel_server import Echo, connected, listens, receive_all, served_by, tunnels
 from ..helpers.waiting import wait_for
@@ -201,7 +202,7 @@ def test_an_answer_that_comes_before_the_request_is_read_is_heard() -> None:
 
     with wsmux.serve(stream_handler=refuse) as server, wsmux.connect(server.url) as connection:
         stream = connection.open_stream()
-        wait_for(lambda: stream._record.buffer.size)
+        wait_for(lambda: record_of(stream).buffer.size)
         with stream, pytest.raises(TunnelError, match="busy"):
             ask(stream, Request("CONNECT", "h:1"), Deadline(WAIT))
 

@@ -35,6 +35,7 @@ from wsmux.runtime import thread_pool
 from wsmux.transport.message_transport import MessageTransport
 from wsmux.tunnel import Forwarder, Tcp, TunnelServer, parse_forward
 
+from ..inside import multiplexer_of
 from .far import echo
 from .measuring import MB, WAIT, Process, report, wait_until
 
@@ -70,16 +71,16 @@ def abort(connection: wsmux.Connection) -> None:
 
 def reset(connection: wsmux.Connection) -> None:
     """Have TCP say that the peer has vanished."""
-    sock = connection._multiplexer.transport._socket._sock
+    sock = multiplexer_of(connection).transport._socket._sock
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.abort()
 
 
 def break_a_rule(connection: wsmux.Connection) -> None:
     """Send what no wire knows, so that the server ends the connection for it."""
-    with connection._multiplexer.mutex:
-        connection._multiplexer.queue.add_data_locked([(b"\xff" * 16, b"")])
-    connection._multiplexer.flush()
+    with multiplexer_of(connection).mutex:
+        multiplexer_of(connection).queue.add_data_locked([(b"\xff" * 16, b"")])
+    multiplexer_of(connection).flush()
     assert connection.wait_closed(WAIT)
 
 
