@@ -114,7 +114,7 @@ def sent_and_received(line: Line, data: bytes, generator: random.Random) -> byte
 
 
 def test_the_naive_mux_is_byte_exact() -> None:
-    peer, streams, size = Echoing(), 5, 3 * naive.WINDOW
+    peer, streams, size = Echoing(), 4, 2 * naive.WINDOW  # more than one window of each
     with peer.serve() as address, peer.connect(address) as client:
         opener = client._open  # type: ignore[attr-defined]
 

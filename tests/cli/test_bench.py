@@ -149,3 +149,18 @@ def test_ctrl_c_ends_the_servers_too() -> None:
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert errors == b""
+
+
+def test_the_raw_server_ends_quietly_with_its_listener() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.close()
+    bench._accept(listener)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTT"])
+def test_the_raw_server_minds_no_client_that_leaves(sent: bytes) -> None:
+    ours, peer = socket.socketpair()
+    peer.sendall(sent)
+    peer.close()
+    bench._echo_raw(ours)
+    assert ours.fileno() < 0

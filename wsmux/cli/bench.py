@@ -25,7 +25,7 @@ from importlib.metadata import version
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..exceptions import StreamError
+from ..exceptions import HandshakeError, StreamError
 from .addresses import (
     PROTOCOLS,
     add_connecting,
@@ -56,8 +56,7 @@ QUICK_REPETITIONS, QUICK_SECONDS = 3, 0.1
 
 RAW = "raw"
 
-CHUNK, SMALL = 64 * 1024, 1024
-MANY = 10
+CHUNK, SMALL, MANY = 64 * 1024, 1024, 10
 
 # Seconds for a server of ours to end after its stdin has, and for a request; bytes of that.
 PATIENCE, MAX_HEAD = 5.0, 64 * 1024
@@ -277,8 +276,8 @@ def _machine() -> str:
     from .. import __version__
     from ..protocols.masking import native_masker
 
-    names = ("websocket-client", "simple-websocket")
-    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    pair = ("websocket-client", "simple-websocket")
+    packages = ", ".join(f"{name} {version(name)}" for name in pair)
     masking = "C" if native_masker else "Python"
     return (
         f"{os.cpu_count()} cores, {platform.platform()}; {platform.python_implementation()} "
@@ -380,10 +379,11 @@ def _echo(stream: Stream) -> None:
 
 
 def _accept(listener: socket.socket) -> None:
-    while True:
-        sock, _ = listener.accept()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=_echo_raw, args=(sock,), daemon=True).start()
+    with suppress(OSError):  # the listener was closed: the measurement is over
+        while True:
+            sock, _ = listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=_echo_raw, args=(sock,), daemon=True).start()
 
 
 def _echo_raw(sock: socket.socket) -> None:
@@ -392,9 +392,9 @@ def _echo_raw(sock: socket.socket) -> None:
     from ..handshake.http_request import read_request
     from ..runtime.deadline import Deadline
 
-    environ = read_request(sock, Deadline(PATIENCE), MAX_HEAD)
-    sock.settimeout(None)
-    server = simple_websocket.Server.accept(environ)
-    with suppress(simple_websocket.ConnectionClosed):
+    # A client that was interrupted may leave at any point.
+    with suppress(OSError, HandshakeError, simple_websocket.ConnectionClosed), sock:
+        server = simple_websocket.Server.accept(read_request(sock, Deadline(PATIENCE), MAX_HEAD))
+        sock.settimeout(None)
         while True:
             server.send(server.receive())
