@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import select
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,22 +86,25 @@ def tutorial(tmp_path: Path) -> Iterator[Tutorial]:
 @pytest.mark.hang_bound(180.0)
 def test_uploads_arrive_and_the_feed_tells_of_them(tutorial: Tutorial) -> None:
     (expected,) = blocks(TUTORIAL, "text").values()
+    lines: list[str] = []
     with tutorial.started("-u", "watch.py") as watcher:
-        assert watcher.stdout is not None
-        lines: list[str] = []
-        # The watcher may connect after the first uploads; those before it are not told.
-        while not lines:
+        reader = threading.Thread(target=read_lines, args=(watcher, lines))
+        reader.start()
+        # The watcher may connect after some uploads, of which it is not told.
+        while len(lines) < 3:
             assert tutorial.upload() == expected
-            if ready(watcher):
-                lines += [watcher.stdout.readline() for _ in range(3)]
+        watcher.kill()
+        reader.join(WAIT)
     assert {line.partition(":")[0] for line in lines} <= {"app.py", "upload.py", "watch.py"}
     for name in ("app.py", "upload.py", "watch.py"):
         here, there = tutorial.folder / name, tutorial.folder / "received" / name
         assert there.read_bytes() == here.read_bytes()
 
 
-def ready(process: subprocess.Popen[str], seconds: float = 1.0) -> bool:
-    return bool(select.select([process.stdout], [], [], seconds)[0])
+def read_lines(process: subprocess.Popen[str], lines: list[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)  # noqa: PERF402 -- another thread looks at them meanwhile
 
 
 @pytest.mark.tools
