@@ -76,7 +76,7 @@ class Envelope(_message.Message):
     plain: bytes
     cipher: bytes
     relays: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, uid: _Optional[str] = ..., tags: _Optional[str] = ..., timestamp: _Optional[int] = ..., expiration: _Optional[int] = ..., source: _Optional[_Union[Address, _Mapping]] = ..., destination: _Optional[_Union[Address, _Mapping]] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., response: _Optional[_Union[Response, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., signature: _Optional[bytes] = ..., schema: _Optional[str] = ..., federation: _Optional[str] = ..., plain: _Optional[bytes] = ..., cipher: _Optional[bytes] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, uid: _Optional[str] = ..., tags: _Optional[str] = ..., timestamp: _Optional[int] = ..., expiration: _Optional[int] = ..., source: _Optional[_Union[Address, _Mapping[str, object]]] = ..., destination: _Optional[_Union[Address, _Mapping[str, object]]] = ..., request: _Optional[_Union[Request, _Mapping[str, object]]] = ..., response: _Optional[_Union[Response, _Mapping[str, object]]] = ..., error: _Optional[_Union[Error, _Mapping[str, object]]] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., signature: _Optional[bytes] = ..., schema: _Optional[str] = ..., federation: _Optional[str] = ..., plain: _Optional[bytes] = ..., cipher: _Optional[bytes] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Backlog(_message.Message):
     __slots__ = ("uid", "reference", "reply_to", "module", "ttl")
