@@ -156,7 +156,7 @@ class ProtocolError(WsmuxError):
 
     def __init__(self, message: str, code: int = CloseCode.PROTOCOL_ERROR) -> None:
         super().__init__(message)
-        self.code = int(code)
+        self.code: int = int(code)
 
 
 class LocalProtocolError(ProtocolError):
@@ -231,7 +231,7 @@ class ConnectionClosed(WsmuxError, ConnectionError):
         meaning = _CLOSE_MEANINGS.get(code, "private use" if code >= 3000 else "unknown")
         text = f"connection closed{who} with code {code} ({meaning})"
         super().__init__(f"{text}: {reason}" if reason else text)
-        self.code = int(code)
+        self.code: int = int(code)
         self.reason = reason
         self.side: Side | None = side
 
