@@ -96,7 +96,9 @@ def draw(frames: list[dict[str, Any]], names: dict[int, str]) -> str:
 
     def bar(each: dict[str, Any], top: float, tall: float) -> str:
         x = LEFT + (each["t"] - start) * scale
-        wide = max(1.5, each["size"] / 4_000_000 * scale)
+        wide = max(
+            1.5, min(each["size"] / 4_000_000 * scale, WIDTH - 16 - x)
+        )  # no further than the lane
         colour = LANES[names[each["stream"]]]
         return (
             f'<rect x="{x:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{tall}" fill="{colour}"/>'
