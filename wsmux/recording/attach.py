@@ -1,4 +1,4 @@
-"""Give a channel its flight recorder, if one was asked for; nothing else of it is imported else."""
+"""Attach the flight recorder to a transport if it is configured; it is imported only then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logger("wsmux")
 
 
 def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
-    """Start a recorder where the channel's ``Config`` asks for one, before anything is sent."""
+    """Start a recorder where the transport's ``Config`` asks for one, before anything is sent."""
     plan = transport.config.recording
     if plan is not None:
         from .recorder import Recorder
@@ -28,7 +28,7 @@ def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
 
 
 def finish(transport: MessageTransport) -> None:
-    """Log the end of a channel, and have its recorder hand over what it kept."""
+    """Log the end of a transport, and let its recorder deliver what it kept."""
     _log.debug("%s ended: %s", transport.name, transport.error)
     recorder = transport.frame_reader.recorder
     if recorder is not None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...config import MIB
 from ..errors import FROM_RELAY, BusError
 
-__all__ = ["QueuedMessage", "FederationQueue", "MemoryFederationQueue"]
+__all__ = ["FederationQueue", "MemoryFederationQueue", "QueuedMessage"]
 
 
 # What memory holds for other relays, in messages and in bytes; beyond it new ones are refused.

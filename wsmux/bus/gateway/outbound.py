@@ -39,7 +39,7 @@ __all__ = ["Half", "Outbound", "life_left", "undeliverable"]
 
 
 class Half:
-    """One direction: ``Outbound`` or ``Incoming``.
+    """One direction: ``Outbound`` or ``Inbound``.
 
     Args:
         endpoint: speaks for the twin.

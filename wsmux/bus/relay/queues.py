@@ -16,7 +16,7 @@ from ...runtime.deadline import Deadline
 from ..errors import FAILED, BusError
 from ..wire.address import Address
 
-__all__ = ["LIFE", "MAX_QUEUED", "QueuedEnvelope", "Mailbox", "QueueUnavailable", "SessionQueues"]
+__all__ = ["LIFE", "MAX_QUEUED", "Mailbox", "QueueUnavailable", "QueuedEnvelope", "SessionQueues"]
 
 # Envelopes kept for one session, oldest dropped, and their longest life in seconds. As the known
 # relay.

@@ -20,7 +20,7 @@ from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["BELL", "FIELD", "Id", "RetryPause", "Reader", "Writer", "parse_id"]
+__all__ = ["BELL", "FIELD", "Id", "Reader", "RetryPause", "Writer", "parse_id"]
 
 # The field of a stream's entries that holds the envelope.
 FIELD = b"_"

@@ -26,7 +26,7 @@ from ...runtime.parking import Parker, WaitQueue, wake
 from ..errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 
-__all__ = ["Err", "CallBase", "Ok", "Readable", "Result", "Writable"]
+__all__ = ["CallBase", "Err", "Ok", "Readable", "Result", "Writable"]
 
 Value = TypeVar("Value")
 

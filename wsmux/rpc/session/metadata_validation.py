@@ -12,7 +12,7 @@ from ..schema import Schema
 from ..wire.handshake import RefusalCode
 from .session import Session
 
-__all__ = ["MetadataValidation", "Parsed", "Rejection", "InvalidMetadata"]
+__all__ = ["InvalidMetadata", "MetadataValidation", "Parsed", "Rejection"]
 
 _log = logger("wsmux.rpc")
 

@@ -13,7 +13,7 @@ from ..errors import SparkError
 from .batches import Answers, NotAnswers, read_answers
 from .pipeline import Pipeline, Plan, Starter, pipeline
 
-__all__ = ["TaskCalls", "Target", "failure"]
+__all__ = ["Target", "TaskCalls", "failure"]
 
 UNEXPECTED_DISCONNECT = "UNEXPECTED_DISCONNECT"
 CANNOT_SEND, BAD_ANSWER, CLIENT_FAILED = "CANNOT_SEND", "BAD_ANSWER", "CLIENT_FAILED"
