@@ -109,20 +109,22 @@ def open_line(address: str, **options: Any) -> Line:
 def _serve(serve: Serve, sock: socket.socket) -> None:
     import simple_websocket
 
+    from wsmux.exceptions import HandshakeError
     from wsmux.handshake.http_request import read_request
     from wsmux.runtime.deadline import Deadline
 
-    environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
-    sock.settimeout(None)
-    server = simple_websocket.Server.accept(environ)
+    # A client that was interrupted may leave at any point.
+    with suppress(HandshakeError, simple_websocket.ConnectionClosed):
+        environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
+        sock.settimeout(None)
+        server = simple_websocket.Server.accept(environ)
 
-    def receive(size: int) -> bytes:
-        try:
-            return cast(bytes, server.receive())
-        except simple_websocket.ConnectionClosed:
-            return b""
+        def receive(size: int) -> bytes:
+            try:
+                return cast(bytes, server.receive())
+            except simple_websocket.ConnectionClosed:
+                return b""
 
-    with suppress(simple_websocket.ConnectionClosed):
         serve(Line(server.send, receive, server.close))
 
 

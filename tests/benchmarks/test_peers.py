@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from benchmarks import naive
 from benchmarks.peer import Line
-from benchmarks.peers import find_peers
+from benchmarks.peers import find_peers, raw
 from benchmarks.peers.naive import Naive
 
 from ..helpers.benchmark_commands import run
@@ -150,3 +151,12 @@ def test_the_naive_mux_holds_a_writer_back() -> None:
     assert sent[-1] == naive.HEAD.pack(naive.DATA, 0) + bytes(1)
     received.put(b"")
     reader.join(PATIENCE)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTT"])
+def test_the_raw_server_minds_no_client_that_leaves(sent: bytes) -> None:
+    ours, peer = socket.socketpair()
+    with ours:
+        peer.sendall(sent)
+        peer.close()
+        raw._serve(echo, ours)
