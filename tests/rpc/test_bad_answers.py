@@ -177,7 +177,7 @@ def cut(scene: Scene, peer: RawRiver, session: str) -> None:
     again, hello = scene.server.greeted()
     with again:
         assert hello["sessionId"] == session
-        counters = {"nextExpectedSeq": peer.seq, "nextSentSeq": 0}
+        counters = {"nextExpectedSeq": peer.seq, "nextSentSeq": 0, "isReconnect": True}
         assert hello["expectedSessionState"] == counters
         again.seq = peer.seq
         again.welcome(session)

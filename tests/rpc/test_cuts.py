@@ -194,6 +194,44 @@ def test_ten_cuts(carrier: tuple[str, bool], how: Any) -> None:
     survive(carrier, ten(*how))
 
 
+# Cuts in quick succession, with the waits that everybody has.
+
+
+def test_connections_that_are_cut_as_soon_as_they_are_made() -> None:
+    with talk(("msgpack", True), options=rpc.Options()) as talking:
+        assert talking.client.rpc("test", "same", 0, WAIT) == 0
+        for made in range(1, 13):  # waits that are doubled each time would outgrow the grace
+            wait_for(lambda made=made: len(talking.relay.counted) == made)  # type: ignore[misc]
+            talking.client.wait_connected(WAIT)
+            talking.relay.cut_all()
+        talking.one_by_one()
+        assert talking.statuses == ["created", "created"]
+
+
+@pytest.mark.long
+def test_a_client_that_is_cut_every_half_second_for_a_minute_keeps_its_session() -> None:
+    with (
+        talk(("msgpack", True), options=rpc.Options()) as talking,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        over = threading.Event()
+
+        def call(first: int) -> int:
+            number = first
+            while not over.is_set():
+                assert talking.client.rpc("test", "same", number, WAIT) == number
+                number += 8
+            return number - first
+
+        calls = [pool.submit(call, first) for first in range(8)]
+        for _ in range(120):
+            over.wait(0.5)
+            talking.relay.cut_all()
+        over.set()
+        assert min(each.result(WAIT) for each in calls) >= 8 * 100
+        assert talking.statuses == ["created", "created"]
+
+
 # Every frame. Over a WebSocket the first of each direction is the upgrade, the next the handshake.
 
 FRAMES: dict[bool, dict[Side, int]] = {

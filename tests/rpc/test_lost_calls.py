@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -120,6 +121,31 @@ def test_a_call_does_not_move_into_the_next_session() -> None:
         assert client.rpc("test", "rpc", None, WAIT) is None
         wait_for(lambda: statuses == ["created", "closed", "created"])
     assert told.said == ["first"]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.1, 0.5, 1.5])
+def test_a_restarted_server_runs_no_call_again(seconds: float) -> None:
+    """Within the first second nothing was acknowledged: the counters are those of a new session."""
+    runs = Gathered()
+    go = threading.Event()
+
+    def act(part: Part) -> None:
+        runs(part.init)
+        go.wait(WAIT)
+
+    with rpc.serve([staged(act)]) as server:
+        client = rpc.connect(server.url)
+        call = client.submit("test", "rpc", "first", WAIT)
+        wait_for(lambda: runs.said == ["first"])
+        time.sleep(seconds)  # the row: after the first heartbeat the counters tell
+        server.shutdown(0)
+    with client, rpc.serve([staged(act)], port=server.port):
+        with pytest.raises(rpc.RiverError, match=LOST):
+            call.result(WAIT)
+        client.wait_connected(WAIT)
+        go.set()
+        assert client.rpc("test", "rpc", "second", WAIT) is None
+    assert runs.said == ["first", "second"]
 
 
 def test_calls_keep_their_order_over_connections_that_are_cut() -> None:

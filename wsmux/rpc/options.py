@@ -43,7 +43,8 @@ class Options:
     """Seconds added to the most of each wait. With 0, waits are as long as they may be, always."""
 
     backoff_max: float = 32.0
-    """Most seconds between attempts, less jitter. They go on for ever; a call brings one near."""
+    """Most seconds between attempts, less jitter. They go on for ever. While a call waits, or a
+    session's grace runs, they come sooner: every two seconds, and before half of the grace."""
 
     send_buffer_messages: int = 1024
     """Messages not acknowledged, of all calls together, at which writers wait. A peer that provokes

@@ -95,16 +95,20 @@ def parsed(codec: str, data: bytes) -> dict[str, Any]:
 
 
 def told(fields: dict[str, Any], own_words: bool) -> dict[str, Any]:
-    """Return the fields that must be the same."""
+    """Return the fields that must be the same; shipped clients do not send ``isReconnect``."""
 
     def worded(value: Any) -> Any:
         if isinstance(value, dict):
             sentences = ("message", "reason")
-            return {k: "..." if k in sentences else worded(v) for k, v in value.items()}
+            return {
+                name: "..." if own_words and name in sentences else worded(each)
+                for name, each in value.items()
+                if name != "isReconnect"
+            }
         return [worded(item) for item in value] if isinstance(value, list) else value
 
     rest = {name: value for name, value in fields.items() if name != "tracing"}
-    return worded(rest) if own_words else rest  # type: ignore[no-any-return]
+    return worded(rest)  # type: ignore[no-any-return]
 
 
 def check(frame: Captured, ours: bytes) -> None:

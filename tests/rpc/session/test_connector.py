@@ -11,6 +11,7 @@ from wsmux.exceptions import LocalProtocolError
 from wsmux.rpc.errors import FailureKind
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.connector import (
+    LONGEST_PENDING,
     TABLE,
     Connector,
     ConnectorEvent,
@@ -171,6 +172,15 @@ class TestConnecting:
             "expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0},
         }
 
+    def test_the_question_says_whether_the_session_had_a_connection(self) -> None:
+        client = connected()
+        client.lost(1, 60.0)
+        for _ in range(2):  # an attempt without an answer changes nothing
+            state = client.greet(60.0)["payload"]["expectedSessionState"]
+            assert state == {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": True}
+            client.lost(client._attempts, 60.0)
+            client.handle_timer(61.0)
+
     def test_the_question_carries_the_metadata(self) -> None:
         client = Client()
         client.connect(0.0)
@@ -324,6 +334,46 @@ class TestGrace:
         assert client.told(SessionClosed) == []
         client.handle_timer(15.0)
         assert len(client.told(SessionClosed)) == 1
+
+    def test_attempts_fall_within_the_grace_of_a_session_that_lost_its_connection(self) -> None:
+        client = connected(backoff_base=1.0, backoff_max=60.0, session_disconnect_grace=5.0)
+        now = 100.0
+        for _ in range(6):  # far more attempts than one loss takes
+            client._backoff.attempt(now)
+        client.lost(1, now)
+        waits = []
+        while client.session is not None:
+            due = client.next_timer() or 0.0
+            waits.append(due - now)
+            now = due
+            client.handle_timer(now)
+            if client.status() == "CONNECTING":
+                client.dial_failed(client._attempts, now)
+        assert waits[:3] == [2.5, 1.25, 1.0]  # half of what is left, and not below the base
+        assert client.status() == "BACKING_OFF"
+
+    @pytest.mark.parametrize("pending", [False, True])
+    def test_an_attempt_comes_soon_while_somebody_waits_for_it(self, pending: bool) -> None:
+        client = Client(backoff_base=1.0, backoff_max=60.0)
+        client._pending = lambda: pending
+        client.connect(0.0)
+        for _ in range(6):
+            client._backoff.attempt(0.0)
+        client.dial_failed(1, 0.0)
+        assert client.next_timer() == (LONGEST_PENDING if pending else 60.0)
+
+    @pytest.mark.parametrize("session", [False, True])
+    def test_who_begins_to_wait_brings_an_attempt_near(self, session: bool) -> None:
+        client = Client(backoff_base=0.25, session_disconnect_grace=600.0)
+        if session:
+            client.need_session(0.0)
+        client.connect(0.0)
+        for _ in range(9):
+            client._backoff.attempt(0.0)
+        client.dial_failed(1, 0.0)
+        assert client.next_timer() == 32.0
+        client.connect(1.0)
+        assert client.next_timer() == 1.25
 
     def test_a_new_session_brings_a_far_attempt_near_once(self) -> None:
         client = Client(session_disconnect_grace=5.0, backoff_base=0.25, backoff_max=60.0)

@@ -60,13 +60,41 @@ def test_nothing_is_forgiven_before_a_success() -> None:
     assert tried.consumed(1000.0) == 2
 
 
-def test_a_success_forgives_one_attempt_per_interval_down_to_none() -> None:
+def test_a_success_forgives_attempts_down_to_none() -> None:
     tried = backoff()
     for _ in range(3):
         tried.attempt(0.0)
     tried.succeeded(10.0)
     times = [10.0 + RESTORE_INTERVAL * n + 0.01 for n in range(5)]
-    assert [tried.consumed(time) for time in times] == [3, 2, 1, 0, 0]
+    assert [tried.consumed(time) for time in times] == [2, 1, 0, 0, 0]
+
+
+def test_a_success_forgives_half_of_many_attempts_at_once() -> None:
+    tried = backoff()
+    for _ in range(11):
+        tried.attempt(0.0)
+    before = tried.consumed(10.0)
+    tried.succeeded(10.0)
+    assert tried.consumed(10.0) == before - before // 2
+
+
+@pytest.mark.parametrize("failed", [0, 1, 30])
+def test_connections_that_are_cut_at_once_come_again_soon_but_not_at_once(failed: int) -> None:
+    tried = backoff()
+    for _ in range(failed):
+        tried.attempt(0.0)
+    waits = []
+    for _ in range(50):
+        waits.append(tried.attempt(0.0))
+        tried.succeeded(0.0)
+    assert set(waits[10:]) <= {0.1, 0.2}
+
+
+def test_a_wait_may_be_bounded_from_outside() -> None:
+    tried = backoff(random=0.5, backoff_jitter=0.1)
+    for _ in range(9):
+        tried.attempt(0.0)
+    assert tried.attempt(0.0, 2.0) == 1.0
 
 
 def test_a_drop_after_a_healthy_connection_waits_nothing() -> None:
@@ -89,7 +117,7 @@ def test_a_further_attempt_stops_the_forgiving() -> None:
         tried.attempt(0.0)
     tried.succeeded(0.0)
     tried.attempt(0.0)
-    assert tried.consumed(1000.0) == 4
+    assert tried.consumed(1000.0) == 3
 
 
 def test_a_hurried_attempt_waits_as_the_second_of_a_row() -> None:

@@ -38,6 +38,17 @@ class TestTransparent:
         world.run()
         assert world.server_got == ["still there"]
 
+    def test_what_was_never_acknowledged_is_not_handled_again_by_a_restarted_server(self) -> None:
+        world = net(ack_messages=100)
+        world.connect()
+        world.call("once")
+        world.run()
+        world.restart_server()
+        world.sleep(2.0)
+        assert world.server_got == ["once"]
+        assert world.statuses() == ["created", "closed", "created"]
+        assert world.client.state is ConnectorState.CONNECTED
+
     def test_nobody_is_told_of_a_session_that_goes_on(self) -> None:
         world = net()
         world.connect()

@@ -146,6 +146,17 @@ class TestUnknownClient:
         assert refuse(server, "s", expected).code is MISMATCH
         assert len(server) == 0
 
+    @pytest.mark.parametrize("transparent", [True, False])
+    def test_it_is_refused_if_it_says_that_it_reconnects(self, transparent: bool) -> None:
+        """A client whose messages were never acknowledged has the counters of a new one."""
+        server = table(transparent_reconnect=transparent)
+        state = ExpectedState(0, 0)
+        hello = server.first_frame(frame(request_payload("s", state, None, is_reconnect=True)))
+        assert isinstance(hello, Hello)
+        refused = server.decide(hello, 0.0)
+        assert isinstance(refused, Refused)
+        assert (refused.code, len(server)) == (MISMATCH, 0)
+
     def test_clients_have_sessions_of_their_own(self) -> None:
         server = table()
         one, two = accept(server), accept(server, **{"from": "another"})

@@ -35,6 +35,13 @@ def test_a_request_says_what_was_asked(metadata: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("is_reconnect", [False, True])
+def test_a_request_says_whether_its_session_had_a_connection(is_reconnect: bool) -> None:
+    payload = request_payload("s", ExpectedState(0, 0), None, is_reconnect=is_reconnect)
+    assert ("isReconnect" in payload["expectedSessionState"]) is is_reconnect
+    assert parse_request(payload).is_reconnect is is_reconnect
+
+
 def test_a_request_without_metadata_has_no_such_field() -> None:
     assert "metadata" not in request_payload("s", ExpectedState(0, 0), None)
 
@@ -60,6 +67,8 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0.5}},
         {"expectedSessionState": {"nextExpectedSeq": True, "nextSentSeq": 0}},
         {"expectedSessionState": {"nextExpectedSeq": 2**53, "nextSentSeq": 0}},
+        {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": 1}},
+        {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": None}},
     ],
 )
 def test_a_request_with_a_bad_field_is_malformed(change: dict[str, Any]) -> None:

@@ -302,6 +302,7 @@ class ClientEngine(Calls):
             options=options,
             new_id=new_id,
             random=random.random,
+            pending=lambda: bool(self._calls or self._connecting),
         )
         self.dial = dial
         self._callbacks = callbacks
@@ -311,6 +312,7 @@ class ClientEngine(Calls):
         self.closing: threading.Thread | None = None
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Opened] = {}
+        self._connecting = 0  # threads that wait for a connection
         self._room = WaitQueue()  # writers waiting for acknowledgements
         self.idle = Waiter()
         self.alarm = math.inf
@@ -345,15 +347,23 @@ class ClientEngine(Calls):
         if deadline is None:
             return
         with self.mutex:
-            while self.connector.state is not ConnectorState.CONNECTED:
-                if self.connector.state is ConnectorState.CLOSED:
-                    raise LocalProtocolError("the client is closed")
-                if self.connector.state is ConnectorState.NO_CONNECTION:
-                    raise RiverError(UNEXPECTED_DISCONNECT, self.connector.given_up)
-                if deadline.expired():
-                    text = self.connector.with_trouble("no connection in time; attempts continue")
-                    raise TimeoutError(text)
-                self._changed.wait(self.mutex, deadline)
+            self._connecting += 1
+            try:
+                self._wait_connected_locked(deadline)
+            finally:
+                self._connecting -= 1
+
+    def _wait_connected_locked(self, deadline: Deadline) -> None:
+        connector = self.connector
+        while connector.state is not ConnectorState.CONNECTED:
+            if connector.state is ConnectorState.CLOSED:
+                raise LocalProtocolError("the client is closed")
+            if connector.state is ConnectorState.NO_CONNECTION:
+                raise RiverError(UNEXPECTED_DISCONNECT, connector.given_up)
+            if deadline.expired():
+                text = connector.with_trouble("no connection in time; attempts continue")
+                raise TimeoutError(text)
+            self._changed.wait(self.mutex, deadline)
 
     def open(self, call: Call, service: str, procedure: str, init: Any, flags: int) -> None:
         """Send the first message of a call.

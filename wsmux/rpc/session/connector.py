@@ -31,8 +31,11 @@ longer the present one is ignored, and a connection that comes too late is hung 
 grace runs from then on, and from each loss of an established connection; attempts do not restart
 it. That covers the first connection too: with no server, a call fails after the grace. The
 attempts go on regardless, as long as ``reconnect`` says so: a call made later has a session and a
-grace of its own, and the server is found when it comes up. Shipped clients stop after five. A call
-that makes a new session while the next attempt is far off brings it near, once for each session.
+grace of its own, and the server is found when it comes up. Shipped clients stop after five.
+
+*Waits.* The next attempt comes before half of what is left of the session's grace is over, so that
+a session never ends without one; and within ``LONGEST_PENDING`` seconds while a call or a caller
+waits for the connection. Who begins to wait brings an attempt near that is further off.
 
 *Who comes again.* After a lost connection, a timeout, a refusal that is retriable, or an answer for
 another session: at once or after a wait, with the same session or a new one. After a fatal refusal,
@@ -46,6 +49,7 @@ again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -212,6 +216,9 @@ ConnectorEvent = (
 # which then stop.
 TELL_AFTER = 5
 
+# Seconds between two attempts, at most, while somebody waits for the connection.
+LONGEST_PENDING = 2.0
+
 
 class Connector:
     """The client's end of everything below the calls.
@@ -227,6 +234,7 @@ class Connector:
         options: times in seconds, and bounds.
         new_id: returns a new id, of a message or a session, that nobody can guess.
         random: returns a number from 0 up to 1, without 1.
+        pending: returns whether anybody waits for the connection.
         reconnect: whether to connect again by itself.
 
     Attributes:
@@ -244,6 +252,7 @@ class Connector:
         options: Options,
         new_id: Callable[[], str],
         random: Callable[[], float],
+        pending: Callable[[], bool] = lambda: False,
         reconnect: bool = True,
     ) -> None:
         self.own_id = own_id
@@ -255,6 +264,7 @@ class Connector:
         self._codec = codec
         self._options = options
         self._new_id = new_id
+        self._pending = pending
         self._backoff = ReconnectLimiter(options, random)
         self._events: list[ConnectorEvent] = []
         self._output: list[bytes] = []  # the handshake
@@ -294,7 +304,7 @@ class Connector:
     # What the owner wants
 
     def connect(self, now: float) -> None:
-        """Start to connect, unless that is under way.
+        """Start to connect, unless that is under way; an attempt that is far off comes near.
 
         Raises:
             LocalProtocolError: the client was closed.
@@ -303,6 +313,7 @@ class Connector:
             self._try(now)
         else:
             self._move(ConnectorInput.CONNECT)
+            self._bring_near(now)
 
     def need_session(self, now: float) -> Session:
         """Return the session that a call uses, made if there is none; it need not be connected.
@@ -312,10 +323,8 @@ class Connector:
         """
         if self.state is ConnectorState.CLOSED:
             raise LocalProtocolError("the client is closed")
-        if self.session is not None:
-            return self.session
-        self._hurry(now)
-        return self._new_session(now)
+        self._bring_near(now)
+        return self.session or self._new_session(now)
 
     def hard_disconnect(self, now: float) -> None:
         """End the session and the connection at once; ``connect`` begins again."""
@@ -383,7 +392,12 @@ class Connector:
                 "the handshake is sent once, when the connection is established"
             )
         session = self.session or self._new_session(now)
-        payload = request_payload(session.id, session.expected_state(), metadata)
+        payload = request_payload(
+            session.id,
+            session.expected_state(),
+            metadata,
+            is_reconnect=session.attachments > 0,
+        )
         envelope = handshake_envelope(self.own_id, self.peer_id, self._new_id(), self._new_id())
         try:
             self._output.append(self._codec.encode(envelope, self._codec.pack(payload)))
@@ -507,10 +521,23 @@ class Connector:
 
     def _try(self, now: float) -> None:
         self._move(ConnectorInput.CONNECT)
-        wait = self._backoff.attempt(now)
+        wait = self._backoff.attempt(now, self._longest_wait(now))
         self._due = now + wait
         if not wait:
             self._dial(now)
+
+    def _longest_wait(self, now: float) -> float:
+        """Return the seconds that the next attempt may be away; see the module."""
+        longest = LONGEST_PENDING if self._pending() else math.inf
+        ends = None if self.session is None else self.session.next_timer()
+        if ends is not None:
+            longest = min(longest, max((ends - now) / 2, self._options.backoff_base))
+        return longest
+
+    def _bring_near(self, now: float) -> None:
+        """Hurry an attempt that is further off than one that somebody waits for may be."""
+        if self._due is not None and self._due > now + LONGEST_PENDING:
+            self._hurry(now)
 
     def _hurry(self, now: float) -> None:
         """Let an attempt that is waited for come as early as the second of a row."""

@@ -1,19 +1,22 @@
 """Say how long to wait before an attempt to connect.
 
 Attempts without lasting success add up. The first of a row waits nothing, each further one up to
-twice as long as the one before, up to a maximum. Once a connection is made they are forgiven, one
-per interval, down to none.
+twice as long as the one before, up to a maximum. A connection forgives half of them at once, and
+one more per interval, down to none. So a client whose connections are cut again and again soon
+after they are made keeps coming back within half a second, and never at once without end.
 
-Shipped code differs in three ways. It never forgives the last attempt, so that the first one after
-any drop waits 150 to 350 ms; here it goes at once. It stops for good after five attempts without
-success; here attempts go on at the maximum. And it adds at most 200 ms of chance to any wait, so
-that a thousand clients which lost one server would come back to it within 200 ms of each other even
-after half a minute; here each wait is drawn from nothing up to its longest, which spreads them over
-all of it.
+Shipped code differs in four ways. It never forgives the last attempt, so that the first one after
+any drop waits 150 to 350 ms; here it goes at once. A connection that is cut soon forgives nothing
+there, so that the waits outgrow the grace of the session. It stops for good after five attempts
+without success; here attempts go on at the maximum. And it adds at most 200 ms of chance to any
+wait, so that a thousand clients which lost one server would come back to it within 200 ms of each
+other even after half a minute; here each wait is drawn from nothing up to its longest, which
+spreads them over all of it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ..options import Options
@@ -47,10 +50,15 @@ class ReconnectLimiter:
             return self._consumed
         return max(0, self._consumed - int((now - self._succeeded) / RESTORE_INTERVAL))
 
-    def attempt(self, now: float) -> float:
-        """Count an attempt, stop forgiving, and return the seconds to wait before it."""
+    def attempt(self, now: float, longest: float = math.inf) -> float:
+        """Count an attempt, stop forgiving, and return the seconds to wait before it.
+
+        Args:
+            now: the time, in seconds.
+            longest: the most that it may wait.
+        """
         consumed, self._succeeded = self.consumed(now), None
-        wait = self._wait(consumed)
+        wait = self._wait(consumed, longest)
         # Beyond the maximum the count says nothing more, and would take longer to be forgiven.
         at_most = consumed > 0 and self._delay(consumed) >= self._options.backoff_max
         self._consumed = consumed if at_most else min(consumed + 1, MOST)
@@ -61,15 +69,16 @@ class ReconnectLimiter:
         return self._wait(1)
 
     def succeeded(self, now: float) -> None:
-        """Start to forgive: the handshake went well."""
+        """Forgive half, rounded down, and go on to forgive: the handshake went well."""
+        self._consumed -= self._consumed // 2
         self._succeeded = now
 
     def _delay(self, consumed: int) -> float:
         return self._options.backoff_base * 2.0 ** (consumed - 1)
 
-    def _wait(self, consumed: int) -> float:
+    def _wait(self, consumed: int, longest: float = math.inf) -> float:
         if consumed == 0:
             return 0.0
-        delay = min(self._delay(consumed), self._options.backoff_max)
         jitter = self._options.backoff_jitter
-        return self._random() * (delay + jitter) if jitter else delay
+        delay = min(self._delay(consumed), self._options.backoff_max) + jitter
+        return min(delay, longest) * (self._random() if jitter else 1.0)

@@ -5,7 +5,9 @@ The rules are those of the section "Handshake", as shipped servers apply them, p
 1. The session that the client names is here: it is resumed, unless its counters and the client's
    exclude each other. A connection that it still has is replaced.
 2. Another session is here: that one is destroyed, and the client begins again.
-3. No session is here: the client begins again, unless its counters say that it wants to resume.
+3. No session is here: the client begins again, unless it says that its session has had a
+   connection, by its counters or by ``isReconnect``, which shipped clients do not send. Those that
+   were never acknowledged are taken for new ones, and what they repeat may run twice.
 
 Stricter than shipped servers:
 
@@ -184,7 +186,7 @@ class Sessions:
         self, hello: Hello, old: Session | None, now: float, owner: object
     ) -> Accepted | Refused:
         client_id, request = hello.client_id, hello.request
-        if request.expected != (0, 0):
+        if request.is_reconnect or request.expected != (0, 0):
             does = "know about" if self._options.transparent_reconnect else "resume"
             reason = (
                 f"client is trying to reconnect to a session the server does not {does}: "

@@ -5,6 +5,11 @@ in messages of number 0 that are not counted. A server may later ask for new met
 ``REHANDSHAKE_REQ``, which ``REHANDSHAKE_RESP`` answers: counted messages on a stream of their own.
 That pair is not in the text; it is as shipped.
 
+``isReconnect``, beside the counters, is not in the text either. A session whose messages were never
+acknowledged has the counters of a new one, so a server that was restarted would take it for one,
+and run again what the client sends again. A client sets it once its session has had a connection;
+peers that do not know it ignore it.
+
 Only "v2.0" is spoken. The text lists older versions, and shipped servers take "v1.1" too, in which
 flag 4 means something else. The version is looked at before the fields that depend on it, so an
 old client learns what is wrong. ``metadata`` may be absent, and is ``None`` then.
@@ -86,11 +91,16 @@ class ExpectedState(NamedTuple):
 
 
 class HandshakeRequest(NamedTuple):
-    """What a client asks for; ``metadata`` is whatever it sent, not yet checked."""
+    """What a client asks for; ``metadata`` is whatever it sent, not yet checked.
+
+    ``is_reconnect`` is set by a client whose session has had a connection before. Shipped clients
+    do not set it.
+    """
 
     session_id: str
     expected: ExpectedState
     metadata: Any = None
+    is_reconnect: bool = False
 
 
 class Refusal(NamedTuple):
@@ -110,9 +120,13 @@ def handshake_envelope(own_id: str, peer_id: str, message_id: str, stream_id: st
     return Envelope(message_id, own_id, peer_id, 0, 0, stream_id, 0, None)
 
 
-def request_payload(session_id: str, expected: ExpectedState, metadata: Any) -> dict[str, Any]:
+def request_payload(
+    session_id: str, expected: ExpectedState, metadata: Any, *, is_reconnect: bool = False
+) -> dict[str, Any]:
     """Return what opens a connection; metadata that is ``None`` is left out."""
     state = {"nextExpectedSeq": expected.next_expected, "nextSentSeq": expected.next_sent}
+    if is_reconnect:
+        state["isReconnect"] = True
     payload = {
         "type": "HANDSHAKE_REQ",
         "protocolVersion": VERSION,
@@ -137,7 +151,11 @@ def parse_request(payload: Any) -> HandshakeRequest:
         )
     state = _object(fields, "expectedSessionState")
     expected = ExpectedState(_count(state, "nextExpectedSeq"), _count(state, "nextSentSeq"))
-    return HandshakeRequest(_text(fields, "sessionId"), expected, fields.get("metadata"))
+    is_reconnect = state.get("isReconnect", False)
+    if not isinstance(is_reconnect, bool):
+        raise MalformedHandshake("isReconnect of a handshake must be true or false")
+    session_id = _text(fields, "sessionId")
+    return HandshakeRequest(session_id, expected, fields.get("metadata"), is_reconnect)
 
 
 def welcome_payload(session_id: str) -> dict[str, Any]:

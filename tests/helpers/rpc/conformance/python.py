@@ -80,7 +80,7 @@ OURS: Ours = {
         "test_initial_budget": f"{_BACKOFF}test_the_first_attempt_waits_nothing",
         "test_consume_budget": f"{_BACKOFF}test_attempts_are_counted",
         "test_restore_budget": (
-            f"{_BACKOFF}test_a_success_forgives_one_attempt_per_interval_down_to_none"
+            f"{_BACKOFF}test_a_success_forgives_attempts_down_to_none"
         ),
     },
     "v1 seq manager": {

@@ -232,7 +232,7 @@ OURS: Ours = {
         "should consume budget correctly": f"{_B}test_attempts_are_counted",
         "keeps growing until startRestoringBudget": (
             f"{_B}test_nothing_is_forgiven_before_a_success",
-            f"{_B}test_a_success_forgives_one_attempt_per_interval_down_to_none",
+            f"{_B}test_a_success_forgives_attempts_down_to_none",
         ),
         "stops restoring budget when we consume budget again": (
             f"{_B}test_a_further_attempt_stops_the_forgiving"
