@@ -79,9 +79,7 @@ OURS: Ours = {
     "v1 rate limiter": {
         "test_initial_budget": f"{_BACKOFF}test_the_first_attempt_waits_nothing",
         "test_consume_budget": f"{_BACKOFF}test_attempts_are_counted",
-        "test_restore_budget": (
-            f"{_BACKOFF}test_a_success_forgives_attempts_down_to_none"
-        ),
+        "test_restore_budget": (f"{_BACKOFF}test_a_success_forgives_attempts_down_to_none"),
     },
     "v1 seq manager": {
         "test_initial_sequence_and_ack_numbers": _NUMBERS,
