@@ -19,6 +19,7 @@ from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
 
+from ..helpers.inside import writers_waiting
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.rpc.raw_river import CANCEL, RawRiver, RawServer, cancel, ok
@@ -203,7 +204,7 @@ class TestServer:
             peer.open("s", "pours", "label")
             for _ in range(3):  # beside an ACK, which asks for others
                 peer.recv()
-            wait_for(lambda: server.handler._engine.replies._room.parked)
+            wait_for(lambda: writers_waiting(server))
             yield peer
 
     @pytest.fixture

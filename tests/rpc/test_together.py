@@ -14,6 +14,7 @@ import pytest
 from wsmux import rpc
 from wsmux.testing import LockOrder
 
+from ..helpers.inside import writers_waiting
 from ..helpers.rpc.cutting_relay import Cut, Relay
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT
@@ -84,7 +85,7 @@ def test_sixteen_threads_share_a_client_for_long(carrier: tuple[str, bool]) -> N
 # Blocking
 
 
-def test_handlers_that_block_hold_up_what_waits_for_a_worker_and_nothing_else() -> None:
+def test_handlers_that_block_hold_up_what_their_session_calls_and_nothing_else() -> None:
     witness = Witness()
     with (
         rpc.serve([witness.service], workers=2) as server,
@@ -97,9 +98,10 @@ def test_handlers_that_block_hold_up_what_waits_for_a_worker_and_nothing_else() 
             assert witness.notes[label].entered.wait(WAIT)
         waits = pool.submit(client.rpc, "test", "same", "waits", WAIT)
         with pytest.raises(TimeoutError):
-            other.rpc("test", "same", "impatient", timeout=0.05)
+            client.rpc("test", "same", "impatient", timeout=0.05)
         with pytest.raises(rpc.RiverError, match="couldn't find a procedure"):
-            other.rpc("test", "none", None, WAIT)  # the I/O thread answers that
+            client.rpc("test", "none", None, WAIT)  # the I/O thread answers that
+        assert other.rpc("test", "same", "another session", WAIT) == "another session"
         assert not waits.done()
         witness.block.set()
         assert waits.result(WAIT) == "waits"
@@ -340,7 +342,7 @@ def with_a_handler_that_waits_for_room(state: State) -> None:
     relay.swallow_all()
     state.stack.callback(relay.kill_all)
     state.calls.append(state.pool.submit(list, subscription))
-    wait_for(lambda: state.server.handler._engine.replies._room.parked)
+    wait_for(lambda: writers_waiting(state.server))
 
 
 def with_unread_responses(state: State) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .engine.call_streams import Err, Ok, Readable, Writable
     from .engine.client_calls import Completions, PendingCall, StreamCall, Subscription, Upload
     from .engine.server_calls import Context
+    from .engine.signals import Signal
     from .errors import RiverError
     from .flask_route import flask
     from .options import Options
@@ -39,6 +40,7 @@ __all__ = [
     "RpcServer",
     "Service",
     "Serving",
+    "Signal",
     "StreamCall",
     "Subscription",
     "Upload",
@@ -63,6 +65,7 @@ __getattr__ = lazy_names(
             "Upload",
         ),
         "engine.server_calls": ("Context",),
+        "engine.signals": ("Signal",),
         "errors": ("RiverError",),
         "flask_route": ("flask",),
         "options": ("Options",),

@@ -71,8 +71,17 @@ class Options:
     max_streams: int = 1024
     """Calls that one session may have open at a server; further ones are refused."""
 
+    worker_timeout: float = 10.0
+    """Seconds that a call waits at a server for one of the workers; then it is refused."""
+
     max_sessions: int = 10_000
     """Sessions of one server, those without a connection included; further ones are refused."""
+
+    newcomer_wins: bool = False
+    """What a server does with a client that comes with the id of one which is connected, and with
+    another session. By default the connected one is asked for a sign of life, and stays if it gives
+    it. True ends its session at once, as shipped servers do: of two live clients with one id each
+    then ends the calls of the other, again and again, and so may whoever knows a client's id."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

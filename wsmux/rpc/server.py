@@ -47,8 +47,9 @@ __all__ = [
     "serve",
 ]
 
-# Threads that run handlers; each call takes one for as long as its handler runs.
+# Handlers of one session that run at once, and of all; each takes a thread while it runs.
 DEFAULT_WORKERS = 128
+MAX_WORKERS = 1024
 
 
 class Serving(TypedDict, total=False):
@@ -66,7 +67,12 @@ class Serving(TypedDict, total=False):
     middleware: Iterable[Callable[..., Any]]
     """Functions ``(ctx, init, step)`` around each handler; what ``step()`` returns is its."""
     workers: int
-    """Most handlers that run at once, 128 by default; further calls wait."""
+    """Most handlers of one session that run at once, 128 by default. Further calls wait for one to
+    end, and are refused with CANCEL after ``Options.worker_timeout``. A generator that waits, for
+    room or in ``Context.wait``, does not count."""
+    max_workers: int
+    """The same for all sessions together, 1,024 by default, which is the most threads. When few are
+    left, no session takes more than it leaves to the others."""
     expose_errors: bool
     """Tell clients the text of exceptions that no procedure declares."""
     handshake_schema: JsonSchema
@@ -206,11 +212,18 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
         context=options.get("context"),
         validation=validation,
         middleware=tuple(options.get("middleware", ())),
-        workers=options.get("workers", DEFAULT_WORKERS),
+        workers=_checked_workers("workers", options.get("workers", DEFAULT_WORKERS)),
+        max_workers=_checked_workers("max_workers", options.get("max_workers", MAX_WORKERS)),
         expose_errors=options.get("expose_errors", False),
     )
     schema = serialize(offered, handshake_schema) if options.get("serve_schema") else None
     return RpcHandler(engine, schema)
+
+
+def _checked_workers(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1 up, but is {value!r}")
+    return value
 
 
 def check_river_upgrade(environ: dict[str, Any], origins: Collection[str] | None) -> None:

@@ -267,6 +267,11 @@ class TestOtherSession:
             old.receive(frame(seq=int(now), controlFlags=1), now + 0.1)
         assert server.get("client") is old
 
+    def test_a_newcomer_replaces_a_session_that_lives_where_it_may(self) -> None:
+        server = table(newcomer_wins=True)
+        old = begin(server)
+        assert accept(server, "other").replaced is old
+
     def test_a_session_that_is_silent_is_replaced_after_a_second(self) -> None:
         server = table(handshake_timeout=60.0)
         old = begin(server)

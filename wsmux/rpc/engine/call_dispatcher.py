@@ -5,13 +5,18 @@ Threads and locks are told in ``server_engine``.
 
 from __future__ import annotations
 
+import heapq
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
 from typing import Any
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Parker
+from ...runtime.parking import Parker, Waiter, wake
 from ...runtime.thread_pool import ThreadPool
 from ..errors import (
     CANCEL,
@@ -33,8 +38,10 @@ from ..wire.envelope import (
     is_close,
     read_cancel,
 )
+from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
 from .server_calls import CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
+from .worker_shares import WorkerShares
 
 __all__ = ["CallDispatcher"]
 
@@ -47,13 +54,33 @@ MAX_SHOWN = 100
 _log = logger("wsmux.rpc")
 
 
-class CallDispatcher:
+class Start:
+    """A handler to start, or to go on with, as soon as it has a worker.
+
+    Attributes:
+        call: whose handler it is.
+        step: what the worker does; ``WAITS`` says that the handler waits without it.
+        since: when it came, for one that is refused if it waits too long; else ``None``.
+        waits: it has no worker yet.
+    """
+
+    __slots__ = ("call", "since", "step", "waits")
+
+    def __init__(self, call: ServerCall, step: Callable[[], Any], since: float | None) -> None:
+        self.call = call
+        self.step = step
+        self.since = since
+        self.waits = False
+
+
+class CallDispatcher(Suspender):
     """Run the calls of all sessions of a server.
 
     It owns the services and what their handlers share, the threads that run handlers, and the
-    table of calls of each session. The server's mutex guards the tables; the threads have locks of
-    their own, taken without it; the rest never changes. ``ServerEngine`` calls it, and it calls
-    ``Replies``; neither calls back.
+    table of calls of each session, with its share of those threads. The server's mutex guards the
+    tables, the shares, and the times of generators that wait; the threads have locks of their own,
+    taken without it; the rest never changes. ``ServerEngine`` calls it, and it calls ``Replies``;
+    neither calls back.
     """
 
     def __init__(
@@ -67,7 +94,9 @@ class CallDispatcher:
         context: Any,
         middleware: tuple[Callable[..., Any], ...],
         workers: int,
+        max_workers: int,
         expose_errors: bool,
+        alarm: Waiter,
     ) -> None:
         self._services = services
         self._replies = replies
@@ -78,7 +107,13 @@ class CallDispatcher:
         self._middleware = middleware
         self._expose_errors = expose_errors
         self._tables: dict[SessionRecord, CallTable] = {}
-        self._workers = ThreadPool(workers, name)
+        self._workers = ThreadPool(max_workers, name)
+        self._max_workers = max_workers
+        self._shares: WorkerShares[Start] = WorkerShares(workers, max_workers)
+        self._patience: deque[Start] = deque()  # what is refused if it waits too long, in order
+        self._timers: list[tuple[float, int, GeneratorRun]] = []  # a heap
+        self._order = count()
+        self._alarm = alarm  # of the thread that calls ``handle_timers``
 
     def forked(self, mutex: threading.Lock) -> None:
         """Take a forked child's mutex: the old one may be held for ever."""
@@ -95,8 +130,11 @@ class CallDispatcher:
         self, record: SessionRecord, error: RiverError, wakes: list[Parker]
     ) -> list[ServerCall]:
         """End the calls of a session that is over; return them, to be finished."""
-        calls = self._tables.pop(record).end_locked(error, wakes)
-        self._replies.notify_room_locked(wakes)
+        table = self._tables.pop(record)
+        for start in self._shares.forget(table.share, lambda start: start.since is None):
+            start.waits = False
+        calls = table.end_locked(error, wakes)
+        record.notify_room_locked(wakes)
         return calls
 
     # Messages
@@ -137,6 +175,8 @@ class CallDispatcher:
             self._replies.refuse(table, stream_id, "procedure init failed validation")
             return
         call = ServerCall(self._replies, self._mutex, table, stream_id, found)
+        start = Start(call, self._handler(call, envelope.payload), time.monotonic())
+        has_worker = False
         with self._mutex:
             if table.record.ended:
                 return  # meanwhile
@@ -145,9 +185,10 @@ class CallDispatcher:
                 call.first_metadata = table.record.metadata
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
-        if opened:
-            self._workers.add(lambda: self._work(call, envelope.payload), wakes)
-        else:
+                has_worker = self._ask_locked(start, wakes)
+        if has_worker:
+            self._workers.add(lambda: self._work(start), wakes)
+        elif not opened:
             text = f"more than {self._options.max_streams} calls are open"
             self._replies.refuse(table, stream_id, text)
 
@@ -196,37 +237,82 @@ class CallDispatcher:
 
     # Handlers
 
-    def _work(self, call: ServerCall, init: Any) -> None:
-        """Do a worker's part in a call: nothing, if it was over before a worker was free."""
+    def _ask_locked(self, start: Start, wakes: list[Parker]) -> bool:
+        """Return whether a handler has a worker; else it waits for one."""
+        share = start.call.table.share
+        if self._shares.ask(share, start):
+            return True
+        start.waits = True
+        if start.since is not None:
+            if not self._patience:
+                self._alarm.notify_forced(wakes)
+            self._patience.append(start)
+        if not share.told_waiting:
+            share.told_waiting = True
+            _log.info(
+                "%d handlers of client %s run, of %d in all; its next calls wait for one to end",
+                share.running,
+                start.call.session.peer_id,
+                self._shares.running,
+            )
+        return False
+
+    def _start(self, starts: list[Start]) -> None:
+        """Start what has got a worker."""
+        wakes: list[Parker] = []
+        for start in starts:
+            start.waits = False
+            self._workers.add(partial(self._work, start), wakes)
+        wake(wakes)
+
+    def _work(self, start: Start) -> None:
+        """Do a worker's part in a call."""
+        call, waits = start.call, False
         try:
-            if not call.over:
-                self._handle(call, init)
+            waits = self._handle(call, start.step)
         finally:
-            if not call.answered:
+            if not waits:
                 with self._mutex:
                     call.table.returned_locked(call)
+                    starts = self._shares.give_back(call.table.share)
+                self._start(starts)
 
-    def _handle(self, call: ServerCall, init: Any) -> None:
-        """Run a handler, and send what comes of it."""
-        context = Context(call, self._states[call.procedure.service], self._context)
+    def _handler(self, call: ServerCall, init: Any) -> Callable[[], Any]:
+        """Return what runs the handler of a call; ``WAITS`` says that it goes on later."""
+
+        def run() -> Any:
+            if call.over:
+                return None  # before a worker was free
+            context = Context(call, self._states[call.procedure.service], self._context)
+            return self._run(call, context, init)
+
+        return run
+
+    def _handle(self, call: ServerCall, step: Callable[[], Any]) -> bool:
+        """Run a handler, and send what comes of it; tell whether it waits without a worker."""
         try:
-            value = self._run(call, context, init)
+            value = step()
         except RiverError as error:
             self._answer_error(call, error)
         except Exception as error:
             if call.over:
                 _log.info("%s ended after its call: %r", call.name, error)
-                return
+                return False
             _log.exception("the handler of %s failed", call.name)
-            self._uncaught(call, repr(error))
+            self._uncaught(call, str(error) or type(error).__name__)
         except BaseException:  # such as SystemExit, which is for the thread
             self._uncaught(call)
             raise
         else:
+            if value is WAITS:
+                return True
+            if call.over:
+                return False
             if call.procedure.kind.writes_responses:
                 self._replies.close_responses(call)
             else:
                 self._answer(call, value)
+        return False
 
     def _run(self, call: ServerCall, context: Context, init: Any) -> Any:
         procedure = call.procedure
@@ -236,18 +322,119 @@ class CallDispatcher:
         if procedure.kind.writes_responses and not procedure.generator:
             arguments.append(call.writer)
 
+        if procedure.generator and not self._middleware:
+            generator = procedure.handler(*arguments)
+            return GeneratorRun(self, self._replies, call, generator).advance()
+
         def handle() -> Any:
             outcome = procedure.handler(*arguments)
-            if procedure.generator:
-                for response in outcome:
-                    call.writer.write(response)
-                return None
-            return outcome
+            if not procedure.generator:
+                return outcome
+            suspender = ThreadSuspender(self._mutex)
+            return GeneratorRun(suspender, self._replies, call, outcome).advance()
 
         step = handle
         for layer in reversed(self._middleware):
             step = _wrapped(layer, context, init, step)
         return step()
+
+    # Generators that wait
+
+    def suspend(self, run: GeneratorRun, due: float | None) -> bool:
+        wakes: list[Parker] = []
+        with self._mutex:
+            if run.unparked or run.call.over:
+                run.unparked = False
+                return False
+            run.suspended, run.due, run.call.parked = True, due, run
+            if due is not None and (run.timer is None or due < run.timer):
+                self._set_timer_locked(run, due, wakes)
+            starts = self._shares.give_back(run.call.table.share)
+        wake(wakes)
+        self._start(starts)
+        return True
+
+    def unpark(self, run: GeneratorRun) -> None:
+        wakes: list[Parker] = []
+        start = Start(run.call, run.advance, None)
+        with self._mutex:
+            if not run.suspended:
+                run.unparked = True
+                return
+            run.suspended, run.call.parked = False, None
+            has_worker = self._ask_locked(start, wakes)
+        wake(wakes)
+        if has_worker:
+            self._start([start])
+
+    def _set_timer_locked(self, run: GeneratorRun, due: float, wakes: list[Parker]) -> None:
+        run.timer = due
+        if not self._timers or due < self._timers[0][0]:
+            self._alarm.notify_forced(wakes)
+        heapq.heappush(self._timers, (due, next(self._order), run))
+
+    # Time
+
+    def next_timer_locked(self) -> float | None:
+        """Return when to call ``handle_timers``, in seconds, or ``None``."""
+        while self._patience and not self._patience[0].waits:
+            self._patience.popleft()
+        due = self._timers[0][0] if self._timers else None
+        if not self._patience:
+            return due
+        refused = (self._patience[0].since or 0.0) + self._options.worker_timeout
+        return refused if due is None else min(due, refused)
+
+    def handle_timers(self, now: float) -> None:
+        """Let generators go on whose time is up, and refuse calls that had no worker in time."""
+        wakes: list[Parker] = []
+        with self._mutex:
+            while self._timers and self._timers[0][0] <= now:
+                run = heapq.heappop(self._timers)[2]
+                run.timer = None
+                if run.suspended and run.due is not None:
+                    if run.due <= now:
+                        wakes.append(run)
+                    else:
+                        self._set_timer_locked(run, run.due, wakes)
+            refused = self._overdue_locked(now)
+        wake(wakes)
+        for call in refused:
+            self._refuse_late(call)
+
+    def _overdue_locked(self, now: float) -> list[ServerCall]:
+        """Return the calls that have waited too long for a worker; they wait no more."""
+        late: set[Start] = set()
+        while self._patience:
+            start = self._patience[0]
+            if start.waits and (start.since or 0.0) + self._options.worker_timeout > now:
+                break
+            self._patience.popleft()
+            if start.waits:
+                start.waits = False
+                late.add(start)
+        for table in {start.call.table for start in late}:
+            self._shares.forget(table.share, lambda start: start not in late)
+        return [start.call for start in late]
+
+    def _refuse_late(self, call: ServerCall) -> None:
+        seconds = self._options.worker_timeout
+        share = call.table.share
+        text = f"no worker was free in {seconds:g} s: {share.running} calls of this session run"
+        with self._mutex:
+            call.table.returned_locked(call)
+            told, share.told_refused = share.told_refused, True
+        if not told:
+            _log.warning(
+                "%s of client %s was refused, and so are others: %s. Raise workers= or max_workers="
+                " of the server, or let handlers that wait be generators: see Context.wait",
+                call.name,
+                call.session.peer_id,
+                text,
+            )
+        self._replies.cancel(call, RiverError(CANCEL, text))
+
+    # Answers
 
     def _answer(self, call: ServerCall, value: Any) -> None:
         """Send the one response of an rpc or upload."""

@@ -13,13 +13,14 @@ change state, and send, wait and wake nobody. Threads and locks are told in ``se
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ...runtime.parking import Parker, WaitQueue, wake
+from ...runtime.parking import Parker, wake
 from ...runtime.thread_pool import ThreadPool
 from ..errors import CANCEL, INVALID_REQUEST, RiverError
 from ..options import Options
@@ -28,6 +29,8 @@ from ..wire.codec import Codec
 from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result, result
 from .call_streams import CallBase, Err
 from .session_record import SessionRecord
+from .signals import Pause, Signal
+from .worker_shares import Share
 
 __all__ = ["CallTable", "Context", "Replies", "ServerCall"]
 
@@ -43,10 +46,12 @@ class CallTable:
 
     Attributes:
         record: the session that they belong to.
+        share: the part of the server's workers that they hold; ``CallDispatcher`` changes it.
     """
 
     def __init__(self, record: SessionRecord, options: Options) -> None:
         self.record = record
+        self.share: Share[Any] = Share()
         self._options = options
         self._open: dict[str, ServerCall] = {}
         self._orphans = 0  # handlers that run, or wait for a worker, though their call is cancelled
@@ -106,17 +111,16 @@ class CallTable:
 class Replies:
     """Send what the calls of a server answer, and run what they deferred once they are over.
 
-    It owns the queue of writers that wait for acknowledgements, and the threads that run what was
-    deferred. The server's mutex guards the queue, and what it changes of calls and of their table;
-    the threads have locks of their own, taken without it. What was queued under the mutex is
-    flushed after it was released.
+    It owns the threads that run what was deferred, which have locks of their own, taken without the
+    server's mutex. That one guards what it changes of calls, of their table, and of the session's
+    record, where writers wait for acknowledgements. What was queued under the mutex is flushed
+    after it was released.
     """
 
     def __init__(self, mutex: threading.Lock, codec: Codec, *, name: str, workers: int) -> None:
         self._mutex = mutex
         self._codec = codec
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
-        self._room = WaitQueue()  # writers waiting for acknowledgements
         self._cleaners = ThreadPool(workers, f"{name}-cleanup")
 
     def forked(self, mutex: threading.Lock) -> None:
@@ -127,14 +131,8 @@ class Replies:
 
     def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
         """Send one response, waiting while too much is not acknowledged."""
-        if isinstance(value, Err):
-            if not call.procedure.declares(value.error):
-                raise ValueError(f"an error that {call.name} does not declare: {value.error}")
-            packed = self._codec.pack(error_result(value.error))
-        elif call.procedure.response.check(value) is not None:
-            raise ValueError(f"a response of {call.name} that its schema forbids")
-        else:
-            packed = self._codec.pack(result(value))
+        packed = self.pack_response(call, value)
+        record = call.table.record
         with self._mutex:
             call.writer.check_locked()
             while call.session.full:
@@ -142,11 +140,43 @@ class Replies:
                     raise TimeoutError(
                         f"{call.name}: the send buffer is full (unacknowledged messages)"
                     )
-                self._room.wait(self._mutex, deadline)
+                record.room.wait(self._mutex, deadline)
                 call.writer.check_locked()
-            channel = call.table.record.send_locked(call.stream_id, packed, 0)
+            channel = record.send_locked(call.stream_id, packed, 0)
         if channel is not None:
             channel.flush()
+
+    def pack_response(self, call: ServerCall, value: Any) -> bytes:
+        """Return one response as it is sent.
+
+        Raises:
+            ValueError: the schema forbids it, or the procedure does not declare the error.
+            EncodeError: the codec cannot carry it.
+        """
+        if isinstance(value, Err):
+            if not call.procedure.declares(value.error):
+                raise ValueError(f"an error that {call.name} does not declare: {value.error}")
+            return self._codec.pack(error_result(value.error))
+        if call.procedure.response.check(value) is not None:
+            raise ValueError(f"a response of {call.name} that its schema forbids")
+        return self._codec.pack(result(value))
+
+    def offer(self, call: ServerCall, packed: bytes, parker: Parker) -> bool:
+        """Send one response if there is room; else unpark the parker when there is.
+
+        Raises:
+            RiverError, ValueError: the responses have ended.
+        """
+        record = call.table.record
+        with self._mutex:
+            call.writer.check_locked()
+            if call.session.full:
+                record.waiting_runs.add(parker)
+                return False
+            channel = record.send_locked(call.stream_id, packed, 0)
+        if channel is not None:
+            channel.flush()
+        return True
 
     def send_result(self, call: ServerCall, value: Any) -> None:
         """Send the one response of an rpc or upload.
@@ -209,7 +239,7 @@ class Replies:
             table.bury_locked(call.stream_id)
             channel = table.record.send_locked(call.stream_id, packed, CANCELLED)
             table.drop_locked(call, error, wakes)
-            self._room.notify(wakes)
+            table.record.notify_room_locked(wakes)
         wake(wakes)
         if channel is not None:
             channel.flush()
@@ -224,7 +254,7 @@ class Replies:
             if call.procedure.kind.writes_responses and not call.writer.closed:
                 call.table.record.send_locked(call.stream_id, self._close_packed, CLOSED)
             call.table.drop_locked(call, error, wakes)
-            self._room.notify(wakes)
+            call.table.record.notify_room_locked(wakes)
         wake(wakes)
         self.finish([call])
 
@@ -235,10 +265,6 @@ class Replies:
         record = call.table.record
         with self._mutex:
             return call.first_metadata if record.ended else record.metadata
-
-    def notify_room_locked(self, wakes: list[Parker]) -> None:
-        """Make writers look again whether there is room, or whether their call goes on."""
-        self._room.notify(wakes)
 
     def finish(self, calls: list[ServerCall]) -> None:
         """Run what calls that are over deferred; handlers may wait for it."""
@@ -264,6 +290,7 @@ class ServerCall(CallBase):
         first_metadata: what the session's were when the call began.
         answered: its handler has returned, or has sent the last that it sends.
         orphan: it was cancelled while that was not so.
+        parked: what to unpark when the call is over, if its handler waits for that too.
     """
 
     def __init__(
@@ -287,6 +314,7 @@ class ServerCall(CallBase):
         self._cleaned = False  # what was deferred has run
         self.answered = False
         self.orphan = False
+        self.parked: Parker | None = None
 
     @property
     def name(self) -> str:
@@ -314,6 +342,11 @@ class ServerCall(CallBase):
         if not self.in_child():
             self._replies.cancel(self, error)
 
+    def check_open(self) -> None:
+        """Raise what has ended the responses."""
+        with self.mutex:
+            self.writer.check_locked()
+
     def live_metadata(self) -> Any:
         """Return the session's metadata."""
         return self._replies.metadata(self)
@@ -322,6 +355,8 @@ class ServerCall(CallBase):
         super().end_locked(error, wakes)
         if self._ended is not None:
             self._ended.set()
+        if self.parked is not None:
+            wakes.append(self.parked)
 
     def completed_locked(self) -> bool:
         completed = super().completed_locked()
@@ -394,6 +429,26 @@ class Context:
         What it was when the call began, once the session is over.
         """
         return self._call.live_metadata()
+
+    def wait(
+        self, signal: Signal | None = None, timeout: float | None = None
+    ) -> Generator[Any, Any, bool]:
+        """Wait within a generator for a change, or for ``timeout`` seconds; no thread is kept.
+
+        Write ``changed = yield from ctx.wait(signal)``: false when the time is up. The first wait
+        for a signal looks at all its changes, so look again at what it tells of, as with a
+        condition. The call's end ends the generator at this place, as ``close()`` of one does.
+        With middleware around it, or in a handler that is no generator, a thread is kept::
+
+            @service.subscription()
+            def count(ctx, init):
+                while True:
+                    yield counter.value
+                    yield from ctx.wait(counter.changed)
+        """
+        due = None if timeout is None else time.monotonic() + timeout
+        woken: bool = yield Pause(signal, due)
+        return woken
 
     def cancel(self, message: str = "cancelled by the server") -> None:
         """End the call for both sides: reads and writes raise CANCEL. Further calls do nothing."""

@@ -23,8 +23,9 @@ Threads and locks:
   record, so that a connection which replaces another waits for what that one has in hand. It is
   taken before the mutex, and held while the message is dispatched.
 - Handlers run in a bounded set of workers, what they defer in another, since handlers may wait for
-  that; their own locks are taken with the mutex released. One thread more watches sessions
-  without a connection.
+  that; their own locks are taken with the mutex released. A generator that waits holds none, see
+  ``generator_run``. One thread more watches the times of sessions without a connection, of
+  generators, and of calls that wait for a worker.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ServerEngine:
     """Keep the connections and sessions of a server. See ``rpc.serve`` for the arguments.
 
     It owns, under its mutex: the connections that are served, the table of sessions with a record
-    of each, the waiter of the thread that watches sessions without a connection, and whether the
+    of each, the waiter of the thread that watches times, and whether the
     server is closed. Each record's ``order`` is taken before the mutex.
 
     Attributes:
@@ -98,11 +99,13 @@ class ServerEngine:
         validation: MetadataValidation,
         middleware: tuple[Callable[..., Any], ...],
         workers: int,
+        max_workers: int,
         expose_errors: bool,
     ) -> None:
         name = f"wsmux-rpc-{server_id}"
         self.mutex = threading.Lock()
         self.codec = codec
+        self._watch = Waiter()
         self.replies = Replies(self.mutex, codec, name=name, workers=workers)
         self.dispatcher = CallDispatcher(
             service_table(services),
@@ -113,7 +116,9 @@ class ServerEngine:
             context=context,
             middleware=middleware,
             workers=workers,
+            max_workers=max_workers,
             expose_errors=expose_errors,
+            alarm=self._watch,
         )
         self.sessions = Sessions(server_id, codec=codec, options=options, new_id=new_id)
         self._options = options
@@ -121,10 +126,9 @@ class ServerEngine:
         self._validation = validation
         self._records: dict[Session, SessionRecord] = {}
         self._ask_packed = codec.pack(rehandshake_request_payload())
-        self._watch = Waiter()
         self._channels: set[MessageTransport] = set()
         self._closed = False
-        start_thread(daemon_thread(target=self._watch_graces, name=f"{name}-graces"))
+        start_thread(daemon_thread(target=self._watch_times, name=f"{name}-times"))
         fork.register(self)
 
     def forked(self) -> None:
@@ -269,7 +273,7 @@ class ServerEngine:
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         record.queue_locked()
-        self.replies.notify_room_locked(wakes)  # the handshake has acknowledged messages, too
+        record.notify_room_locked(wakes)  # the handshake has acknowledged messages, too
         channel.set_owner_timer(record.next_timer())
         return record
 
@@ -306,7 +310,7 @@ class ServerEngine:
                     envelope, leaves = None, True
                 record.queue_locked()
                 if not session.full:
-                    self.replies.notify_room_locked(wakes)
+                    record.notify_room_locked(wakes)
             self.replies.finish(over)
             if leaves:
                 hang_up(channel)
@@ -444,8 +448,11 @@ class ServerEngine:
 
     # The end
 
-    def _watch_graces(self) -> None:
-        """Destroy sessions that nobody has come back for; in a thread of its own."""
+    def _watch_times(self) -> None:
+        """Destroy sessions that nobody has come back for; in a thread of its own.
+
+        It calls the timers of the dispatcher, too.
+        """
         while True:
             wakes: list[Parker] = []
             with self.mutex:
@@ -453,12 +460,14 @@ class ServerEngine:
                     return
                 now = time.monotonic()
                 over = self._end_overdue_locked(now, wakes)
-                due = self.sessions.next_timer()
-                if not over and not wakes:
-                    left = None if due is None else max(0.0, due - now)
+                timers = (self.sessions.next_timer(), self.dispatcher.next_timer_locked())
+                due = min((each for each in timers if each is not None), default=None)
+                if not over and not wakes and (due is None or due > now):
+                    left = None if due is None else due - now
                     self._watch.wait(self.mutex, Deadline(left))
             wake(wakes)
             self.replies.finish(over)
+            self.dispatcher.handle_timers(now)
 
     def _end_overdue_locked(self, now: float, wakes: list[Parker]) -> list[ServerCall]:
         """End the sessions whose grace is over, and keep none of them; return their calls."""

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from ...protocols.base import Message
+from ...runtime.parking import Parker, WaitQueue
 from ...transport.message_transport import MessageTransport
 from ..options import Options
 from ..session.metadata_refresh import MetadataRefresh
@@ -32,6 +33,8 @@ class SessionRecord:
         refresh: when new metadata are due.
         renewing: new metadata are being checked.
         ended: the session is over; nothing is sent any more.
+        room: threads that wait for acknowledgements, to send more.
+        waiting_runs: the same for generators, which wait without a thread.
     """
 
     def __init__(self, session: Session, options: Options) -> None:
@@ -42,6 +45,8 @@ class SessionRecord:
         self.refresh = MetadataRefresh(options)
         self.renewing = False
         self.ended = False
+        self.room = WaitQueue()
+        self.waiting_runs: set[Parker] = set()
 
     def next_timer(self) -> float | None:
         """Return when there is something to do for a connected session."""
@@ -51,6 +56,13 @@ class SessionRecord:
     def current(self, attachment: int) -> bool:
         """Return whether the connection of that number is still the session's."""
         return self.session.attached and self.session.attachments == attachment
+
+    def notify_room_locked(self, wakes: list[Parker]) -> None:
+        """Make writers look again whether there is room, or whether their call goes on."""
+        self.room.notify(wakes)
+        if self.waiting_runs:
+            wakes += self.waiting_runs
+            self.waiting_runs.clear()
 
     def send_locked(self, stream_id: str, packed: bytes, flags: int) -> MessageTransport | None:
         """Send a message, unless the session is over.

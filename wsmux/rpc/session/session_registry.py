@@ -16,7 +16,8 @@ Stricter than shipped servers:
   silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come again
   after a short wait. So a client that lost its state gets in at once if its old connection is gone,
   and within about two seconds if nobody told the server; and of two live clients of one id the
-  first one stays. A session without a connection is given up at once, as in the text. Who knows the
+  first one stays, since each would end the other's calls for ever; ``newcomer_wins`` does as shipped
+  servers. A session without a connection is given up at once, as in the text. Who knows the
   session id is the session's client: ids must not be guessable, and are compared in a time that
   says nothing about them. Where the application names the owner of a session, nobody else resumes
   or replaces it, whatever ids they know.
@@ -193,7 +194,8 @@ class Sessions:
                 f"{request.session_id}"
             )
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
-        if old is not None and old.id != request.session_id and self._lives(old, now):
+        other = old is not None and old.id != request.session_id
+        if other and not self._options.newcomer_wins and self._lives(old, now):
             reason = "another session of this client is connected"
             refused = self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
             return refused._replace(asked=old)
@@ -220,9 +222,9 @@ class Sessions:
         session.attach(now)
         return Accepted(session, response, False, replaced=old)
 
-    def _lives(self, session: Session, now: float) -> bool:
+    def _lives(self, session: Session | None, now: float) -> bool:
         try:
-            return session.attached and session.challenge(now)
+            return session is not None and session.attached and session.challenge(now)
         except SessionFailure:
             return False  # it could not be asked
 

@@ -1,0 +1,222 @@
+"""Handlers share the workers of a server; those that are generators hold none while they wait."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+
+from ..helpers.inside import workers_held, writers_waiting
+from ..helpers.rpc.four_kinds import joined
+from ..helpers.rpc.procedures import WAIT
+from ..helpers.waiting import wait_for
+
+
+class Feed:
+    """Serve a value that changes, to generators that wait for it, and an rpc beside them."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.changed = rpc.Signal()
+        self.ended: list[str] = []
+        self.go = threading.Event()
+        self.service = service = rpc.Service("test")
+        service.rpc(name="same")(lambda ctx, init: init)
+        service.rpc(name="threads")(lambda ctx, init: threading.active_count())
+        service.subscription(name="watch")(self._watch)
+        service.subscription(name="ticks")(self._ticks)
+        service.subscription(name="pours")(self._pours)
+        service.rpc(name="blocks")(lambda ctx, init: self.go.wait(WAIT))
+
+    def set(self, value: int) -> None:
+        self.value = value
+        self.changed.notify()
+
+    def _watch(self, ctx: rpc.Context, init: str) -> Generator[Any]:
+        try:
+            seen = None
+            while True:
+                if self.value != seen:
+                    seen = self.value
+                    yield seen
+                assert (yield from ctx.wait(self.changed)) is True
+        finally:
+            self.ended.append(init)
+
+    def _ticks(self, ctx: rpc.Context, init: float) -> Generator[Any]:
+        for number in range(3):
+            yield number
+            assert (yield from ctx.wait(timeout=init)) is False
+
+    def _pours(self, ctx: rpc.Context, init: Any) -> Iterator[int]:
+        yield from range(10_000)
+
+
+@pytest.fixture
+def feed() -> Iterator[Feed]:
+    feed = Feed()
+    yield feed
+    feed.go.set()
+
+
+def test_a_thousand_subscriptions_that_wait_hold_no_worker(feed: Feed) -> None:
+    options = rpc.Options(max_streams=2000)
+    with (
+        rpc.serve([feed.service], workers=4, max_workers=8, options=options) as server,
+        rpc.connect(server.url) as client,
+        rpc.connect(server.url) as other,
+    ):
+        watching = [client.subscribe("test", "watch", str(n), WAIT) for n in range(1000)]
+        assert [each.read(WAIT) for each in watching] == [0] * 1000
+        wait_for(lambda: workers_held(server) == 0)
+        assert other.rpc("test", "threads", None, WAIT) < 60
+        with ThreadPoolExecutor(4) as pool:
+            same = [pool.submit(other.rpc, "test", "same", n, WAIT) for n in range(200)]
+            assert [each.result() for each in same] == list(range(200))
+        for value in (1, 2):
+            feed.set(value)
+            assert [each.read(WAIT) for each in watching] == [value] * 1000
+        for each in watching[:500]:
+            each.cancel()
+        wait_for(lambda: len(feed.ended) == 500)
+    assert sorted(feed.ended, key=int) == [str(n) for n in range(1000)]
+
+
+def test_a_wait_ends_with_its_time(feed: Feed) -> None:
+    with joined(feed.service) as client:
+        assert list(client.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
+
+
+def test_the_nearest_of_many_times_counts(feed: Feed) -> None:
+    with joined(feed.service) as client:
+        slow = client.subscribe("test", "ticks", WAIT, WAIT)
+        assert slow.read() == 0
+        began = time.monotonic()
+        assert list(client.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
+        assert time.monotonic() - began < WAIT
+        slow.cancel()
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_generator_that_waits_is_ended_with_its_call(feed: Feed, how: str) -> None:
+    with joined(feed.service) as client:
+        watching = client.subscribe("test", "watch", "label", WAIT)
+        assert watching.read() == 0
+        if how == "cancel":
+            watching.cancel()
+        else:
+            client.close()
+        wait_for(lambda: feed.ended == ["label"])
+
+
+def test_a_generator_waits_for_room_without_a_worker(feed: Feed) -> None:
+    options = rpc.Options(send_buffer_messages=8, ack_messages=4)
+    with (
+        rpc.serve([feed.service], workers=1, max_workers=1, options=options) as server,
+        rpc.connect(server.url, options=rpc.Options(unread_messages=20_000)) as client,
+    ):
+        pouring = [client.subscribe("test", "pours", None, WAIT) for _ in range(3)]
+        for each in pouring:
+            assert list(each) == list(range(10_000))
+        assert writers_waiting(server) == workers_held(server) == 0
+
+
+def test_a_generator_within_middleware_waits_in_its_thread(feed: Feed) -> None:
+    def layer(ctx: rpc.Context, init: Any, step: Any) -> Any:
+        return step()
+
+    with rpc.serve([feed.service], middleware=[layer]) as server, rpc.connect(server.url) as client:
+        watching = client.subscribe("test", "watch", "label", WAIT)
+        assert watching.read() == 0
+        assert workers_held(server) == 1
+        feed.set(1)
+        assert watching.read() == 1
+        assert list(client.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
+        watching.cancel()
+        wait_for(lambda: feed.ended == ["label"])
+
+
+def test_an_error_after_a_wait_ends_the_call(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
+    @feed.service.subscription()
+    def fails(ctx: rpc.Context, init: Any) -> Generator[Any]:
+        yield from ctx.wait(timeout=0.001)
+        raise LookupError("later")
+        yield
+
+    with joined(feed.service, expose_errors=True) as client:
+        failing = client.subscribe("test", "fails", None, WAIT)
+        with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: later"):
+            failing.read()
+    assert "the handler of test.fails failed" in caplog.text
+
+
+def test_a_session_that_fills_its_workers_leaves_the_others_theirs(
+    feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wsmux.rpc")
+    options = rpc.Options(worker_timeout=0.2)
+    with (
+        rpc.serve([feed.service], workers=4, options=options) as server,
+        rpc.connect(server.url, client_id="greedy") as client,
+        rpc.connect(server.url) as other,
+    ):
+        blocked = [client.submit("test", "blocks", None, WAIT) for _ in range(4)]
+        late = [client.submit("test", "same", n, WAIT) for n in range(3)]
+        assert other.rpc("test", "same", 1, WAIT) == 1
+        for call in late:
+            with pytest.raises(rpc.RiverError, match=r"CANCEL: no worker was free in 0\.2 s: 4 "):
+                call.result()
+        feed.go.set()
+        assert [call.result() for call in blocked] == [True] * 4
+        assert client.rpc("test", "same", 2, WAIT) == 2
+    told = [record.getMessage() for record in caplog.records if "greedy" in record.getMessage()]
+    assert ["wait for one to end" in told[0], "was refused" in told[1], len(told)] == [
+        True,
+        True,
+        2,
+    ]
+
+
+def test_sessions_that_fill_the_server_leave_a_worker_to_the_next(feed: Feed) -> None:
+    options = rpc.Options(worker_timeout=WAIT)
+    with (
+        rpc.serve([feed.service], workers=100, max_workers=8, options=options) as server,
+        ExitStack() as stack,
+    ):
+        held = 0
+        for expected in (4, 2, 1):
+            greedy = stack.enter_context(rpc.connect(server.url))
+            for _ in range(10):
+                greedy.submit("test", "blocks", None, WAIT)
+            held += expected
+            wait_for(lambda held=held: workers_held(server) == held)  # type: ignore[misc]
+        other = stack.enter_context(rpc.connect(server.url))
+        assert other.rpc("test", "same", 1, WAIT) == 1
+        feed.go.set()
+
+
+def test_calls_that_wait_for_a_worker_end_with_their_session(feed: Feed) -> None:
+    with rpc.serve([feed.service], workers=1) as server:
+        with rpc.connect(server.url) as client:
+            calls = [client.submit("test", "blocks", None, WAIT) for _ in range(3)]
+            wait_for(lambda: workers_held(server) == 1)
+        for call in calls:
+            with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+                call.result()
+        feed.go.set()
+        wait_for(lambda: workers_held(server) == 0)
+
+
+@pytest.mark.parametrize("name", ["workers", "max_workers"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_workers_are_counted(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number from 1 up"):
+        rpc.handler([], **{name: value})
