@@ -16,9 +16,9 @@ Stricter than shipped servers:
   silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come again
   after a short wait. So a client that lost its state gets in at once if its old connection is gone,
   and within about two seconds if nobody told the server; and of two live clients of one id the
-  first one stays, since each would end the other's calls for ever; ``newcomer_wins`` does as shipped
-  servers. A session without a connection is given up at once, as in the text. Who knows the
-  session id is the session's client: ids must not be guessable, and are compared in a time that
+  first one stays, since each would end the other's calls for ever; ``newcomer_wins`` does as
+  shipped servers do. A session without a connection is given up at once, as in the text. Who knows
+  the session id is the session's client: ids must not be guessable, and are compared in a time that
   says nothing about them. Where the application names the owner of a session, nobody else resumes
   or replaces it, whatever ids they know.
 - A refused handshake never destroys the session that is here.
