@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .server import RpcHandler, RpcServer, Serving, handler, serve
     from .services import ErrorSchema, Kind, Procedure, Service
     from .session.metadata_validation import Rejection
+    from .session.session_info import SessionInfo
     from .wire.codec import Codec, EncodeError
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "RpcServer",
     "Service",
     "Serving",
+    "SessionInfo",
     "Signal",
     "StreamCall",
     "Subscription",
@@ -72,6 +74,7 @@ __getattr__ = lazy_names(
         "server": ("RpcHandler", "RpcServer", "Serving", "handler", "serve"),
         "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
         "session.metadata_validation": ("Rejection",),
+        "session.session_info": ("SessionInfo",),
         "wire.codec": ("Codec", "EncodeError"),
     },
 )

@@ -40,6 +40,7 @@ from .options import Options
 from .schema.document import ServedProcedure, ServedSchema, ServedService, read_schema, serialize
 from .services import Kind, Service
 from .session.connector import ConnectorState
+from .session.session_info import SessionInfo
 from .wire.codec import Codec
 from .wire.envelope import CLOSED
 from .wire.ids import SERVER_ID, new_id
@@ -296,6 +297,20 @@ class Client(Closing):
                 ``is_fatal`` says so.
         """
         self._engine.connect(Deadline(timeout))
+
+    @property
+    def session(self) -> SessionInfo | None:
+        """What the present session is at this moment; ``None`` before the first call, and between
+        two sessions.
+        """
+        return self._engine.describe_session()
+
+    def end_session(self, reason: str = "ended by the client") -> None:
+        """End the session, its calls and the connection now; the next call begins another.
+
+        The calls raise ``RiverError`` with UNEXPECTED_DISCONNECT and the reason. Never blocks.
+        """
+        self._engine.end_session(reason)
 
     @property
     def closed(self) -> bool:

@@ -33,6 +33,7 @@ from .schema import JsonSchema, Schema
 from .schema.document import serialize
 from .services import Service, service_list
 from .session.metadata_validation import MetadataValidation
+from .session.session_info import SessionInfo
 from .wire.codec import Codec
 from .wire.ids import SERVER_ID
 from .wire.json_codec import codec_of
@@ -90,6 +91,9 @@ class Serving(TypedDict, total=False):
     """Answer an ordinary HTTP GET of the address with the schema of the services."""
     on_session_status: Callable[[str, str], object]
     """Called with ``"created"`` or ``"closed"``, and the session's id."""
+    on_session_transition: Callable[[str, str], object]
+    """Called with ``"connected"`` or ``"disconnected"``, and the session's id, for each connection
+    that a session gets or loses. Callbacks run in a thread of their own, and may block."""
     on_protocol_error: Callable[..., object]
     """Called with the kind of failure, a sentence, and the code of a refusal."""
 
@@ -145,6 +149,18 @@ class RpcHandler:
         """
         return self._engine.request_handshake(client_id)
 
+    def list_sessions(self) -> list[SessionInfo]:
+        """Return what each session is at this moment, the oldest first."""
+        return self._engine.list_sessions()
+
+    def end_session(self, client_id: str, reason: str = "ended by the server") -> bool:
+        """End the session of a client: its calls end on both sides with UNEXPECTED_DISCONNECT.
+
+        Its client may connect again, with a new session: ``validate`` can refuse it. Returns false
+        if that client has no session. Never blocks.
+        """
+        return self._engine.end_session(client_id, reason)
+
     @property
     def sessions(self) -> int:
         """How many sessions there are, those without a connection included."""
@@ -193,6 +209,7 @@ def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandl
     callbacks = EventCallbacks(
         {
             "session_status": options.get("on_session_status"),
+            "session_transition": options.get("on_session_transition"),
             "protocol_error": options.get("on_protocol_error"),
         },
         f"wsmux-rpc-{server_id}",

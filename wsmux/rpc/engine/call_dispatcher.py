@@ -28,6 +28,7 @@ from ..errors import (
 )
 from ..options import Options
 from ..services import Procedure, Service
+from ..session.session_info import SessionInfo, session_info
 from ..wire.codec import EncodeError
 from ..wire.envelope import (
     CANCELLED,
@@ -136,6 +137,18 @@ class CallDispatcher(Suspender):
         calls = table.end_locked(error, wakes)
         record.notify_room_locked(wakes)
         return calls
+
+    def describe_locked(self, record: SessionRecord) -> SessionInfo:
+        """Return what there is to know of a session."""
+        table, session = self._tables[record], record.session
+        share = table.share
+        return session_info(
+            session,
+            session.peer_id,
+            calls=len(table),
+            handlers=share.running,
+            waiting_calls=len(share.waiting),
+        )
 
     # Messages
 

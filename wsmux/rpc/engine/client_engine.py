@@ -49,6 +49,7 @@ from ..session.connector import (
     StatusChanged,
 )
 from ..session.session import Session
+from ..session.session_info import SessionInfo, session_info
 from ..wire.codec import Codec, EncodeError
 from ..wire.envelope import (
     CANCELLED,
@@ -364,6 +365,23 @@ class ClientEngine(Calls):
                 text = connector.with_trouble("no connection in time; attempts continue")
                 raise TimeoutError(text)
             self._changed.wait(self.mutex, deadline)
+
+    def describe_session(self) -> SessionInfo | None:
+        """Return what there is to know of the present session, if there is one."""
+        with self.mutex:
+            session = self.connector.session
+            if session is None:
+                return None
+            return session_info(session, self.connector.own_id, calls=len(self._calls))
+
+    def end_session(self, reason: str) -> None:
+        """End the session and the connection; the next call begins again."""
+        wakes: list[Parker] = []
+        with self.mutex:
+            self.check_process()
+            self.connector.hard_disconnect(time.monotonic(), reason)
+            self.settle_locked(wakes)
+        self.after(wakes)
 
     def open(self, call: Call, service: str, procedure: str, init: Any, flags: int) -> None:
         """Send the first message of a call.

@@ -30,9 +30,8 @@ class EventCallbacks:
 
     def add(self, kind: str, *what: Any) -> None:
         """Queue an event for the application; never blocks."""
-        shown = (
-            what[:1] if kind == "session_status" else what
-        )  # knowing a session's id is enough to take it over
+        # Knowing a session's id is enough to take it over.
+        shown = what[:1] if kind in ("session_status", "session_transition") else what
         _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:
             return

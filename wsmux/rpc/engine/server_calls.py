@@ -12,6 +12,7 @@ change state, and send, wait and wake nobody. Threads and locks are told in ``se
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -19,7 +20,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ...runtime.deadline import Deadline
-from ...runtime.logs import logger
+from ...runtime.logs import logger, printable
 from ...runtime.parking import Parker, wake
 from ...runtime.thread_pool import ThreadPool
 from ..errors import CANCEL, INVALID_REQUEST, RiverError
@@ -35,6 +36,7 @@ from .worker_shares import Share
 __all__ = ["CallTable", "Context", "Replies", "ServerCall"]
 
 _log = logger("wsmux.rpc")
+_calls_log = logging.getLogger("wsmux.rpc.calls")  # for handlers, whose words are not limited
 
 
 class CallTable:
@@ -416,6 +418,18 @@ class Context:
         self.stream_id: str = call.stream_id
         self.service: str = call.procedure.service
         self.procedure: str = call.procedure.name
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger, ``wsmux.rpc.calls``, whose records say which call they are of.
+
+        They have the attributes ``client_id``, ``stream_id``, ``service`` and ``procedure``, for
+        formatters and filters. The session's id, which is a secret, is not among them.
+        """
+        names = ("client_id", "stream_id", "service", "procedure")
+        return logging.LoggerAdapter(
+            _calls_log, {name: printable(getattr(self, name)) for name in names}
+        )
 
     @property
     def ended(self) -> threading.Event:

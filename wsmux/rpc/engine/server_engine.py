@@ -48,6 +48,7 @@ from ..services import Service, service_table
 from ..session.metadata_refresh import RefreshLapse
 from ..session.metadata_validation import InvalidMetadata, MetadataValidation, Parsed
 from ..session.session import Session
+from ..session.session_info import SessionInfo
 from ..session.session_registry import Accepted, Hello, Refused, Sessions
 from ..wire.codec import Codec
 from ..wire.envelope import Envelope
@@ -143,6 +144,27 @@ class ServerEngine:
         """Return how many sessions there are."""
         with self.mutex:
             return len(self.sessions)
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """Return what there is to know of each session, the oldest first."""
+        with self.mutex:
+            return [self.dispatcher.describe_locked(record) for record in self._records.values()]
+
+    def end_session(self, client_id: str, reason: str) -> bool:
+        """End the session of a client, and its connection; false if it has none."""
+        wakes: list[Parker] = []
+        with self.mutex:
+            session = self.sessions.get(client_id)
+            if session is None:
+                return False
+            channel = self._records[session].channel
+            over = self._end_session_locked(session, reason, wakes)
+            self.sessions.end(session)
+        wake(wakes)
+        self.replies.finish(over)
+        if channel is not None:
+            hang_up(channel)
+        return True
 
     def request_handshake(self, client_id: str) -> bool:
         """Ask a client for new metadata; false if it is not connected."""
@@ -270,6 +292,7 @@ class ServerEngine:
             others.append(record.channel)
         record.channel, record.metadata = channel, parsed.metadata
         record.refresh.validated(parsed.expires)
+        self._callbacks.add("session_transition", "connected", session.id)
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         record.queue_locked()
@@ -412,6 +435,8 @@ class ServerEngine:
             if record.session.attachments == attachment:
                 record.channel = None
                 record.refresh.stop()
+                if not record.ended:
+                    self._callbacks.add("session_transition", "disconnected", record.session.id)
             if self.sessions.lost(record.session, attachment, time.monotonic()):
                 over = self._end_session_locked(record.session, "the connection was lost", wakes)
             self._watch.notify_forced(wakes)

@@ -326,10 +326,10 @@ class Connector:
         self._bring_near(now)
         return self.session or self._new_session(now)
 
-    def hard_disconnect(self, now: float) -> None:
+    def hard_disconnect(self, now: float, reason: str = "disconnected by this side") -> None:
         """End the session and the connection at once; ``connect`` begins again."""
         if self.state is not ConnectorState.CLOSED:
-            self.given_up = "disconnected by this side"
+            self.given_up = reason
             self._end_session(self.given_up)
             self._drop(now, again=False)
 
