@@ -1,14 +1,14 @@
 """Carry many blocking byte streams over one WebSocket.
 
-Three lines of a client, against ``wsmux.serve(handler, host, port)``::
+A client in three lines, against ``wsmux.serve(handler, host, port)``::
 
     with wsmux.connect(url) as connection, connection.open_stream() as stream:
         stream.write(b"hi")
         stream.close_write()
         print(stream.read())
 
-Everything may be called from any thread. Flask routes are in ``wsmux.flask``; every error is drawn
-in ``wsmux.exceptions``, every limit in ``wsmux.Config``.
+Every function and method may be called from any thread. Flask routes are in ``wsmux.flask``, all
+errors in ``wsmux.exceptions``, and all limits in ``wsmux.Config``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# A client must not pay for servers, nor a Spark worker for either before its first task.
+# Importing a client must not import the servers, nor a Spark worker either of them.
 __getattr__ = lazy_names(
     __name__,
     {

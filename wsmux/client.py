@@ -51,41 +51,48 @@ def connect(
 ) -> Connection:
     """Connect to ``ws://``, ``wss://`` or ``tcp://host:port`` and return the connection.
 
+    Blocks until the handshake has finished.
+
     Args:
         url: where to connect; ``tcp`` is a plain socket without a WebSocket.
-        protocol: the wire, ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``; or several, the
-            best first, for the server to choose from (not ``js-ws``, which cannot be offered).
-            ``connection.protocol`` tells which it is.
-        timeout: seconds for the whole handshake, ``Config.handshake_timeout`` by default.
-        config: the limits.
-        subprotocol: what to offer in the handshake, and to expect in its answer, where a server
-            calls the wire by another name; ``None`` offers none, for servers that know no
-            subprotocols. The wire's own by default. Only with a single ``protocol``. Where none is
-            named nobody checks that both ends speak the same wire: ends of two wires say nothing,
-            or close. ``wsmux doctor URL`` finds out which one the server speaks.
-        headers: further headers, as a mapping or as lines.
-        ssl_context: how to do TLS; else websocket-client's defaults, or ``sslopt``. A plain socket
-            uses TLS only with one.
-        accept_streams: false ends each stream that the server opens at once, with a code.
-        stream_handler: called with each stream that the server opens, in a worker thread, and
-            closes it afterwards; without one they wait for ``accept_stream``.
-        start_on: ``"data"`` offers a stream only once it has bytes or has ended.
-        workers: most threads that run ``stream_handler``.
-        code_to_reason: turns an application's error code into the exception to raise.
-        reason_to_code: turns an exception into the code to send: 0, or what the wire leaves to
-            applications, from 64 up on ``wsmux``, from 1 on ``js-ws`` and ``yamux`` (32 bits).
-        bymux_state: what both ends of a ``bymux`` connection agreed on before, seen from here.
-        options: what websocket-client's ``connect`` takes for proxies, cookies and TLS:
+        protocol: the wire, that is the multiplexing protocol: ``"wsmux"``, ``"js-ws"``, ``"yamux"``
+            or ``"bymux"``; or several in order of preference, from which the server chooses (not
+            ``js-ws``, which cannot be negotiated). ``connection.protocol`` is the one chosen.
+        timeout: seconds for the whole handshake; ``Config.handshake_timeout`` by default.
+        config: the limits of the connection.
+        subprotocol: the WebSocket subprotocol to offer and to require in the answer, for a server
+            that uses another name for the wire; ``None`` offers none, for servers that do not
+            negotiate. By default the name of the wire. Only with a single ``protocol``. Without a
+            subprotocol nothing checks that both ends use the same wire; with two different ones,
+            the connection stays silent or ends. ``wsmux doctor URL`` finds out which one a server
+            uses.
+        headers: additional request headers, as a mapping or as lines.
+        ssl_context: TLS settings; otherwise ``sslopt`` or websocket-client's defaults. ``tcp://``
+            uses TLS only if a context is given.
+        accept_streams: if false, every stream that the server opens is refused at once, with a
+            code.
+        stream_handler: called in a worker thread with each stream that the server opens; the stream
+            is closed when it returns. Without a handler, streams wait for ``accept_stream``.
+        start_on: ``"data"`` hands out an incoming stream only once it has received bytes or ended.
+        workers: maximum number of threads that run ``stream_handler``.
+        code_to_reason: maps an application's error code to the exception to raise.
+        reason_to_code: maps an exception to the code to send: 0, or a code that the wire leaves to
+            applications (from 64 on ``wsmux``, from 1 on ``js-ws`` and ``yamux``; 32 bits).
+        bymux_state: streams that both ends of a ``bymux`` connection agreed on beforehand, as seen
+            from this side.
+        options: passed to websocket-client's ``connect`` for proxies, cookies and TLS:
             ``http_proxy_host``, ``http_proxy_port``, ``http_proxy_auth``, ``proxy_type``
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,
             ``http_proxy_timeout``, ``cookie``, ``host``, ``origin``, ``suppress_origin``,
-            ``redirect_limit``, ``sslopt``, ``sockopt``. Proxies are also taken from the
-            environment. No ``Origin`` is sent unless ``origin`` names one: it is for browsers.
+            ``redirect_limit``, ``sslopt``, ``sockopt``. Proxies are also read from the environment.
+            ``Origin`` is sent only if ``origin`` is given, since it is meant for browsers.
 
     Raises:
-        HandshakeError: the server, a proxy or TLS refused. TimeoutError: it took too long.
-        OSError: no TCP connection came about. ValueError: it is no such URL, or a header has what
-        none can have, such as a line break; then nothing was dialled.
+        HandshakeError: the server, a proxy or TLS refused the connection.
+        TimeoutError: the handshake took too long.
+        OSError: the TCP connection could not be established.
+        ValueError: the URL is invalid, or a header contains a character that headers cannot have,
+            such as a line break. Raised before connecting.
     """
     url = check_url(url, "ws", "wss", SCHEME)
     connection_options = ConnectionOptions(
@@ -108,7 +115,7 @@ def connect(
 
 
 class _Order(NamedTuple):
-    """Say where to connect, and how."""
+    """Hold the target of a connection and how to reach it."""
 
     url: str
     names: tuple[str, ...]
@@ -132,7 +139,7 @@ def _over_websocket(connection_options: ConnectionOptions, order: _Order) -> Con
         max_size=connection_options.config.max_handshake_size,
         options=options,
     )
-    # One name stands for what was offered, or not offered; the handshake has seen to that.
+    # With a single name, the handshake has already checked the answer (or nothing was offered).
     protocol = names[0] if len(names) == 1 else protocol_of(chosen, names)
     if protocol is None:
         sock.close()
@@ -185,13 +192,13 @@ def from_socket(
     reason_to_code: ReasonToCode | None = None,
     bymux_state: BymuxState | None = None,
 ) -> Connection:
-    """Carry streams over a connected socket, without a WebSocket. The socket is ours from now on.
+    """Carry streams over a connected socket, without a WebSocket, and take ownership of the socket.
 
-    Both ends must do so, with opposite roles. TCP, Unix and TLS sockets will do. See ``connect``
-    for the arguments.
+    Both ends must do so, with opposite roles. TCP, Unix and TLS sockets work. The other arguments
+    are those of ``connect``.
 
     Raises:
-        TypeError, ValueError: an argument is wrong; the socket is still the caller's then.
+        TypeError, ValueError: an argument is wrong; the caller still owns the socket.
     """
     connection_options = ConnectionOptions(
         config=config or Config(),
@@ -219,9 +226,9 @@ def pair(
     config: Config | None = None,
     bymux_state: BymuxState | None = None,
 ) -> tuple[Connection, Connection]:
-    """Return two connections, client and server, joined in this process; for tests.
+    """Return a client and a server connection, joined in this process; for tests.
 
-    ``bymux_state`` is seen from the client.
+    ``bymux_state`` is as seen from the client.
 
     >>> import wsmux
     >>> client, server = wsmux.pair()

@@ -4,34 +4,34 @@
 
     WsmuxError                                .side  .retry_safe
     ├── ProtocolError                         .code
-    │   ├── LocalProtocolError                this side asked for something illegal
-    │   │   └── StreamsExhausted              no stream id is left: open a further connection
-    │   └── RemoteProtocolError               the peer broke the rules; the connection ends
-    │       ├── FrameError                    a message that cannot be read
-    │       ├── FlowControlError              more bytes, or more credit, than allowed
-    │       └── StreamIdError                 a stream id that cannot stand there
+        │   ├── LocalProtocolError                this side requested something illegal
+        │   │   └── StreamsExhausted              no stream id is left: open another connection
+        │   └── RemoteProtocolError               the peer broke the rules; the connection ends
+        │       ├── FrameError                    an invalid message or frame
+        │       ├── FlowControlError              more bytes, or more credit, than allowed
+        │       └── StreamIdError                 a stream id that is not valid there
     ├── HandshakeError                        upgrade, origin or subprotocol refused   .status
     ├── ConnectionClosed (ConnectionError)    .code  .reason
     │   ├── ConnectionClosedOK                closed with 1000 or 1001
     │   └── ConnectionClosedError             closed with anything else, or lost
     ├── StreamError                           .stream_id
     │   ├── StreamReset (ConnectionResetError)     .code
-    │   ├── StreamWriteClosed (BrokenPipeError)    the peer reads no further
-    │   └── StreamRefused                          .code; the peer handled nothing of it
+        │   ├── StreamWriteClosed (BrokenPipeError)    the peer has stopped reading
+        │   └── StreamRefused                          .code; the peer processed none of it
     ├── WriteTimeout (TimeoutError)           .bytes_written
     ├── ConcurrencyError                      a second reader or writer on one stream
-    ├── NoThreadError (RuntimeError)          no thread: the system has none, or Python is exiting
-    └── ForkedError                           the object belongs to the parent process
+        ├── NoThreadError (RuntimeError)          a thread could not be started
+        └── ForkedError                           the object belongs to the parent process
 
-Timeouts are the builtin ``TimeoutError``; a write that runs out of time raises its subclass
-``WriteTimeout``, which tells how many bytes the stream took. Using an object after its own
-``close()`` raises ``ValueError``, as for every file. A dead connection is never an end of file.
+Timeouts raise the builtin ``TimeoutError``; a write that times out raises its subclass
+``WriteTimeout``, which holds the number of bytes taken. Using an object after its own ``close()``
+raises ``ValueError``, as with any file. A lost connection is never reported as end of file.
 
-``side`` is ``"local"`` when this process caused the error, ``"remote"`` when the peer did and
-``None`` when nobody can tell. ``retry_safe`` is true only when the peer is known to have handled
-nothing of the work. Every error can be pickled, with its fields and notes.
+``side`` is ``"local"`` when this process caused the error, ``"remote"`` when the peer did, and
+``None`` when it cannot be determined. ``retry_safe`` is true only if the peer is known to have
+processed none of the work. Every error can be pickled, with its fields and notes.
 
-``CloseCode`` names the codes that a connection ends with.
+``CloseCode`` names the codes with which a connection closes.
 """
 
 from __future__ import annotations
@@ -70,42 +70,42 @@ Side = Literal["local", "remote"]
 
 
 class CloseCode(IntEnum):
-    """Name the close codes of WebSocket that wsmux sends, or puts into words.
+    """Name the WebSocket close codes that wsmux sends or describes.
 
-    Every code is also an ``int``. A peer may send others, such as those of an application (3000 to
-    4999), so the ``code`` of an error is a plain ``int``; compare it with these names.
+    A peer may send others, such as those of an application (3000 to 4999), so the ``code`` of an
+    error is a plain ``int``; compare it with these members, which are ``int`` too.
     """
 
     NORMAL_CLOSURE = 1000
     """The peer has finished, or ``close()`` was called (RFC 6455 section 7.4.1)."""
     GOING_AWAY = 1001
-    """A server stops, or a client leaves (RFC 6455 section 7.4.1)."""
+    """A server is shutting down, or a client is leaving (RFC 6455 section 7.4.1)."""
     PROTOCOL_ERROR = 1002
-    """The peer broke a rule of the protocol (RFC 6455 section 7.4.1)."""
+    """The peer violated the protocol (RFC 6455 section 7.4.1)."""
     UNSUPPORTED_DATA = 1003
-    """A text message where messages are binary (RFC 6455 section 7.4.1)."""
+    """A text message where only binary ones are allowed (RFC 6455 section 7.4.1)."""
     NO_STATUS_RCVD = 1005
     """The peer closed without a code; never sent (RFC 6455 section 7.4.1)."""
     ABNORMAL_CLOSURE = 1006
-    """The connection ended without a closing message; never sent (RFC 6455 section 7.4.1)."""
+    """The connection ended without a close frame; never sent (RFC 6455 section 7.4.1)."""
     INVALID_DATA = 1007
-    """Bytes of the wrong kind, as text that is not UTF-8 (RFC 6455 section 7.4.1)."""
+    """Inconsistent data, such as text that is not UTF-8 (RFC 6455 section 7.4.1)."""
     POLICY_VIOLATION = 1008
-    """The peer went beyond a limit, or may not do this (RFC 6455 section 7.4.1)."""
+    """The peer exceeded a limit, or is not allowed to do this (RFC 6455 section 7.4.1)."""
     MESSAGE_TOO_BIG = 1009
-    """A message above ``Config.max_message_size`` (RFC 6455 section 7.4.1)."""
+    """A message larger than ``Config.max_message_size`` (RFC 6455 section 7.4.1)."""
     MANDATORY_EXTENSION = 1010
-    """A client misses an extension in the server's answer (RFC 6455 section 7.4.1)."""
+    """The server's answer lacks an extension that the client needs (RFC 6455 section 7.4.1)."""
     INTERNAL_ERROR = 1011
-    """The side that closes has failed, as a handler that raises (RFC 6455 section 7.4.1)."""
+    """The closing side failed, for example because a handler raised (RFC 6455 section 7.4.1)."""
     SERVICE_RESTART = 1012
-    """The server restarts (IANA registry of WebSocket close codes)."""
+    """The server is restarting (IANA registry of WebSocket close codes)."""
     TRY_AGAIN_LATER = 1013
     """The server is overloaded, or the peer too slow (IANA registry of WebSocket close codes)."""
     BAD_GATEWAY = 1014
-    """The server after a bridge has failed (IANA registry of WebSocket close codes)."""
+    """The server at the far end of a bridge failed (IANA registry of WebSocket close codes)."""
     TAKEN_OVER = 4001
-    """A newer connection has the session of the bus; for private use (RFC 6455 section 7.4.2)."""
+    """A newer connection took over the session of the bus; private use (RFC 6455 section 7.4.2)."""
 
 
 _CLOSE_MEANINGS: dict[int, str] = {
@@ -125,7 +125,7 @@ _CLOSE_MEANINGS: dict[int, str] = {
     CloseCode.BAD_GATEWAY: "bad gateway",
 }
 
-# RFC 6455 section 7.4.1: a peer that is done or going away; everything else is a failure.
+# RFC 6455 section 7.4.1: the peer has finished or is going away. Any other code is a failure.
 CLEAN_CODES: frozenset[int] = frozenset({CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY})
 
 
@@ -137,7 +137,7 @@ def _rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, A
 
 
 class WsmuxError(Exception):
-    """The base of every error of this package."""
+    """The base class of all errors in this package."""
 
     side: Side | None = None
     retry_safe: bool = False
@@ -147,11 +147,11 @@ class WsmuxError(Exception):
 
 
 class ProtocolError(WsmuxError):
-    """Report a broken rule of a protocol.
+    """Report a protocol violation.
 
     Args:
         message: one sentence that names the rule.
-        code: the WebSocket close code that goes with it.
+        code: the matching WebSocket close code.
     """
 
     def __init__(self, message: str, code: int = CloseCode.PROTOCOL_ERROR) -> None:
@@ -160,16 +160,16 @@ class ProtocolError(WsmuxError):
 
 
 class LocalProtocolError(ProtocolError):
-    """Report that this side asked for something the protocol does not allow."""
+    """Report that this side requested something that the protocol does not allow."""
 
     side: Side | None = "local"
 
 
 class StreamsExhausted(LocalProtocolError):
-    """Report that a side has opened as many streams as its wire has ids, 2^``bits`` of them.
+    """Report that this side has used all stream ids of its wire, 2^``bits`` of them.
 
-    Streams that are open go on, and the peer may open further ones. Nothing was sent, so opening
-    the stream over another connection is safe.
+    Open streams continue, and the peer may still open streams. Nothing was sent, so the stream can
+    safely be opened over another connection.
     """
 
     retry_safe = True
@@ -183,9 +183,9 @@ class StreamsExhausted(LocalProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """Report that the peer broke the rules; the connection ends with ``code``.
+    """Report that the peer violated the protocol; the connection ends with ``code``.
 
-    ``ended_by`` is ``"remote"`` when it is the peer that ended the connection for a failure.
+    ``ended_by`` is ``"remote"`` if the peer itself ended the connection because of a failure.
     """
 
     side: Side | None = "remote"
@@ -198,22 +198,22 @@ class RemoteProtocolError(ProtocolError):
 
 
 class FrameError(RemoteProtocolError):
-    """Report a message or frame that cannot be read."""
+    """Report a message or frame that cannot be parsed."""
 
 
 class FlowControlError(RemoteProtocolError):
-    """Report bytes beyond the credit given, or credit beyond what the wire can count."""
+    """Report bytes beyond the granted credit, or credit beyond the range of the protocol."""
 
 
 class StreamIdError(RemoteProtocolError):
-    """Report a stream id that the peer may not use there."""
+    """Report a stream id that the peer may not use in this place."""
 
 
 class HandshakeError(WsmuxError):
-    """Report that no connection came about: refused upgrade, origin or subprotocol.
+    """Report a failed handshake: the upgrade, origin or subprotocol was refused.
 
-    ``status`` is the HTTP status that refused, or ``None`` when there was none. Nothing was sent
-    over a stream, so a retry is safe.
+    ``status`` is the HTTP status of the refusal, ``None`` if there was none. No stream data was
+    sent, so a retry is safe.
     """
 
     retry_safe = True
@@ -224,7 +224,7 @@ class HandshakeError(WsmuxError):
 
 
 class ConnectionClosed(WsmuxError, ConnectionError):
-    """Report that the whole connection has ended, with the close code and reason."""
+    """Report that the connection has ended, with its close code and reason."""
 
     def __init__(self, code: int, reason: str = "", side: Side | None = None) -> None:
         who = {"local": " by this side", "remote": " by the peer", None: ""}[side]
@@ -241,32 +241,33 @@ class ConnectionClosedOK(ConnectionClosed):
 
 
 class ConnectionClosedError(ConnectionClosed):
-    """Report a connection that was lost or closed for a failure."""
+    """Report a connection that was lost or closed because of a failure."""
 
 
 def closed_error(code: int, reason: str = "", side: Side | None = None) -> ConnectionClosed:
-    """Return the error of the class that belongs to a close code."""
+    """Return the error of the class that matches a close code."""
     cls = ConnectionClosedOK if code in CLEAN_CODES else ConnectionClosedError
     return cls(code, reason, side)
 
 
 def protocol_failure(failure: RemoteProtocolError) -> ConnectionClosed:
-    """Return the end of a connection whose peer broke ``failure``'s rule, or gave it up."""
+    """Return the error of a connection that ended because of ``failure``."""
     error = closed_error(failure.code, str(failure), failure.ended_by)
-    # Without its frames, which lead to what it ended: memory would wait for the garbage collector.
+    # Without its traceback, whose frames refer to the connection: only the garbage collector could
+    # free that cycle.
     error.__cause__ = failure.with_traceback(None)
     return error
 
 
 def fresh_copy(error: WsmuxError) -> WsmuxError:
-    """Return a copy of what ended a connection, so that threads do not share one traceback."""
+    """Return a copy of the error that ended a connection, so that threads share no traceback."""
     if isinstance(error, ConnectionClosed):
         return type(error)(error.code, error.reason, error.side)
     return type(error)(*error.args)
 
 
 class StreamError(WsmuxError):
-    """The base of the errors that concern one stream; the connection goes on."""
+    """The base class of errors that concern one stream; the connection continues."""
 
     def __init__(self, message: str, stream_id: int) -> None:
         super().__init__(message)
@@ -274,7 +275,7 @@ class StreamError(WsmuxError):
 
 
 class StreamReset(StreamError, ConnectionResetError):
-    """Report a stream aborted with a code: unread bytes are gone, no more can be sent."""
+    """Report a stream that was reset with a code; unread bytes are lost and none can be sent."""
 
     def __init__(self, stream_id: int, code: int, side: Side | None, detail: str = "") -> None:
         who = {"local": "this side", "remote": "the peer", None: "the connection"}[side]
@@ -285,7 +286,7 @@ class StreamReset(StreamError, ConnectionResetError):
 
 
 class StreamWriteClosed(StreamError, BrokenPipeError):
-    """Report a write to a stream whose peer has said, without an error, that it reads no more."""
+    """Report a write to a stream whose peer has stopped reading without an error."""
 
     side: Side | None = "remote"
 
@@ -294,7 +295,7 @@ class StreamWriteClosed(StreamError, BrokenPipeError):
 
 
 class StreamRefused(StreamError):
-    """Report a stream that the peer did not take; opening another one later is safe."""
+    """Report a stream that the peer refused; opening another one later is safe."""
 
     side: Side | None = "remote"
     retry_safe = True
@@ -306,9 +307,9 @@ class StreamRefused(StreamError):
 
 
 class WriteTimeout(WsmuxError, TimeoutError):
-    """Report a write that ran out of time after the stream took ``bytes_written`` bytes.
+    """Report a write that timed out after the stream took ``bytes_written`` bytes.
 
-    The stream stays exact: writing the rest, from ``bytes_written`` on, continues it.
+    The stream is still consistent: write the rest, from ``bytes_written`` on, to continue.
     """
 
     side: Side | None = "local"
@@ -329,16 +330,17 @@ class ConcurrencyError(WsmuxError):
 
 
 class NoThreadError(WsmuxError, RuntimeError):
-    """Report that a thread could not be started, so that what needs one did not come about.
+    """Report that a thread could not be started.
 
-    The system has none to give; or the interpreter is exiting, when CPython 3.12 starts none: what
-    ``atexit`` functions need is to be opened before. An isolated sub-interpreter never has any.
+    The system has none left, or the interpreter is exiting: from then on CPython 3.12 starts none,
+    so open whatever ``atexit`` functions need beforehand. An isolated sub-interpreter never has
+    any.
     """
 
     side: Side | None = "local"
 
 
 class ForkedError(WsmuxError):
-    """Report an object used in a forked child; it lives on in the parent process only."""
+    """Report an object used in a forked child; it is valid only in the parent process."""
 
     side: Side | None = "local"

@@ -1,10 +1,10 @@
-"""Trace opened streams and River calls by OpenTelemetry.
+"""Trace opened streams and River calls with OpenTelemetry.
 
-Who does not import this module pays nothing; and without a configured SDK, what it makes are the
-API's own empty spans. Names and attributes follow OpenTelemetry's conventions for RPC.
+It costs nothing unless imported; without a configured SDK, it creates the API's no-op spans. Names
+and attributes follow OpenTelemetry's conventions for RPC.
 
-A stream, and a River call of the library's own client, carries no trace context: spans of the two
-ends are not joined, but by what the application sends itself.
+Neither a stream nor a call of the library's own River client carries trace context: the spans of
+the two ends are not linked, unless the application propagates the context itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _tracer(given: Tracer | None) -> Tracer:
 
 @contextmanager
 def _failing(span: Span) -> Iterator[None]:
-    """Note what a call failed with: its class and code, not its text, which may hold data."""
+    """Record the class and code of a failure, but not its text, which may contain data."""
     try:
         yield
     except BaseException as error:
@@ -61,12 +61,12 @@ def open_stream(
     """Open a stream and close it at the end of the block, all in one span.
 
     Args:
-        connection: what carries it.
-        name: what the span is called after ``wsmux``: one of a few texts, not data.
+        connection: the connection on which to open it.
+        name: part of the span's name, after ``wsmux``; use a few fixed texts, no data.
         timeout: seconds that opening may block.
-        tracer: else the global provider's.
+        tracer: the global provider's tracer by default.
 
-    Raises: as ``connection.open_stream``. The block's own error resets the stream.
+    Raises: as ``connection.open_stream``. An error in the block resets the stream.
     """
     with (
         _tracer(tracer).start_as_current_span(
@@ -85,9 +85,9 @@ def open_stream(
 
 
 def middleware(tracer: Tracer | None = None) -> Callable[..., Any]:
-    """Return a layer for River servers: ``rpc.serve(services, middleware=[middleware()])``.
+    """Return a middleware for River servers: ``rpc.serve(services, middleware=[middleware()])``.
 
-    Each handled call is a span of kind server, current while the handler runs.
+    Each handled call is a span of kind server, which is current while the handler runs.
     """
 
     def traced(ctx: Any, init: Any, proceed: Callable[[], Any]) -> Any:
@@ -119,13 +119,14 @@ def call(
     tracer: Tracer | None = None,
     **options: Any,
 ) -> Any:
-    """Call a procedure of a River client in a span of kind client, and return what it returns.
+    """Call a procedure of a River client in a span of kind client, and return its result.
 
     ::
 
         size = call(client.files.size, "README.md", service="files", method="size", timeout=5)
 
-    For the kinds that return at once (stream, upload, subscription) the span is the opening.
+    For procedures that return at once (stream, upload, subscription) the span covers only the
+    opening.
     """
     with (
         _tracer(tracer).start_as_current_span(

@@ -1,12 +1,12 @@
-"""Show the numbers of connections to Prometheus.
+"""Export statistics of connections to Prometheus.
 
 ::
 
     numbers = wsmux.prometheus.collector(server)  # or a Mux, or connections
 
-Nothing is counted twice: what is shown is read from ``connection.stats()`` when Prometheus asks,
-and costs nothing between. Connections are summed by role and wire, since a label for each would
-make a new series for every client.
+The values are read from ``connection.stats()`` when Prometheus scrapes; nothing runs in between.
+Connections are summed by role and wire, since a label per connection would create a new series
+for every client.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ GAUGES = {
 
 
 class ConnectionCollector(Collector):
-    """A Prometheus collector over connections; made by ``collector``. Any thread may use it."""
+    """Collect statistics of connections; made by ``collector``. Any thread may use it."""
 
     def __init__(self, connections: Connections) -> None:
-        self._named = Watched(connections)  # raises for a wrong one now, not when it is asked
+        self._named = Watched(connections)  # # raises now, not at the first scrape
         if isinstance(connections, Collection) and not isinstance(connections, Serving):
-            self._named = Watched(lambda: connections)  # what is put into it later counts as well
+            self._named = Watched(lambda: connections)  # # connections added to it later count too
         self._lock = threading.Lock()
         self._known: dict[str, Connection] = {}
-        self._past: dict[Labels, Counter[str]] = {}  # of those that have ended
-        self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # that are in it
+        self._past: dict[Labels, Counter[str]] = {}  # # of ended connections
+        self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # # included in _past
 
     def add(self, connection: Connection) -> None:
-        """Show a connection from now on, and what it did in all once it has ended.
+        """Include a connection from now on, and keep its totals once it has ended.
 
         Raises:
-            TypeError: it is none.
+            TypeError: it is not a connection.
         """
         if not isinstance(connection, Connection):
             raise TypeError(f"expected a connection, not {connection!r}")
@@ -80,11 +80,11 @@ class ConnectionCollector(Collector):
             self._known[connection.name] = connection
 
     def describe(self) -> Iterable[Metric]:
-        """Say what will be shown, without looking."""
+        """Return the metrics without samples."""
         return self._families({}, {}, {}, {})
 
     def collect(self) -> Iterator[Metric]:
-        """Read the numbers; called by the registry."""
+        """Return the metrics with their current values; called by the registry."""
         given = self._named.all()
         with self._lock:
             self._known |= {each.name: each for each in given if each not in self._ended}
@@ -143,21 +143,20 @@ def _counted(stats: ConnectionStats) -> dict[str, int]:
 def collector(
     connections: Connections = (), registry: CollectorRegistry | None = None
 ) -> ConnectionCollector:
-    """Register a collector over connections, and return it.
+    """Register a collector for connections, and return it.
 
     Args:
-        connections: those to show, as for ``StallWatch``: a connection, a ``Server`` or ``Mux``
-            (weakly held), a collection of these, or a function that returns one. A collection,
-            too, is looked at each time. Further connections are given by ``add``.
-        registry: where to register; the process's own by default.
+        connections: as for ``StallWatch``: a connection, a ``Server`` or ``Mux`` (weakly held), a
+            collection of these, or a function that returns one. A collection is read anew at each
+            scrape. More connections can be given to ``add``.
+        registry: where to register; the process-wide registry by default.
 
-    A connection that was shown once is remembered until it has ended and that was shown too, so
-    that counters never go back. One that comes and goes between two looks is not seen, unless it
-    was given to ``add``.
+    A connection seen once is kept until a scrape after its end, so that counters never decrease. A
+    connection that begins and ends between two scrapes is missed, unless it was given to ``add``.
 
     Raises:
-        TypeError: ``connections`` is nothing of that kind.
-        ValueError: there is one in the registry already.
+        TypeError: ``connections`` is none of these.
+        ValueError: the registry already has a collector with these metrics.
     """
     made = ConnectionCollector(connections)
     (REGISTRY if registry is None else registry).register(made)

@@ -1,4 +1,4 @@
-"""Serve multiplexed connections on a port of its own, a thread per connection."""
+"""Serve multiplexed connections on a listening socket, with one thread per connection."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _log = logger("wsmux")
 
 
 class Server(Acceptor):
-    """Accept connections until ``shutdown``; made by ``serve``, which starts it.
+    """Accept connections until ``shutdown``; returned by ``serve``, which starts it.
 
     Attributes:
-        host, port: where it listens; the port is a real one even if 0 was asked for.
-        url: ``ws://``, ``wss://`` or ``tcp://`` with both.
+        host, port: the listening address; the actual port, even if 0 was requested.
+        url: the address as a ``ws://``, ``wss://`` or ``tcp://`` URL.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Server(Acceptor):
 
     @property
     def connections(self) -> list[Connection]:
-        """The connections being served at this moment."""
+        """The connections currently being served."""
         with self._lock:
             return list(self._connections)
 
     @property
     def stopping(self) -> bool:
-        """Whether ``shutdown`` was called."""
+        """Whether ``shutdown`` has been called."""
         return self._stopping.is_set()
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """Stop accepting, tell every peer, and close what is left when the time is up.
+        """Stop accepting, let open streams finish, and close all connections.
 
-        Each connection gets GO_AWAY first, so that its client opens no further streams and knows
-        which ones to retry elsewhere. Streams that are running have ``timeout`` seconds to end,
-        ``None`` meaning no limit; then the connections are closed with 1001 (going away). The
-        closing itself takes up to ``Config.close_timeout`` more. A handler still running finds its
-        connection closed. Calling it again waits for the first call.
+        Each connection first gets GO_AWAY, so that its client opens no further streams and can tell
+        which ones to retry elsewhere. Open streams have ``timeout`` seconds to end (``None``: no
+        limit); then the connections are closed with 1001 (going away). Closing takes up to
+        ``Config.close_timeout`` seconds more. A handler that is still running finds its connection
+        closed. A second call waits for the first.
         """
         self._shut_down_once(timeout)
 
@@ -99,13 +99,13 @@ class Server(Acceptor):
         self._join_threads(self._end_connections(deadline))
 
     def _end_connections(self, deadline: Deadline) -> Deadline:
-        """Let the streams of every connection end, then close it; return what is left for that."""
+        """Let all streams end, then close their connections; return the deadline for closing."""
         return end_connections(
             self.connections, deadline, self._connection_options.config.close_timeout
         )
 
     def forked(self) -> None:
-        """Let go of the port in a forked child; the parent goes on serving."""
+        """Release the port in a forked child; the parent continues to serve."""
         super().forked()
         self._connections = set()
 
@@ -146,15 +146,15 @@ class Server(Acceptor):
         return None
 
     def _take(self, sock: socket.socket, environ: dict[str, Any], offered: list[str]) -> bool:
-        """Refuse a checked request, or serve it until it has ended; false to leave it to the mux.
+        """Refuse a checked request, or serve it to its end; return false to leave it to the mux.
 
-        For servers built on this one, which have more to offer on the same port.
+        A hook for subclasses that serve more on the same port.
 
         Args:
             offered: the subprotocols that the client offers.
 
         Raises:
-            HandshakeError: it is refused, with ``status``.
+            HandshakeError: the request is refused, with ``status``.
         """
         return False
 
@@ -188,33 +188,34 @@ def serve(
 
     Args:
         handler: called with each ``Connection``, in its own thread; the connection is closed when
-            it returns, with 1011 when it raises.
-        host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        protocols: the wires to serve, each client in its own. A client that offers no subprotocol
-            gets ``"js-ws"`` where that is served, else the wire where it is the only one; any other
-            client without a common subprotocol is refused with 400.
-        transport: ``"tcp"`` serves plain sockets, without a WebSocket, in the one wire named.
-        config: the limits of each connection, and of what one address may hold of the server.
-        max_connections: served at once, those in their handshake included. A further client takes
-            the place of a handshake that has taken two seconds; without any it gets 503. One
-            address gets at most half of them, unless ``config`` says otherwise.
-        origins: the only origins that a browser page may connect from, such as
-            ``["https://example.org"]``, compared whole; ``["*"]`` accepts all. By default only
-            pages of the same scheme, host and port; ``"loopback"`` in the list accepts those of
-            them that have ``localhost`` or a loopback address for a host, so not a page whose own
-            name was made to resolve to this machine.
-        token: what clients must send as ``Authorization: Bearer TOKEN``, else they get 401 before
-            there is a WebSocket: a string, several, or a function of one that returns whether it
-            is good. By default whoever can connect may.
+            it returns, or with 1011 when it raises.
+        host, port: where to listen; port 0 picks a free one, see ``server.port``.
+        protocols: the wires to serve; each client chooses one by its subprotocol. A client that
+            offers no subprotocol gets ``"js-ws"`` if that is served, or else the wire if there is
+            only one; any other client without a common subprotocol is refused with 400.
+        transport: ``"tcp"`` serves plain sockets, without a WebSocket, in a single wire.
+        config: the limits of each connection, and the server's limits per client address.
+        max_connections: maximum number of connections, including those in their handshake. A
+            further client replaces a handshake that has lasted two seconds; if there is none, it
+            gets 503. One address gets at most half of them, unless ``config`` says otherwise.
+        origins: the only origins from which a browser page may connect, such as
+            ``["https://example.org"]``, compared as a whole; ``["*"]`` accepts all. By default,
+            only pages of the same scheme, host and port. ``"loopback"`` in the list accepts
+            same-origin pages whose host is ``localhost`` or a loopback address, and thus not a page
+            whose own name was made to resolve to this machine.
+        token: required from clients as ``Authorization: Bearer TOKEN``; others get 401 before the
+            upgrade. A string, several strings, or a function that takes one and returns whether it
+            is valid. By default, no token is required.
         ssl_context: a server-side context, for ``wss://``.
-        stream_handler: called with each stream that the client opens, in a worker thread, and
-            closes it afterwards. One of the two handlers must be given; both may be.
+        stream_handler: called in a worker thread with each stream that the client opens; the stream
+            is closed when it returns. At least one of the two handlers is required.
 
     The other arguments are those of ``connect``.
 
     Raises:
-        TypeError: ``origins`` or ``protocols`` is no collection of strings. ValueError: an argument
-            is wrong, such as an origin that no page can have. OSError: it cannot listen there.
+        TypeError: ``origins`` or ``protocols`` is not a collection of strings.
+        ValueError: another argument is wrong, such as an origin that no page can have.
+        OSError: the server cannot listen on this address.
 
     >>> import wsmux
     >>> with wsmux.serve(stream_handler=lambda stream: stream.write(stream.read())) as server:

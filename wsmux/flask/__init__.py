@@ -1,10 +1,10 @@
 """Serve connections from routes of a Flask application.
 
 Works under Werkzeug (threaded), gunicorn with gthread or gevent workers, and gevent's pywsgi with
-monkey patching. The socket is ours after the upgrade; before WSGI gets a chance to write into it
-the connection has been closed and shut down in both directions, and the response ends the request
-in the way that each server takes without writing a word: ``StopIteration`` for gunicorn,
-``ConnectionError`` for Werkzeug, no body for gevent.
+monkey patching. After the upgrade wsmux owns the socket. Before WSGI could write to it, the
+connection is closed and the socket shut down in both directions, and the response ends the request
+in the way in which each server writes nothing: ``StopIteration`` for gunicorn, ``ConnectionError``
+for Werkzeug, an empty body for gevent.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Mux:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add the routes, those to come too, to an application."""
+        """Add the routes, including those defined later, to an application."""
         self._app = app
         for path, view, options in self._routes:
             app.add_url_rule(path, view_func=view, websocket=True, **options)
@@ -97,45 +97,45 @@ class Mux:
 
     @property
     def connections(self) -> list[Connection]:
-        """The connections that this process serves at this moment."""
+        """The connections that this process is currently serving."""
         return self._served.connections
 
     @property
     def stopping(self) -> bool:
-        """Whether ``shutdown`` was called."""
+        """Whether ``shutdown`` has been called."""
         return self._served.stopping
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """End every connection of this process, as ``Server.shutdown`` does; take no further one.
+        """Close every connection of this process, as ``Server.shutdown`` does, and refuse new ones.
 
-        Blocks while streams are open, for at most ``timeout`` seconds, and for the closing.
-        Requests that come later get 503. From any thread.
+        Blocks for at most ``timeout`` seconds while streams are open, and then for the closing
+        handshakes. Later requests get 503. May be called from any thread.
         """
         self._served.shutdown(timeout)
 
     def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
-        """Call ``shutdown`` first on SIGTERM, which stops and reloads a server's processes.
+        """Call ``shutdown`` on SIGTERM, with which servers stop and reload their processes.
 
-        What the signal did before happens at once beside it, as gunicorn's own way to stop, which
-        waits for the requests that run; where that was to die, it happens after it. Let ``timeout``
-        be shorter than gunicorn's ``--graceful-timeout`` by the second that the closing takes. Call
-        it where the server has set its own handler already: in the application's module, or with
-        ``--preload`` in the hook ``post_worker_init``.
+        The previous handler runs at once, alongside the shutdown, such as gunicorn's graceful stop,
+        which waits for running requests; if the previous action was to terminate the process, it
+        follows the shutdown. Make ``timeout`` shorter than gunicorn's ``--graceful-timeout`` by the
+        second that closing takes. Call it after the server has installed its own handler: in the
+        application's module or, with ``--preload``, in the hook ``post_worker_init``.
 
         Raises:
-            ValueError: this is not the main thread.
+            ValueError: not called in the main thread.
         """
         self._served.drain_on_sigterm(timeout)
 
     def route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
-        """Serve ``handler(connection, **variables)`` at a path; Flask's routing options apply."""
+        """Serve ``handler(connection, **variables)`` at a path; takes Flask's routing options."""
         return self._decorator(path, options, streams=False)
 
     def stream_route(self, path: str, **options: Any) -> Callable[[Handler], Handler]:
         """Serve ``handler(stream, **variables)`` at a path, for each stream a client opens.
 
-        As many at once as there are ``workers``, each in a thread of its own; Flask's routing
-        options apply.
+        Up to ``workers`` handlers run at once, each in its own thread. Takes Flask's routing
+        options.
         """
         return self._decorator(path, options, streams=True)
 
@@ -194,7 +194,7 @@ class Mux:
 
 
 def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:
-    """Return what Flask is to call the route of a handler."""
+    """Return the endpoint name of a handler for Flask."""
     if not callable(handler):
         kind = type(handler).__name__
         raise TypeError(f"a route must be served by a function, not {kind}")

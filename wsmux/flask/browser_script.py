@@ -1,4 +1,4 @@
-"""Serve the browser's end to the pages of a Flask application. ``wsmux.flask`` offers it."""
+"""Serve the browser client to the pages of a Flask application; offered by ``wsmux.flask``."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from .responses import Blueprint, Response, request
 
 __all__ = ["script_blueprint"]
 
-# Asked for each time, and answered with 304: a page never runs another version than the server.
+# Revalidated each time (304 if unchanged), so a page never runs another version than the server.
 HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
 def script_blueprint(*, path: str = "/wsmux.js", name: str = "wsmux_script") -> Blueprint:
-    """Return a blueprint with ``wsmux.js``, by which a page opens streams to a ``Mux`` route.
+    """Return a blueprint that serves ``wsmux.js``, by which pages open streams to a ``Mux`` route.
 
     ::
 
         app.register_blueprint(script_blueprint())
 
-    A page imports it, ``import { Wsmux } from "/wsmux.js"``, and uses it as the browsers'
-    ``WebTransport``. It speaks the native wire alone, needs no build step and nothing else, and is
-    there for everybody with access to the page. The route of the ``Mux`` takes pages of its own
-    origin only, unless ``origins`` lists others.
+    A page imports it, ``import { Wsmux } from "/wsmux.js"``, and uses it like the browser's
+    ``WebTransport``. It supports only the native wire and has no build step and no dependencies.
+    Anyone with access to the site can load it. The route of the ``Mux`` accepts only pages of its
+    own origin, unless ``origins`` lists others.
 
     Args:
-        path: where the module is; ``url_for("wsmux_script.module")`` gives it.
-        name: the blueprint's.
+        path: the URL path of the module; ``url_for("wsmux_script.module")`` returns it.
+        name: the name of the blueprint.
     """
     source = Path(__file__).with_name("wsmux.js").read_bytes()
     blueprint = Blueprint(name, __name__)

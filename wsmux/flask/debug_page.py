@@ -1,4 +1,4 @@
-"""Show the connections of a Flask application on a live page. ``wsmux.flask`` offers it."""
+"""Show the connections of a Flask application on a live page; offered by ``wsmux.flask``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .responses import Blueprint, Response, request
 
 __all__ = ["debug_blueprint"]
 
-# Characters of a token: shorter ones can be guessed.
+# Characters of a token; shorter ones could be guessed.
 SHORTEST_TOKEN = 16
 
-# For the page and its numbers alike: they are nobody else's, and are not to be kept.
+# For the page and its data: private, and not to be stored.
 HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -38,32 +38,32 @@ def debug_blueprint(
     url_prefix: str = "/debug/wsmux",
     name: str = "wsmux_debug",
 ) -> Blueprint:
-    """Return a blueprint with a live page of connections, their streams, and what stands still.
+    """Return a blueprint with a live page of connections, their streams, and stalls.
 
     ::
 
         app.register_blueprint(debug_blueprint(mux, token=os.environ["WSMUX_TOKEN"]))
 
-    The page is at ``/debug/wsmux/``, its numbers as JSON at ``/debug/wsmux/data.json``, which
-    ``wsmux top`` shows in a terminal. Each request takes a thread of the server for a moment, so
-    keep one free. With several processes, each look shows the one that happens to answer.
+    The page is at ``/debug/wsmux/``, its data as JSON at ``/debug/wsmux/data.json``, which
+    ``wsmux top`` shows in a terminal. Each request briefly occupies a server thread, so keep one
+    free. With several processes, each request shows the process that happens to answer.
 
-    Without ``token`` and ``authorize`` every request gets 403; with both, either will do.
+    Without ``token`` and ``authorize`` every request gets 403; with both, either is enough.
 
     Args:
         connections: a ``Mux`` or ``Server``, a connection, a collection of these, or a function
-            that returns one and is asked each time.
-        token: asked for by the browser as a password, with any name; ``Authorization: Bearer``
-            takes it too. Send it over HTTPS alone.
-        authorize: called in each request, such as ``lambda: current_user.is_admin``; what it
-            returns decides.
-        stalled_after: seconds of standing still from which something is shown as stalled.
-        url_prefix: where the page is.
-        name: the blueprint's.
+            that returns one and is called on each request.
+        token: required by the browser as a password, with any user name, or as
+            ``Authorization: Bearer``. Use it only over HTTPS.
+        authorize: called on each request, such as ``lambda: current_user.is_admin``; a true result
+            grants access.
+        stalled_after: seconds without progress after which something is shown as stalled.
+        url_prefix: the URL path of the page.
+        name: the name of the blueprint.
 
     Raises:
         ValueError: the token is shorter than 16 characters, or ``stalled_after`` is not above 0.
-        TypeError: the token is no string, or ``authorize`` no function.
+        TypeError: the token is not a string, or ``authorize`` is not callable.
     """
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token must be a single string, not {type(token).__name__}")
@@ -103,7 +103,7 @@ def debug_blueprint(
 
 
 def _refusal(token: str | None, authorize: Authorize | None) -> Response | None:
-    """Return what a request gets that may not see the page; ``None`` if it may."""
+    """Return the refusal of a request that may not see the page; ``None`` if it may."""
     if token is None and authorize is None:
         text = "debug_blueprint() was given neither token= nor authorize=, so it shows nothing\n"
         return Response(text, status=403, mimetype="text/plain", headers=HEADERS)
@@ -119,7 +119,7 @@ def _refusal(token: str | None, authorize: Authorize | None) -> Response | None:
 
 
 def _given() -> str:
-    """Return the token of the request, ``""`` without one."""
+    """Return the token in the request, or ``""``."""
     given = request.authorization
     if given is None:
         return ""
@@ -128,7 +128,7 @@ def _given() -> str:
 
 
 def _policy(page: bytes) -> str:
-    """Return a policy under which the page runs its own script, and nothing else ever."""
+    """Return a policy that lets the page run its own script and nothing else."""
     hashes = {tag: _hash(page, tag) for tag in (b"script", b"style")}
     return (
         f"default-src 'none'; script-src {hashes[b'script']}; style-src {hashes[b'style']}; "

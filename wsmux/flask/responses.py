@@ -1,4 +1,4 @@
-"""Import Flask, or say what is missing, and answer requests that became WebSockets or did not."""
+"""Import Flask or explain how to install it; respond to refused and upgraded requests."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _log = logger("wsmux")
 
 
 def refusal(error: HandshakeError) -> Response:
-    """Return what tells a client why it is refused, and log it."""
+    """Return the response that tells a client why it is refused, and log the refusal."""
     status = error.status or 400
     _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
     headers = refusal_headers(status)
     if not _takes_upgrades(request.environ):
-        del headers["Connection"]  # which other servers do not let applications say
+        del headers["Connection"]  # # applications may not set it under other servers
     response = Response(f"{error}\n", status=status, headers=headers)
     if (sock := request.environ.get("gunicorn.socket")) is not None:
         response.call_on_close(partial(_end_reading, sock))
@@ -38,10 +38,10 @@ def refusal(error: HandshakeError) -> Response:
 
 
 def _end_reading(sock: socket.socket) -> None:
-    """Let gunicorn find the end of a connection that was refused.
+    """Make gunicorn see the end of the connection of a refused request.
 
-    It passes over ``Connection: close`` of an application, and would take what came after the
-    request for the next one.
+    It ignores ``Connection: close`` set by an application, and would parse whatever follows the
+    request as the next one.
     """
     with suppress(OSError), socket.fromfd(sock.fileno(), sock.family, sock.type) as same:
         same.shutdown(socket.SHUT_RD)
@@ -53,7 +53,7 @@ def _takes_upgrades(environ: Mapping[str, Any]) -> bool:
 
 
 class Ended(Response):
-    """End a request whose socket is shut down already."""
+    """End a request whose socket has already been shut down."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()
