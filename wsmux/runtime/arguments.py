@@ -1,4 +1,4 @@
-"""Check the collections of strings that users pass."""
+"""Validate collections of strings that users pass."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["strings"]
 
 
 def strings(name: str, given: Iterable[str], example: str) -> tuple[str, ...]:
-    """Return what a collection holds, once and for all: an iterator can be read only here.
+    """Return the items of a collection as a tuple, since an iterator can be read only once.
 
-    A single string is a collection of characters to Python, and bytes are one of numbers; neither
-    is ever meant. No value is shown in an error, since it may be a secret.
+    A single string (an iterable of characters) or ``bytes`` (of integers) is refused, since it is
+    never what was meant. Errors show no values, since they may be secret.
 
     Args:
-        name: the argument, for the error.
-        given: what the user passed.
-        example: a string that would do, for the error.
+        name: the name of the argument, for the error.
+        given: the collection that the user passed.
+        example: a valid item, for the error.
 
     Raises:
-        TypeError: it is no collection, or holds something else than strings.
+        TypeError: it is not a collection, or not all items are strings.
     """
     form = f"{name}=[{example!r}]"
     if isinstance(given, str | bytes | bytearray | memoryview):

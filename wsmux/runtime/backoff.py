@@ -1,4 +1,4 @@
-"""Compute how long to wait before trying again: exponential backoff with jitter and a cap."""
+"""Compute retry delays: exponential backoff with jitter and a cap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 __all__ = ["Backoff", "delay_after"]
 
-# Failures beyond it are not counted: doubled so often, any first delay is above any longest.
+# Failures beyond this many are not counted: any first delay doubled so often exceeds any cap.
 MOST = 32
 
 
@@ -18,14 +18,14 @@ def delay_after(
     least: float = 0.0,
     chance: Callable[[], float] | None = None,
 ) -> float:
-    """Return the seconds to wait after a number of failures in a row.
+    """Return the seconds to wait after a number of consecutive failures.
 
     Args:
         failures: how many, from 1.
         first, longest: the delay after the first failure, and the cap, in seconds; it doubles.
-        least: the part of the delay that is always waited. With 0, full jitter, clients that were
-            cut off together do not come back together. Where the number of attempts is bounded,
-            0.5 keeps a row of short delays from using them all up.
+        least: the fraction of the delay that is not subject to jitter. With 0, full jitter, clients
+            that were disconnected together do not reconnect together. Where the number of attempts
+            is limited, 0.5 keeps a series of short delays from using them up.
         chance: returns a number from 0 up to 1; ``random.random`` by default.
     """
     delay = min(first * 2.0 ** (min(failures, MOST) - 1), longest)
@@ -33,14 +33,14 @@ def delay_after(
 
 
 class Backoff:
-    """Count failures in a row; see ``delay_after`` for the arguments."""
+    """Count consecutive failures; see ``delay_after`` for the arguments."""
 
     def __init__(self, first: float, longest: float, least: float = 0.0) -> None:
         self._first, self._longest, self._least = first, longest, least
         self._failures = 0
 
     def next(self) -> float:
-        """Return the seconds to wait after one more failure."""
+        """Return the seconds to wait after another failure."""
         self._failures = min(self._failures + 1, MOST)
         return delay_after(self._failures, self._first, self._longest, self._least)
 

@@ -1,4 +1,4 @@
-"""Bound what is in hand, in number and bytes."""
+"""Limit the items in progress, by number and by bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["CapacityLimiter"]
 
 
 class CapacityLimiter:
-    """Count what is in hand; what comes beyond the bounds waits, or is turned away.
+    """Count items in progress; items beyond the limits wait or are rejected.
 
-    One thing alone has room whatever its size.
+    A single item is always admitted, whatever its size.
 
     Args:
-        count: how many things.
-        size: how many bytes.
+        count: the maximum number of items.
+        size: the maximum number of bytes.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -28,7 +28,7 @@ class CapacityLimiter:
         self._closed = False
 
     def enter(self, size: int, deadline: Deadline) -> bool:
-        """Take room for a thing, waiting for it; false when there is none in time."""
+        """Reserve capacity for an item, waiting for it; return false if the time runs out."""
         with self._condition:
             while not self._has_room_locked(size):
                 if self._closed or deadline.expired():
@@ -39,14 +39,14 @@ class CapacityLimiter:
             return True
 
     def leave(self, size: int) -> None:
-        """Give the room of a thing back."""
+        """Release the capacity of an item."""
         with self._condition:
             self._things -= 1
             self._bytes -= size
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Let nobody wait any more: what finds no room is turned away."""
+        """Reject items that do not fit from now on, instead of letting them wait."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

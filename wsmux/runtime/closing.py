@@ -1,4 +1,4 @@
-"""Close what a ``with`` block holds when the block is left."""
+"""Make objects close at the end of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["Closing"]
 
 
 class Closing:
-    """Close an object at the end of its ``with`` block, whichever way that is left."""
+    """Close an object at the end of its ``with`` block, even after an exception."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """End it; what that means, the subclass says."""
+        """Close the object; defined by subclasses."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Carry one time budget across several waits, or across all of a block."""
+"""Share one time budget across several waits, or across a whole block."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextvars import ContextVar
 
 __all__ = ["LONGEST_WAIT", "Deadline", "deadline", "deadline_in"]
 
-# Seconds of one wait; whoever waits looks again. Locks take 49 days on Windows, as poll does, which
-# counts 2^31 milliseconds.
+# Seconds of one wait, after which waiters check again. On Windows a lock waits at most 49 days, and
+# poll takes at most 2^31 milliseconds.
 LONGEST_WAIT = 86_400.0
 
 
-# When the block that this thread is in has to be over, by the monotonic clock.
+# When the enclosing ``deadline`` block of this thread must end, by the monotonic clock.
 _block_ends: ContextVar[float | None] = ContextVar("wsmux_block_ends", default=None)
 
 
 class Deadline:
-    """Count down ``timeout`` seconds from now, by the monotonic clock; ``None`` never runs out.
+    """Count down ``timeout`` seconds from now, by the monotonic clock; ``None`` never expires.
 
-    It comes no later than the end of the block of ``deadline`` that this thread is in, unless it is
-    for something that ``outlives`` the block.
+    It expires no later than the enclosing ``deadline`` block of this thread, unless it is for
+    something that ``outlives`` the block.
     """
 
     __slots__ = ("_at",)
@@ -44,7 +44,7 @@ class Deadline:
         return self._at is not None and time.monotonic() >= self._at
 
     def park_seconds(self) -> float:
-        """Return what ``Lock.acquire(timeout=)`` takes: the seconds left, -1 for no limit."""
+        """Return the argument for ``Lock.acquire(timeout=)``: the seconds left, -1 for no limit."""
         remaining = self.remaining()
         return -1 if remaining is None else min(remaining, LONGEST_WAIT)
 
@@ -53,7 +53,7 @@ _NEVER = Deadline(None, outlives=True)
 
 
 def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
-    """Return a deadline; the one that never comes is made once."""
+    """Return a deadline; all that never expire are one shared object."""
     if timeout is None and (outlives or _block_ends.get() is None):
         return _NEVER
     return Deadline(timeout, outlives=outlives)
@@ -61,14 +61,14 @@ def deadline_in(timeout: float | None, *, outlives: bool = False) -> Deadline:
 
 @contextmanager
 def deadline(timeout: float | None) -> Iterator[Deadline]:
-    """Give every blocking call of this thread, within the block, the same time in all.
+    """Limit the total time of all blocking calls that this thread makes within the block.
 
-    Each call raises the ``TimeoutError`` that its own ``timeout`` would raise, at whichever comes
-    first: opening, accepting, reading, writing, pinging, closing, connecting, and those of
-    ``wsmux.rpc`` and ``wsmux.bus``. A call that begins when the time is up raises at once if it
-    would have to wait. Blocks may nest; the one that ends first counts. The time does not follow
-    into threads that the block starts, nor does it end what goes on after the block, such as a
-    subscription that was begun in it::
+    Each call raises the ``TimeoutError`` of its own ``timeout``, at whichever comes first. This
+    applies to opening, accepting, reading, writing, pinging, closing, connecting, and the calls of
+    ``wsmux.rpc`` and ``wsmux.bus``. A call made after the time is up raises at once if it would
+    have to wait. Blocks may be nested; the one that ends first counts. The limit applies neither to
+    threads started in the block nor to anything that continues after it, such as a subscription
+    begun in it::
 
         with wsmux.deadline(5):
             stream = connection.open_stream()
@@ -79,10 +79,10 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
         timeout: seconds, by the monotonic clock; ``None`` changes nothing.
 
     Yields:
-        What tells the seconds that are left: ``remaining()``, ``expired()``.
+        The ``Deadline``, whose ``remaining()`` and ``expired()`` tell the time left.
 
     Raises:
-        ValueError: the timeout is no number of seconds.
+        ValueError: the timeout is negative or not a number.
     """
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")

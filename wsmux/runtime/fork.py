@@ -1,4 +1,4 @@
-"""Notify objects that they are copies in a forked child, which are of no use there."""
+"""Notify objects in a forked child that they are copies and must not be used there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Forkable", "register"]
 
 
 class Forkable(Protocol):
-    """What wants to know of forks."""
+    """Describe an object that must be notified of forks."""
 
     def forked(self) -> None:
-        """Become useless in a forked child, without writing or waiting."""
+        """Make the object unusable in a forked child, without writing or waiting."""
 
 
 _known: weakref.WeakSet[Forkable] = weakref.WeakSet()

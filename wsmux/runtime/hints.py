@@ -1,4 +1,4 @@
-"""Word the errors of mistakes that are easily made, each with what to do about it."""
+"""Build error messages for common mistakes, each with a way to fix it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
-# What was probably meant by the address of a page.
+# The scheme that was probably meant by that of a web page.
 _MEANT = {"http": "ws", "https": "wss"}
 
-# What would end it in the head of a request, and what no encoding can write.
+# Characters that would end a URL in a request line, and those that cannot be encoded.
 _NOT_IN_URLS = re.compile(r"[\x00-\x20\x7f\ud800-\udfff]")
 
-# What OpenSSL says of an answer that is no TLS, such as one in HTTP.
+# What OpenSSL reports when the answer is not TLS, but for example HTTP.
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
 
 _CHECKS = {
@@ -42,12 +42,12 @@ _CHECKS = {
 
 
 def how_to_install(extra: str) -> str:
-    """Return how to install an extra of this package: by its name, and from a checkout of it."""
+    """Return how to install an extra of this package, from the registry and from a checkout."""
     return f"pip install 'wsmux-streams[{extra}]' (from a checkout: pip install '.[{extra}]')"
 
 
 def wrong_url(url: object, *schemes: str) -> str:
-    """Return what is wrong with a URL that has another scheme than these, or no host.
+    """Return what is wrong with a URL that has none of these schemes, or no host.
 
     >>> wrong_url("host:1", "ws", "wss", "tcp")
     "expected a ws://, wss:// or tcp:// URL, got 'host:1', which has no scheme"
@@ -71,14 +71,14 @@ def wrong_url(url: object, *schemes: str) -> str:
 
 
 def check_characters(url: str, shown: str | None = None) -> None:
-    """Refuse a URL with a character that would end it in the head of a request.
+    """Refuse a URL with a character that would end it in a request line.
 
     Args:
-        url: what is checked.
-        shown: what the error shows in its place, where it may hold a secret.
+        url: the URL to check.
+        shown: the text to show in the error instead, if the URL may contain a secret.
 
     Raises:
-        ValueError: it has one.
+        ValueError: it has such a character.
     """
     if _NOT_IN_URLS.search(url):
         told = url if shown is None else shown
@@ -92,8 +92,8 @@ def check_url(url: str, *schemes: str) -> str:
     """Return a URL with its scheme in lower case.
 
     Raises:
-        ValueError: it has another scheme than these, no host, an impossible port, or a character
-            that no URL has.
+        ValueError: it has none of these schemes, no host, an invalid port, or a character that URLs
+            cannot have.
     """
     if not isinstance(url, str) or url.partition("://")[0].lower() not in schemes:
         raise ValueError(wrong_url(url, *schemes))
@@ -109,8 +109,8 @@ def check_url(url: str, *schemes: str) -> str:
 
 
 def not_connected(url: str, error: OSError) -> OSError:
-    """Return an error of the same number, and so of the same class, that names the URL."""
-    address = getattr(error, "remote_ip", "")  # set by websocket-client; a proxy's if there is one
+    """Return an error with the same errno, and thus of the same class, that names the URL."""
+    address = getattr(error, "remote_ip", "")  # set by websocket-client; the proxy's, if any
     tried = f" ({address})" if address and address not in url else ""
     text = f"cannot connect to {url}{tried}: {error.strerror or error}"
     if error.errno is None:
@@ -120,7 +120,7 @@ def not_connected(url: str, error: OSError) -> OSError:
 
 
 def tls_failed(url: str, error: Exception) -> str:
-    """Return what is wrong where TLS failed, with what to do if it met what is no TLS."""
+    """Return why TLS failed, with advice if the answer was not TLS."""
     text = f"TLS with {url} failed: {error}"
     if getattr(error, "reason", None) not in _NO_TLS:
         return text
@@ -132,11 +132,11 @@ def tls_failed(url: str, error: Exception) -> str:
 def field_hints(
     settings: type[Any], given_as: str
 ) -> Callable[[Callable[Args, Result]], Callable[Args, Result]]:
-    """Return a decorator that says of an unknown argument which class has a field of that name.
+    """Return a decorator whose errors for unknown arguments name the class with such a field.
 
     Args:
         settings: the dataclass.
-        given_as: the argument that takes it.
+        given_as: the argument that takes an instance of it.
     """
     known = {field.name for field in fields(settings)}
 

@@ -1,8 +1,8 @@
-"""Distinguish an interrupt from the errors that a call raises itself.
+"""Distinguish interrupts from errors that a call raises itself.
 
-A handler of SIGALRM may raise anything between two lines of ours, a ``TimeoutError`` above all, and
-another thread may throw anything in. What a call raises itself leaves nothing half done, and need
-not be made good; what came from outside may.
+A handler of SIGALRM may raise any exception between two lines of this package, typically a
+``TimeoutError``, and another thread may inject any exception. An error that a call raises itself
+leaves no operation half done, so nothing needs repair; an interrupt may.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ..exceptions import WsmuxError
 
 __all__ = ["is_interrupt"]
 
-# With the separator, or a package beside this one whose name begins alike would count as this one.
+# With the separator, so that no package beside this one counts whose name has the same prefix.
 HERE = str(Path(__file__).parents[1]) + os.sep
 
-# What this package raises where it says so.
+# The exceptions that this package raises explicitly.
 OWN = (WsmuxError, TimeoutError, TypeError, ValueError)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether an error came from outside: by its type, or by the way that it took.
+    """Return whether an error came from outside, judging by its type and its traceback.
 
-    A handler of a signal may itself use a stream, and what it raises then was raised here: but
-    there is a frame of the handler's between the interrupted call and that place.
+    A signal handler may itself use a stream, so an error may be raised by this package within the
+    handler; but then a frame of the handler is between the interrupted call and that place.
     """
     trace = error.__traceback__
     if not isinstance(error, OWN) or trace is None:

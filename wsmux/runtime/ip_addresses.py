@@ -1,11 +1,11 @@
-"""Find the address by which a connection counts, behind proxies and not.
+"""Find the address under which a connection is counted, with or without proxies.
 
-What counts as one address is an IPv4 address, or the /64 network of an IPv6 one, since that is what
-one subscriber has; neighbours on a link (``fe80::``) all share one, so they count by themselves. An
-IPv4 address written as an IPv6 one is what it is.
+Counted as one address is an IPv4 address, or a /64 network of IPv6, which is what one subscriber
+has. Link-local addresses (``fe80::``) are counted singly, since all neighbours on a link share one
+network. An IPv4-mapped IPv6 address counts as the IPv4 address.
 
-What comes from ``127.0.0.1`` or ``::1``, or over a Unix socket, is not counted: these are processes
-of this machine, one of which may be a reverse proxy with everybody behind it.
+Connections from ``127.0.0.1`` or ``::1``, or over a Unix socket, are not counted: they come from
+processes on this machine, one of which may be a reverse proxy for all clients.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ __all__ = ["UNIX", "Address", "Proxies", "address_of", "counted_as", "unmapped"]
 
 Address = IPv4Address | IPv6Address
 
-# Names what connects over a Unix socket, among networks.
+# Stands for Unix sockets in a list of networks.
 UNIX = "unix"
 
-# Where a process of this machine connects from unless it asks for another address.
+# The source addresses of local processes, unless they bind to another one.
 _OWN = frozenset({IPv4Address("127.0.0.1"), IPv6Address("::1")})
 
 
 def address_of(text: str) -> Address | None:
-    """Return the address that a text is, ``None`` for another, such as that of a Unix socket."""
+    """Return a text as an address; ``None`` if it is not one, such as that of a Unix socket."""
     try:
-        return unmapped(ip_address(text.partition("%")[0]))  # the zone is of this machine
+        return unmapped(ip_address(text.partition("%")[0]))  # a zone is local to this machine
     except ValueError:
         return None
 
 
 def unmapped(address: Address) -> Address:
-    """Return the IPv4 address that is written as an IPv6 one, another address as it is."""
+    """Return the IPv4 address of an IPv4-mapped IPv6 one; any other address unchanged."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
 
 
 def counted_as(address: Address | None) -> str | None:
-    """Return what connections of an address are counted under, ``None`` if they are not."""
+    """Return the key under which an address is counted; ``None`` if it is not counted."""
     if address is None or address in _OWN:
         return None
     if isinstance(address, IPv4Address) or address.is_link_local:
@@ -48,13 +48,13 @@ def counted_as(address: Address | None) -> str | None:
 
 
 class Proxies:
-    """Hold the proxies whose word is taken for the address of a client.
+    """Hold the proxies that are trusted to report the address of a client.
 
     Args:
-        networks: those they connect from, and ``UNIX``.
+        networks: the networks they connect from, and ``UNIX``.
 
     Raises:
-        ValueError: one is no network.
+        ValueError: one is not a network.
     """
 
     def __init__(self, networks: Collection[str]) -> None:
@@ -62,7 +62,7 @@ class Proxies:
         self._networks = [_network(text) for text in networks if text != UNIX]
 
     def trusts(self, address: Address | None) -> bool:
-        """Return whether a proxy connects from there; ``None`` is a Unix socket."""
+        """Return whether this is the address of a trusted proxy; ``None`` is a Unix socket."""
         if address is None:
             return self._unix
         return any(address in network for network in self._networks)
@@ -70,10 +70,11 @@ class Proxies:
     def client(
         self, peer: Address | None, forwarded_for: str | None, forwarded: str | None
     ) -> Address | None:
-        """Return whose request it is: the last address that is not a trusted proxy.
+        """Return the client of a request: the rightmost address that is not a trusted proxy.
 
-        Each proxy writes after the others whom it was asked by, so that only what stands right of
-        the first untrusted address was written by proxies, and anything left of it by anybody.
+        Each proxy appends the address from which it received the request. So only the entries from
+        the first untrusted address rightwards were written by trusted proxies; anyone may have
+        written the rest.
 
         Args:
             peer: the address of the socket.
@@ -81,7 +82,7 @@ class Proxies:
             forwarded: the header ``Forwarded`` (RFC 7239), used only without the other.
 
         Returns:
-            ``None`` if no trusted proxy names it.
+            ``None`` if no trusted proxy reports it.
         """
         if not self.trusts(peer):
             return peer
@@ -92,7 +93,7 @@ class Proxies:
         furthest = None
         for entry in named:
             address = _address_in(entry)
-            if address is None:  # "unknown", or a name that only the proxy understands
+            if address is None:  # "unknown", or a name only the proxy understands
                 return None
             if not self.trusts(address):
                 return address
@@ -112,10 +113,10 @@ def _network(text: str) -> IPv4Network | IPv6Network:
 
 
 def _entries(text: str, separator: str, *, quoting: bool = True) -> Iterator[str]:
-    """Yield the parts of a header from the right, without those that are empty.
+    """Yield the parts of a header from the right, without empty ones.
 
-    What the nearest proxy wrote is well-formed and stands at the right; what is left of it may be
-    anything, such as a quote that is never closed, and must not change how the right is read.
+    The part on the right, written by the nearest proxy, is well-formed. Anything may precede it,
+    such as an unclosed quote, and must not affect how the right part is parsed.
     """
     end, quoted = len(text), False
     for place in range(len(text) - 1, -1, -1):
@@ -131,7 +132,7 @@ def _entries(text: str, separator: str, *, quoting: bool = True) -> Iterator[str
 
 
 def _escaped(text: str, place: int) -> bool:
-    """Return whether an odd number of backslashes stands before a place."""
+    """Return whether an odd number of backslashes precedes a position."""
     before = place
     while before and text[before - 1] == "\\":
         before -= 1
@@ -139,7 +140,7 @@ def _escaped(text: str, place: int) -> bool:
 
 
 def _for(element: str) -> str:
-    """Return the address that a proxy was asked by, from its element of ``Forwarded``."""
+    """Return the address in the ``for`` parameter of an element of ``Forwarded``."""
     for pair in _entries(element, ";"):
         name, _, value = pair.partition("=")
         if name.strip().lower() == "for":
@@ -148,7 +149,7 @@ def _for(element: str) -> str:
 
 
 def _address_in(entry: str) -> Address | None:
-    """Return the address in an entry, which may have a port."""
+    """Return the address in an entry, which may include a port."""
     if entry.startswith("["):
         entry = entry[1:].partition("]")[0]
     elif entry.count(":") == 1:

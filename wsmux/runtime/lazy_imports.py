@@ -1,6 +1,6 @@
-"""Import modules when a name of theirs is first used.
+"""Import modules when one of their names is first used.
 
-``lazy_names`` does so for the names that a package offers, ``Lazy`` for a large third-party module.
+``lazy_names`` does so for the public names of a package, ``Lazy`` for a large third-party module.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
     """Return the ``__getattr__`` of a package.
 
     Args:
-        package: its name.
-        homes: the names that each of its modules offers.
+        package: the name of the package.
+        homes: the public names, by the module that defines them.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -29,17 +29,18 @@ def lazy_names(package: str, homes: Mapping[str, Iterable[str]]) -> Callable[[st
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f".{home}", package), name)
-        setattr(sys.modules[package], name, value)  # the next time nobody asks
+        setattr(sys.modules[package], name, value)  # later look-ups do not come here
         return value
 
     return load
 
 
 class Lazy:
-    """A module that is imported when something of it is asked for.
+    """A module that is imported when one of its attributes is first used.
 
     Args:
-        module: its name. extra: the extra of this package that installs it.
+        module: its name.
+        extra: the extra of this package that installs it.
     """
 
     def __init__(self, module: str, extra: str) -> None:
@@ -47,7 +48,7 @@ class Lazy:
         self._extra = extra
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked of every object that is looked into
+        if name.startswith("__"):  # looked up on every object by introspection
             raise AttributeError(name)
         try:
             module = importlib.import_module(self._module)

@@ -1,22 +1,22 @@
-"""Keep peers from flooding a log, forging its lines or filling it with what they send.
+"""Keep peers from flooding a log, forging its lines or filling it with their data.
 
-Every logger of this package is made by ``logger``. What passes through one is
+Every logger of this package is made by ``logger``. Its records are
 
-- at most one line a second for each cause, from INFO up: a cause is the place in the code that
-  logs, for an exception with its class and where it was raised. The next line of a cause tells how
-  many were left out. DEBUG is not limited: turning it on asks for every line.
-- escaped: a character that does not print, line ends and terminal codes among them, stands as
-  Python writes it in a string. The lines of a traceback stay lines, each after ``  | ``, so that
-  none can pass for a line of the log.
-- cut: of each value the first 500 characters, of a traceback the last 16,000.
+- rate-limited, from INFO up: at most one line a second for each cause. A cause is the place in the
+  code that logs, and for an exception also its class and where it was raised. The next line of a
+  cause tells how many were suppressed. DEBUG is not limited, since whoever enables it wants every
+  line.
+- escaped: non-printable characters, such as line breaks and terminal codes, are shown as in a
+  Python string literal. The lines of a traceback remain lines, each prefixed with ``  | ``, so that
+  none can pass for a log line.
+- truncated: to 500 characters per value and the last 16,000 of a traceback.
 
-What an application says in its own words, such as to ``wsgi.errors``, is logged with
-``extra=VERBATIM`` and passes as it is. Lines of one place that each say something else, and whose
-number the caller bounds itself, are logged with ``extra=PACED``: they are escaped and cut, not
-counted.
+Text of an application, such as that written to ``wsgi.errors``, is logged unchanged with
+``extra=VERBATIM``. Lines from one place that all differ, and whose number the caller limits, are
+logged with ``extra=PACED``: escaped and truncated, but not rate-limited.
 
-It is a filter on the logger, so it holds whatever handlers and formatters the application has, but
-for those that format ``exc_info`` by themselves.
+This is a filter on the logger, so it works with all handlers and formatters of the application,
+except those that format ``exc_info`` themselves.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from collections import OrderedDict
 
 __all__ = ["MAX_VALUE", "PACED", "PAUSE", "VERBATIM", "forget", "logger", "printable"]
 
-# Seconds between two lines of one cause.
+# Seconds between two lines with the same cause.
 PAUSE = 1.0
 
 # Characters of one value, and of a traceback.
 MAX_VALUE = 500
 MAX_TRACEBACK = 16_000
 
-# Causes remembered; there are fewer places that log, but exceptions may come from anywhere.
+# Causes remembered. Fewer places log, but exceptions may be raised anywhere.
 MAX_CAUSES = 1024
 
 Cause = tuple[object, ...]
 
-# For ``extra=`` of a line that is the application's own.
+# For ``extra=``: the line is the application's own text.
 VERBATIM = {"verbatim": True}
 
-# For ``extra=`` of a line that is one of no more than its caller lets out.
+# For ``extra=``: the caller limits the rate of the line.
 PACED = {"paced": True}
 
 
 def printable(text: str, most: int = MAX_VALUE) -> str:
-    """Return what may stand in a line of a log of a text that anybody may have written."""
+    """Return untrusted text in a form that is safe in a log line."""
     shown = text[:most]
     if not shown.isprintable():
         shown = "".join(
@@ -61,7 +61,7 @@ def printable(text: str, most: int = MAX_VALUE) -> str:
 
 
 class _Shown:
-    """An argument of a record, made printable when somebody formats it."""
+    """An argument of a record, escaped when it is formatted."""
 
     __slots__ = ("_value",)
 
@@ -76,14 +76,14 @@ class _Shown:
 
 
 class _Guard(logging.Filter):
-    """Let a record pass at most once a second for each cause, and make what passes harmless."""
+    """Rate-limit records by cause, and escape those that pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forget()
 
     def forget(self) -> None:
-        # Reentrant, since a signal handler that logs may interrupt a thread that does.
+        # Reentrant, since a signal handler that logs may interrupt a thread that is logging.
         self._lock = threading.RLock()
         self._causes: OrderedDict[Cause, tuple[float, int]] = OrderedDict()
 
@@ -109,7 +109,7 @@ class _Guard(logging.Filter):
         return True
 
     def _passed(self, cause: Cause, now: float) -> int | None:
-        """Return how many records were left out before this one; ``None`` if it is one of them."""
+        """Return how many records were suppressed before this one; ``None`` if this one is."""
         with self._lock:
             last, left_out = self._causes.get(cause, (now - PAUSE, 0))
             if now - last < PAUSE:
@@ -145,14 +145,14 @@ _guard = _Guard()
 
 
 def logger(name: str) -> logging.Logger:
-    """Return the logger of this name, through which nothing passes but what the module says."""
+    """Return the logger of this name, protected as this module describes."""
     found = logging.getLogger(name)
     found.addFilter(_guard)
     return found
 
 
 def forget() -> None:
-    """Begin to count again; a forked child does, whose parent may have held the lock."""
+    """Start counting afresh; for a forked child, whose parent may have held the lock."""
     _guard.forget()
 
 

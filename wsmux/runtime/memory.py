@@ -1,9 +1,9 @@
-"""Add up the memory that peers have filled, over all connections of the process.
+"""Add up the memory filled by peers, over all connections of the process.
 
-Two kinds of holders report here: what carries messages, for those that are not whole yet, and what
-carries streams, for their unread bytes. Each counts its own and reports a sum once per batch of
-received messages. Above the limit the holder of most must give something up: it is woken, since
-only its own thread may do that. ``_lock`` is never held across a call out.
+Two kinds of holders report here: message transports, for incomplete messages, and multiplexers, for
+unread bytes of streams. Each counts its own bytes and reports the sum once per batch of received
+messages. Above the limit, the largest holder must give something up: it is woken, since only its
+own thread may do that. ``_lock`` is never held during a call to another object.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from typing import Protocol
 
 __all__ = ["PRESSURE", "REPORT_STEP", "Holder", "ProcessMemory", "Verdict", "process_memory"]
 
-# The share of the limit above which everybody saves: buffers that only make reading faster stay
-# small, since nobody counts them.
+# The fraction of the limit above which buffers that only speed up reading stay small, since they
+# are not counted.
 PRESSURE = 0.5
 
-# Bytes by which a holder may change before it reports: a lock for each message costs.
+# Bytes by which a holder may change before it reports, since a report per message costs a lock.
 REPORT_STEP = 16 * 1024
 
 
 class Holder(Protocol):
-    """Hold bytes that a peer has sent."""
+    """Describe an object that holds bytes sent by a peer."""
 
     def wake(self) -> None:
-        """Make the thread that may give something up look at the sum. Never blocks."""
+        """Make the thread that can give something up check the sum. Never blocks."""
 
 
 class Verdict(Enum):
-    """Say what a holder must do that has just reported."""
+    """Tell a holder what to do after its report."""
 
     FINE = auto()
-    WAIT = auto()  # take nothing further until it is woken
-    GIVE_UP = auto()  # let go of something, and report again
+    WAIT = auto()  # stop reading until woken
+    GIVE_UP = auto()  # free something, and report again
 
 
 class ProcessMemory:
-    """Know what every holder holds, and which one holds most.
+    """Track the bytes of every holder, and which one holds most.
 
-    Above the limit one holder at a time is asked: the largest. The next one is looked for when it
-    has reported or ended, so that a thousand reports a second cost no more than a few.
+    Above the limit, one holder at a time is asked: the largest. The next is selected only when that
+    one has reported or ended, so that a thousand reports a second cost no more than a few.
 
     Attributes:
         total: the sum in bytes; may be read without a lock.
@@ -55,16 +55,16 @@ class ProcessMemory:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[Holder, int] = {}
-        self._waiting: dict[Holder, int] = {}  # and their limits, in the order they came
+        self._waiting: dict[Holder, int] = {}  # with their limits, in order of arrival
         self._asked: Holder | None = None
         self.total = 0
 
     def report(self, holder: Holder, held: int, limit: int, *, waits: bool = False) -> Verdict:
-        """Set what a holder holds, in bytes; return what it must do. Never blocks.
+        """Record the bytes of a holder; return what it must do. Never blocks.
 
-        Where the sum is above ``limit`` and somebody else holds more, that one is woken: what it
-        holds may be less by now, so it must report before it acts. A holder that ``waits`` is woken
-        when there is room again.
+        If the sum exceeds ``limit`` and another holder has more, that one is woken; it must report
+        before it acts, since it may hold less by then. A holder that ``waits`` is woken when the
+        sum is within its limit again.
         """
         with self._lock:
             self.total += held - self._held.get(holder, 0)
@@ -81,7 +81,7 @@ class ProcessMemory:
         return verdict
 
     def _over(self, holder: Holder, limit: int, waits: bool) -> tuple[Verdict, Holder | None]:
-        """Decide above the limit; return the verdict, and which connection is asked instead."""
+        """Decide above the limit; return the verdict, and which other holder to wake."""
         asked = None
         if self._asked is None:
             largest = max(self._held, key=self._held.__getitem__)
@@ -95,17 +95,17 @@ class ProcessMemory:
         return Verdict.FINE, asked
 
     def _next(self) -> Holder | None:
-        """Return the first of those that wait for whom there is room."""
+        """Return the first waiting holder whose limit is no longer exceeded."""
         return next((each for each, limit in self._waiting.items() if self.total <= limit), None)
 
     def forget(self, holder: Holder) -> None:
-        """Drop a holder that has ended."""
+        """Remove a holder that has ended."""
         with self._lock:
             self.total -= self._held.pop(holder, 0)
             self._waiting.pop(holder, None)
             woken = self._next()
             if self._asked is holder:
-                # The reporting thread looks for the next one.
+                # The reporting thread selects the next one.
                 self._asked = None
                 woken = woken or next(iter(self._waiting), None)
         if woken is not None:

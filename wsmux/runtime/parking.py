@@ -1,23 +1,22 @@
 """Park threads on a mutex, and wake them after it has been released.
 
-``threading.Condition.notify`` must be called with the mutex held, so a woken thread runs straight
-into it. Here ``notify`` only notes the parker of a waiting thread, under the mutex; ``wake``
-unparks what was noted after the mutex has been released. That is worth a third of the throughput
-with 10 streams.
+``threading.Condition.notify`` must be called with the mutex held, so a woken thread blocks on it at
+once. Here ``notify``, under the mutex, only collects the parker of a waiting thread; ``wake``
+unparks the collected ones after the mutex has been released. That is worth a third of the
+throughput with 10 streams.
 
-A waiter re-checks its condition after ``wait`` returns, whatever the reason: it was woken, its time
-is up, its parker was unparked for an earlier wait, or an exception such as Ctrl-C was raised, which
-leaves the mutex held and nothing parked. A waiter stays known here until it runs again, so that
-``notify_forced`` finds threads that an interrupted one had noted and never woke.
+A waiter checks its condition again after ``wait`` returns, for whatever reason: it was woken, it
+timed out, its parker was unparked for an earlier wait, or an exception such as Ctrl-C was raised
+(which leaves the mutex held and nothing parked). A waiter stays registered until it runs again, so
+that ``notify_forced`` finds threads that were collected by an interrupted thread and never woken.
 
 A thread parks on a ``Parker``, made of an eventfd. A ``threading.Lock`` is released with the GIL
-held, so the thread it wakes runs straight into the GIL and sleeps once more. A write to an eventfd
-releases the GIL first: on one core, that is worth a fifth of the bulk throughput and of the small
-messages of ten streams. Where there is no eventfd, or where gevent has replaced the threads, a lock
-does the same work.
+held, so the thread it wakes blocks on the GIL and sleeps once more. A write to an eventfd releases
+the GIL first: on one core, that is worth a fifth of the bulk throughput, and of the small messages
+of ten streams. Without eventfd, or where gevent has replaced threads, a lock does the same work.
 
-A parker may be unparked after its thread has left, when the waking thread was slow: the next thread
-that parks on it wakes for nothing, so every thread checks again whether it has to go on waiting.
+A slow waker may unpark a parker after its thread has left: the next thread that parks on it is
+woken spuriously, so every thread checks again whether it has to go on waiting.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ __all__ = [
     "wake",
 ]
 
-# Parkers kept for the next threads; each holds a descriptor.
+# Parkers kept for reuse; each holds a descriptor.
 KEPT = 64
 
 _ONE = (1).to_bytes(8, "little")
 
 
 class Parker(ABC):
-    """What one thread parks on and another unparks."""
+    """An object on which one thread parks and which another unparks."""
 
     __slots__ = ()
 
     @abstractmethod
     def unpark(self) -> None:
-        """Wake the parked thread, or the next that parks; further calls change nothing."""
+        """Wake the parked thread, or the next one that parks; repeated calls have no effect."""
 
     @abstractmethod
     def park(self, deadline: Deadline) -> None:
@@ -67,12 +66,12 @@ class Parker(ABC):
 
 
 class _LockParker(Parker):
-    """A parker made of a lock, which is held until it is unparked."""
+    """A parker made of a lock, held until it is unparked."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        # Not of ``threading``, whose locks the lock checker watches: this one guards nothing.
+        # Not from ``threading``, whose locks the lock checker watches: this one guards nothing.
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
@@ -80,14 +79,14 @@ class _LockParker(Parker):
         try:
             self._lock.release()
         except RuntimeError:
-            return  # it has rung already
+            return  # it was unparked already
 
     def park(self, deadline: Deadline) -> None:
         self._lock.acquire(True, deadline.park_seconds())
 
 
 class _EventParker(Parker):
-    """A parker made of an eventfd, which is closed when nobody can unpark it any more."""
+    """A parker made of an eventfd, which is closed once nothing can unpark it any more."""
 
     __slots__ = ("__weakref__", "_fd", "_poll")
 
@@ -98,7 +97,7 @@ class _EventParker(Parker):
         _events.add(self)
 
     def cheap(self) -> bool:
-        """Return whether descriptors are plenty: the upper half of them is left to sockets."""
+        """Return whether descriptors are plentiful; the upper half of them is left to sockets."""
         return self._fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
     def unpark(self) -> None:
@@ -115,13 +114,13 @@ class _EventParker(Parker):
                 return
         os.read(self._fd, 8)
 
-    # The function is bound here: parkers die with the interpreter too, when the names are gone.
+    # ``close`` is bound here: at interpreter exit a parker may be freed after the globals are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Close the descriptor; ``unpark`` does nothing from then on."""
+        """Close the descriptor; from then on ``unpark`` does nothing."""
         try:
             fd, self._fd = self._fd, -1
         except AttributeError:
-            return  # an interrupt came before there was one
+            return  # interrupted before it was set
         if fd >= 0:
             close(fd)
 
@@ -133,14 +132,14 @@ _idle: deque[Parker] = deque(maxlen=KEPT)
 
 
 def borrow() -> Parker:
-    """Return a parker for one wait."""
+    """Return a parker for a single wait."""
     try:
         return _idle.pop()
     except IndexError:
         return _new_parker()
 
 
-# These need no lock, in any thread and in signal handlers: a deque's own calls are atomic.
+# Without a lock, in any thread and in signal handlers: a deque's own calls are atomic.
 give_back = _idle.append
 drop_idle = _idle.clear
 
@@ -150,7 +149,7 @@ def _new_parker() -> Parker:
     if hasattr(os, "eventfd") and type(_thread.allocate_lock()).__module__ == "_thread":
         try:
             parker = _EventParker()
-        except OSError:  # no descriptor left
+        except OSError:  # out of descriptors
             return _LockParker()
         if parker.cheap():
             return parker
@@ -158,7 +157,7 @@ def _new_parker() -> Parker:
 
 
 def _after_fork_in_child() -> None:
-    # The child must not ring the parent's threads, nor hold the descriptors of those asleep.
+    # The child must not wake the parent's threads, nor keep the descriptors of parked ones.
     drop_idle()
     for parker in list(_events):
         parker.close()
@@ -168,11 +167,11 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Waiter:
-    """A place where one thread waits.
+    """A place where one thread at a time waits.
 
     Attributes:
-        since, thread: when the last wait began, by the monotonic clock, and whose it is.
-        parks: a thread waits here; else a callback is called, as for a bridge.
+        since, thread: when the last wait began, by the monotonic clock, and the thread's ident.
+        parks: a thread parks here; false where a callback is called instead, as for a bridge.
     """
 
     parks = True
@@ -186,7 +185,7 @@ class Waiter:
         self.thread = 0
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
-        """Release the held mutex, park until woken or out of time, and hold the mutex again."""
+        """Release the held mutex, park until woken or timed out, and acquire the mutex again."""
         parker = borrow()
         self._notified = False
         self.since, self.thread = time.monotonic(), threading.get_ident()
@@ -209,16 +208,16 @@ class Waiter:
         self.notify(wakes)
 
     def occupied(self) -> bool:
-        """Return whether a thread waits here that was not notified."""
+        """Return whether a thread waits here that has not been notified."""
         return self._parker is not None and not self._notified
 
 
 class WaitQueue:
-    """A queue of waiting threads, woken in the order they came.
+    """A queue of waiting threads, woken in order of arrival.
 
     Attributes:
-        parked: the waiting threads that were not notified; read without the mutex, only for
-            whether there are any.
+        parked: the waiting threads not yet notified; without the mutex, only whether it is empty
+            may be read.
     """
 
     __slots__ = ("_began", "_notified", "parked")
@@ -229,11 +228,11 @@ class WaitQueue:
         self._began: dict[Parker, tuple[float, int]] = {}
 
     def wait(self, mutex: threading.Lock, deadline: Deadline) -> None:
-        """Wait as ``Waiter.wait`` does; an interrupted thread passes its notification on."""
+        """Wait as ``Waiter.wait`` does; an interrupted thread passes on its notification."""
         parker = borrow()
         interrupted = True
         self._began[parker] = time.monotonic(), threading.get_ident()
-        self.parked += (parker,)  # not a call, after which a signal could be looked for
+        self.parked += (parker,)  # not a call, after which signals are handled
         try:
             _sleep(parker, mutex, deadline)
             interrupted = False
@@ -272,7 +271,7 @@ class WaitQueue:
 class OneShotEvent:
     """An event that is set once and never cleared.
 
-    ``threading.Event`` may raise a ``RuntimeError`` of its own where a signal ends its wait.
+    ``threading.Event`` may raise a ``RuntimeError`` of its own if a signal interrupts its wait.
     """
 
     def __init__(self) -> None:
@@ -281,7 +280,7 @@ class OneShotEvent:
         self._set = False
 
     def set(self) -> None:
-        """Wake all threads that wait; later calls of ``wait`` return at once."""
+        """Set the event and wake all waiting threads."""
         wakes: list[Parker] = []
         with self._mutex:
             self._set = True
@@ -289,7 +288,7 @@ class OneShotEvent:
         wake(wakes)
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is set, for at most ``timeout`` seconds; return whether it is."""
+        """Wait up to ``timeout`` seconds until it is set; return whether it is."""
         deadline = Deadline(timeout)
         with self._mutex:
             while not self._set:
@@ -300,23 +299,23 @@ class OneShotEvent:
 
 
 def wake(wakes: list[Parker]) -> None:
-    """Unpark what ``notify`` added, and clear the list; the mutex must not be held."""
+    """Unpark the collected threads and clear the list; the mutex must not be held."""
     for parker in wakes:
         parker.unpark()
     wakes.clear()
 
 
 def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
-    """Release the mutex, park, and hold the mutex again, whatever raises."""
+    """Release the mutex, park, and acquire the mutex again, whatever is raised."""
     interrupt: BaseException | None = None
     try:
         mutex.release()
         parker.park(deadline)
     finally:
-        # CPython looks for signals after a call and where a function starts, so a plain acquire
-        # may have succeeded when the exception comes. A loop over an iterator is not a call: when
-        # it raises, the mutex is not held. The mutex is held for microseconds; a second signal
-        # would have to come within them.
+        # CPython handles signals after a call and at the start of a function, so a plain acquire
+        # may have succeeded when the exception is raised. A loop over an iterator is not a call: if
+        # it raises, the mutex is not held. The mutex is only ever held for microseconds, within
+        # which a second signal would have to arrive.
         try:
             for _ in iter(mutex.acquire, None):
                 break

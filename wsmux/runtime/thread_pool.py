@@ -1,12 +1,13 @@
-"""Run handlers in a bounded set of threads that are reused.
+"""Run handlers in a bounded pool of reusable threads.
 
-Waking a thread costs more than a small handler does, and threads that all compute only hinder each
-other. So an action wakes a worker if none was waiting before it, and that worker goes on with what
-has come meanwhile. While something is left, a watcher looks every ``TICK`` whether more workers
-would help: nobody has taken anything, or the process hardly computes, so that the handlers wait
-for something. Then it brings in one more, next time two, then four and so on.
+Waking a thread costs more than a small handler does, and threads that all compute only slow each
+other down. So an action wakes a worker only if no other action was queued, and that worker
+continues with whatever has been queued since. While actions are queued, a watcher checks every
+``TICK`` whether more workers would help: because none was taken, or because the process uses little
+CPU time, so that the handlers must be waiting for something. Then it adds one worker, next time
+two, then four and so on.
 
-``SerialExecutor`` runs actions that belong together one after the other, in the threads of a pool.
+``SerialExecutor`` runs the actions of one key one after another, in the threads of a pool.
 """
 
 from __future__ import annotations
@@ -23,56 +24,56 @@ from .threads import daemon_thread
 
 __all__ = ["SerialExecutor", "ThreadPool"]
 
-# Seconds that an idle thread waits for more to do.
+# Seconds after which an idle thread ends.
 IDLE = 10.0
 
-# Seconds between two looks at what is left: what a burst of handlers that wait may lose at first.
+# Seconds between two checks of the queue: what a burst of handlers that wait may lose at first.
 TICK = 0.001
 
-# The part of a processor from which on the process counts as computing.
+# The fraction of one processor from which on the process counts as computing.
 COMPUTING = 0.5
 
-# Seconds after which an action is worth another worker in any case.
+# Seconds after which a queued action is worth another worker in any case.
 PATIENCE = 0.02
 
 _log = logger("wsmux")
 
 
 class ThreadPool:
-    """Run actions in at most ``limit`` daemon threads; further ones wait in a queue.
+    """Run actions in at most ``limit`` daemon threads; further actions are queued.
 
-    The caller bounds what waits.
+    The caller limits the queue.
     """
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
         self._name = name
         self._lock = threading.Lock()
-        self._left: deque[tuple[float, Callable[[], None]]] = deque()  # since when, and what
+        self._left: deque[tuple[float, Callable[[], None]]] = deque()  # since when, and which
         self._taken = 0  # actions ever taken
         self._parked: list[Waiter] = []
-        self._coming = 0  # workers that were called and have not looked yet
+        self._coming = 0  # workers that were called and have not yet checked the queue
         self._count = 0
         self._watcher = Waiter()
-        self._watched = False  # there is a watcher
-        self._resting = False  # it has nothing to watch
+        self._watched = False  # the watcher's thread runs
+        self._resting = False  # the watcher has nothing to watch
         self._closed = False
         self._gone = threading.Condition(self._lock)  # a worker has ended
-        self._here = threading.local()  # tells workers from other threads
+        self._here = threading.local()  # distinguishes workers from other threads
 
     @property
     def threads(self) -> int:
-        """How many workers there are now."""
+        """The current number of workers."""
         return self._count
 
     def submit(self, action: Callable[[], None]) -> None:
-        """Run an action in a worker; never blocks."""
+        """Run an action in a worker. Never blocks."""
         wakes: list[Parker] = []
         self.add(action, wakes)
         wake(wakes)
 
     def add(self, action: Callable[[], None], wakes: list[Parker]) -> None:
-        """Run an action in a worker once ``wakes`` are woken, which may be after adding many."""
+        """Run an action in a worker once ``wakes`` are woken, perhaps after adding several."""
         workers = watchers = 0
         with self._lock:
             self._left.append((time.monotonic(), action))
@@ -87,7 +88,7 @@ class ThreadPool:
         self._start(workers, watchers)
 
     def close(self) -> None:
-        """End each thread as soon as it has nothing to do; what is submitted later is still run."""
+        """End each thread once the queue is empty; actions submitted later still run."""
         wakes: list[Parker] = []
         with self._lock:
             self._closed = True
@@ -97,7 +98,7 @@ class ThreadPool:
         wake(wakes)
 
     def join(self, deadline: Deadline) -> None:
-        """Wait, once it is closed, until every worker but the calling one has ended."""
+        """Wait, after ``close``, until every worker except the calling thread has ended."""
         with self._lock:
             while self._count > self._is_own() and not deadline.expired():
                 self._gone.wait(deadline.remaining())
@@ -106,7 +107,7 @@ class ThreadPool:
         return getattr(self._here, "works", False)
 
     def _call_locked(self, count: int, wakes: list[Parker]) -> int:
-        """Wake workers, the latest to work first; return how many threads are to be started."""
+        """Wake workers, the last one active first; return how many threads to start."""
         woken = min(count, len(self._parked))
         for _ in range(woken):
             self._parked.pop().notify(wakes)
@@ -154,10 +155,10 @@ class ThreadPool:
                 wake(wakes)
                 self._start(workers)
                 raise
-            del action  # what has run is not kept by a thread that waits for more
+            del action  # a waiting thread must not keep it alive
 
     def _take(self, waiter: Waiter) -> Callable[[], None] | None:
-        """Return what is next, waiting for it; ``None`` when the thread is to end."""
+        """Return the next action, waiting for it; ``None`` when the thread is to end."""
         with self._lock:
             deadline: Deadline | None = None
             while not self._left:
@@ -168,7 +169,7 @@ class ThreadPool:
                     return None
                 self._parked.append(waiter)
                 waiter.wait(self._lock, deadline)
-                if waiter in self._parked:  # nobody has called
+                if waiter in self._parked:  # it was not called
                     self._parked.remove(waiter)
                 else:
                     self._coming -= 1
@@ -200,7 +201,7 @@ class ThreadPool:
                 self._start(workers)
 
     def _rest(self) -> bool:
-        """Wait until something is left; false when the thread is to end."""
+        """Wait until an action is queued; return false when the thread is to end."""
         with self._lock:
             deadline = Deadline(IDLE)
             self._resting = not self._left
@@ -215,9 +216,9 @@ Action = Callable[[], None]
 
 
 class SerialExecutor:
-    """Keep the order of the actions of each key; those of different keys run at once.
+    """Run the actions of each key in order; those of different keys run concurrently.
 
-    The caller bounds what waits.
+    The caller limits the queue.
     """
 
     def __init__(self, pool: ThreadPool) -> None:
@@ -226,7 +227,7 @@ class SerialExecutor:
         self._left: dict[Hashable, deque[Action]] = {}
 
     def submit(self, key: Hashable, action: Action) -> None:
-        """Run an action after those of its key; never blocks."""
+        """Run an action after the earlier ones of its key. Never blocks."""
         with self._lock:
             left = self._left.get(key)
             if left is not None:
@@ -236,7 +237,7 @@ class SerialExecutor:
         self._pool.submit(lambda: self._run(key))
 
     def _run(self, key: Hashable) -> None:
-        """Run the first one, and come back for the next in turn with everybody else."""
+        """Run the first action, and queue for the next in turn with the other keys."""
         with self._lock:
             action = self._left[key][0]
         try:

@@ -1,13 +1,13 @@
-"""Start threads, or say in a typed error why there are none; end them with a sub-interpreter.
+"""Start threads, with a typed error if that is impossible; end them with a sub-interpreter.
 
-CPython 3.12 starts no thread once an interpreter is exiting, so in ``atexit`` what is there goes on
-and nothing new comes about. And every CPython aborts the process when a sub-interpreter ends before
-a thread of its own, a daemon too. There, and there only, what has threads is registered here and
-ended by ``atexit``, which runs before that check.
+CPython 3.12 starts no threads once an interpreter is exiting, so in ``atexit`` functions existing
+connections continue and new ones cannot be made. Every CPython aborts the process if a
+sub-interpreter ends while it still has threads, even daemons. In sub-interpreters only, objects
+with threads are therefore registered here and ended by ``atexit``, which runs before that check.
 
-That does not help where no ``atexit`` runs in time: a process that exits without having ended its
-sub-interpreters, and the ``destroy`` of 3.11, which refuses while there are threads. There,
-connections are to be closed first.
+This does not help where ``atexit`` does not run in time: in a process that exits without having
+ended its sub-interpreters, and with ``destroy`` of 3.11, which refuses while there are threads.
+There, close connections first.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from .logs import logger
 
 __all__ = ["Leaving", "daemon_thread", "register", "start_thread"]
 
-# Seconds that all threads of a sub-interpreter have to end. Only what an application does in a
-# handler can take longer.
+# Seconds that all threads of a sub-interpreter have to end. Only application code in a handler can
+# take longer.
 PATIENCE = 10.0
 
 _log = logger("wsmux")
 
 
 class Leaving(Protocol):
-    """Describe what has threads."""
+    """Describe an object with threads of its own."""
 
     def leave(self) -> None:
-        """End at once, so that the threads do; must not wait for a peer."""
+        """End at once, and with it the threads; must not wait for a peer."""
 
 
 def daemon_thread(
     target: Callable[..., object], *, name: str, args: Iterable[Any] = ()
 ) -> threading.Thread:
-    """Return a daemon thread that is still to be started.
+    """Return a daemon thread, not yet started.
 
     Raises:
-        NoThreadError: this interpreter has none: an isolated sub-interpreter, from 3.12 on.
+        NoThreadError: an isolated sub-interpreter cannot have threads, from 3.12 on.
     """
     try:
         return threading.Thread(target=target, name=name, args=args, daemon=True)
@@ -58,7 +58,7 @@ def start_thread(thread: threading.Thread) -> None:
     """Start a thread.
 
     Raises:
-        NoThreadError: the system has none to give, or the interpreter is exiting.
+        NoThreadError: the system has none left, or the interpreter is exiting.
     """
     try:
         thread.start()
@@ -81,9 +81,9 @@ _registers = _in_subinterpreter()
 
 
 def register(each: Leaving) -> None:
-    """End something before the interpreter, where its threads would not end by themselves.
+    """End an object with the interpreter, if its threads would not end by themselves.
 
-    The main interpreter ends daemon threads where they stand, so nothing is done there.
+    The main interpreter simply stops daemon threads, so there this does nothing.
     """
     if _registers:
         _known.add(each)
@@ -96,7 +96,7 @@ def _leave() -> None:
             each.leave()
         except Exception:
             _log.exception("%r did not end with its interpreter", each)
-    if sys.is_finalizing():  # the process exits without having ended this one: threads run no more
+    if sys.is_finalizing():  # the process exits without ending it: threads are stopped
         return
     for thread in threading.enumerate():
         if thread.name.startswith("wsmux") and thread is not threading.current_thread():
