@@ -1,4 +1,4 @@
-"""Offer one multiplexed connection. How it works is told in ``multiplexer``."""
+"""Provide the public ``Connection``; ``multiplexer`` describes how it works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Connection", "StartOn"]
 
 StartOn = Literal["open", "data"]
 
-# RFC 6455 section 7.4.1: the code of an end that came without one.
+# RFC 6455 section 7.4.1: the code of a connection that ended without a close frame.
 
 
 class Connection(Closing):
@@ -45,8 +45,8 @@ class Connection(Closing):
 
     Attributes:
         config: the limits.
-        request: what the client asked for, on a server; ``None`` elsewhere.
-        initial_streams: those that live from the start, by a ``BymuxState``; mostly none.
+        request: the client's request, on a server; ``None`` elsewhere.
+        initial_streams: streams that exist from the start, from a ``BymuxState``; usually none.
     """
 
     def __init__(
@@ -96,28 +96,28 @@ class Connection(Closing):
 
     @property
     def protocol(self) -> str:
-        """The wire spoken: ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``."""
+        """The wire: ``"wsmux"``, ``"js-ws"``, ``"yamux"`` or ``"bymux"``."""
         return self._multiplexer.protocol.name
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended, for whatever cause."""
+        """Whether the connection has ended, for whatever reason."""
         return self._multiplexer.transport.error is not None
 
     @property
     def error(self) -> WsmuxError | None:
-        """What ended the connection, ``None`` while it lives; to be looked at, not raised."""
+        """The error that ended the connection, ``None`` while open; to inspect, not to raise."""
         return self._multiplexer.transport.error
 
     @property
     def close_code(self) -> int | None:
-        """The code that the connection ended with, ``None`` while it lives.
+        """The code with which the connection ended, ``None`` while it is open.
 
-        The first cause counts, whichever side it came from: 1000 for a peer that has finished, or
-        ``close()`` here; 1001 for a server that stops or a client that leaves; else what the side
-        that closed gave. 1006 stands for an end without a closing message, such as ``abort()``, a
-        lost network and the copy in a forked child; what happened then, ``close_reason`` says.
-        ``yamux`` and ``bymux`` over a plain socket have no codes: a peer's clean end is 1000 there.
+        The first cause counts, from either side: 1000 if the peer finished or ``close()`` was
+        called here; 1001 if a server is shutting down or a client is leaving; otherwise the code of
+        the side that closed. 1006 means that there was no close frame: after ``abort()``, a lost
+        network, or in a forked child; ``close_reason`` says which. ``yamux`` and ``bymux`` over a
+        plain socket have no codes: there a clean end by the peer is 1000.
         """
         error = self._multiplexer.transport.error
         if error is None:
@@ -128,9 +128,9 @@ class Connection(Closing):
 
     @property
     def close_reason(self) -> str | None:
-        """What was said with ``close_code``, often nothing; ``None`` while the connection lives.
+        """The reason given with ``close_code``, often empty; ``None`` while the connection is open.
 
-        It is the peer's text where the peer closed, and this library's where a connection was lost.
+        It is the peer's text if the peer closed, and this library's if the connection was lost.
         """
         error = self._multiplexer.transport.error
         if error is None:
@@ -140,15 +140,15 @@ class Connection(Closing):
     # Opening and accepting
 
     def open_stream(self, timeout: float | None = None) -> Stream:
-        """Open a stream and return it, before the peer has answered.
+        """Open a stream and return it without waiting for the peer to acknowledge it.
 
-        Blocks only while ``Config.max_pending_opens`` opened streams are unanswered.
+        Blocks only while ``Config.max_pending_opens`` opened streams are unacknowledged.
 
         Raises:
-            TimeoutError: they stayed unanswered for ``timeout`` seconds.
+            TimeoutError: they remained unacknowledged for ``timeout`` seconds.
             StreamRefused: the peer is going away.
-            LocalProtocolError: this side is, on ``bymux``.
-            StreamsExhausted: all ids are used up; open a further connection.
+            LocalProtocolError: this side is going away, on ``bymux``.
+            StreamsExhausted: all stream ids are used up; open another connection.
             ConnectionClosed: the connection has ended.
         """
         deadline = Deadline(timeout)
@@ -180,17 +180,17 @@ class Connection(Closing):
         except BaseException as error:
             multiplexer.interrupted(error, changing)
             if record is not None:
-                multiplexer.abandon(record)  # nobody knows of it
+                multiplexer.abandon(record)  # the caller never gets it
             raise
 
     def accept_stream(self, timeout: float | None = None) -> Stream:
-        """Wait for a stream that the peer opens, and return it.
+        """Wait for a stream opened by the peer, and return it.
 
-        With ``start_on="data"`` a stream counts only once it has bytes or has ended.
+        With ``start_on="data"`` a stream is returned only once it has received bytes or ended.
 
         Raises:
-            TimeoutError: none came in ``timeout`` seconds.
-            ConnectionClosed: the connection has ended; ``ConnectionClosedOK`` at a clean close.
+            TimeoutError: no stream arrived in ``timeout`` seconds.
+            ConnectionClosed: the connection has ended; ``ConnectionClosedOK`` after a clean close.
         """
         deadline = Deadline(timeout)
         multiplexer, table = self._multiplexer, self._multiplexer.table
@@ -211,15 +211,15 @@ class Connection(Closing):
         except BaseException as error:
             multiplexer.interrupted(error, changing)
             if record is not None:
-                multiplexer.abandon(record)  # nobody knows of it
+                multiplexer.abandon(record)  # the caller never gets it
             raise
 
     def __iter__(self) -> Iterator[Stream]:
         """Accept streams until the connection closes cleanly; any other end raises.
 
-        Clean are 1000 and 1001, which end the loop alike: afterwards ``close_code`` tells a peer
-        that has finished (1000) from one that goes away (1001), as a server that is restarted does,
-        and to which a client may connect again.
+        Codes 1000 and 1001 are both clean and end the loop. Afterwards ``close_code`` distinguishes
+        a peer that has finished (1000) from one that is going away (1001), such as a restarting
+        server, to which a client may reconnect.
         """
         while True:
             try:
@@ -230,15 +230,17 @@ class Connection(Closing):
     # The connection as a whole
 
     def ping(self, timeout: float | None = None) -> float:
-        """Return the seconds that a ping and its pong take.
+        """Return the round-trip time of a ping, in seconds. Blocks until the pong arrives.
 
-        It is a ping of the wire where there is one (``yamux``, ``bymux``), else the WebSocket's.
-        On a connection that carries little else, more than three quarters of ``Config.max_pings``
-        in five seconds wait, since a peer of this library would end the connection.
+        Sends a ping of the wire if it has one (``yamux``, ``bymux``), otherwise a WebSocket ping.
+        On a connection that carries little else, pings beyond three quarters of
+        ``Config.max_pings`` in five seconds are delayed, since a peer using this library would end
+        the connection.
 
         Raises:
-            TimeoutError: too many pings wait, or no pong came in time; the connection goes on.
-            LocalProtocolError: ``bymux`` over a plain socket, where both sides are going away.
+            TimeoutError: too many pings are delayed, or no pong arrived in time; the connection
+                continues.
+            LocalProtocolError: ``bymux`` over a plain socket, when both sides are going away.
             ConnectionClosed: the connection has ended.
         """
         multiplexer, deadline = self._multiplexer, Deadline(timeout)
@@ -252,12 +254,13 @@ class Connection(Closing):
         return multiplexer.transport.ping(deadline)
 
     def go_away(self, code: int = 0) -> None:
-        """Take no further streams from the peer; running ones go on. Never blocks.
+        """Accept no more streams from the peer; open streams continue. Never blocks.
 
-        The peer's ``open_stream`` raises ``StreamRefused`` from then on, and streams this side has
-        not seen are refused there, so that it knows what is safe to retry. ``js-ws`` has no word
-        for it: there, each further stream is refused when it comes. On ``yamux`` many peers end
-        the connection when they hear it; on ``bymux`` this side opens none either.
+        From then on the peer's ``open_stream`` raises ``StreamRefused``, and streams that this side
+        has not yet seen are refused there, so that the peer can tell what is safe to retry.
+        ``js-ws`` cannot announce this: there each further stream is refused when it arrives. On
+        ``yamux`` many peers end the connection in response; on ``bymux`` this side cannot open
+        streams any more either.
         """
         multiplexer = self._multiplexer
 
@@ -276,11 +279,12 @@ class Connection(Closing):
         code: int = CloseCode.NORMAL_CLOSURE,
         reason: str = "",
     ) -> None:
-        """Send what was written, close the WebSocket and wait for the peer to do so.
+        """Send everything written, then perform the closing handshake of the WebSocket.
 
-        Blocks for at most ``timeout`` seconds, by default ``Config.close_timeout``; then the
-        socket is cut. Blocked calls on the connection and its streams, and later ones, raise
-        ``ConnectionClosedOK`` (with another code ``ConnectionClosedError``). Closing twice is fine.
+        Blocks for at most ``timeout`` seconds (by default ``Config.close_timeout``) until the peer
+        answers; then the socket is closed. Blocked and later calls on the connection and its
+        streams raise ``ConnectionClosedOK``, or ``ConnectionClosedError`` with another code.
+        Idempotent.
         """
         deadline = Deadline(self.config.close_timeout if timeout is None else timeout)
         with self._multiplexer.mutex:
@@ -297,12 +301,12 @@ class Connection(Closing):
             self._multiplexer.thread.join(deadline.remaining())
 
     def begin_close(self, *, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Start what ``close`` does and return at once; ``close`` then waits for the rest."""
+        """Start what ``close`` does without blocking; a later ``close`` waits for its end."""
         self._multiplexer.close(code, reason, None)
         self._multiplexer.wake_everybody()
 
     def wait_drained(self, timeout: float | None = None) -> bool:
-        """Wait until no stream is open, or the connection has ended; tell whether that came."""
+        """Wait until no stream is open, or the connection ends; return false if time runs out."""
         deadline = Deadline(timeout)
         with self._multiplexer.mutex:
             while self._multiplexer.table.records and self._multiplexer.transport.error is None:
@@ -312,26 +316,26 @@ class Connection(Closing):
         return True
 
     def abort(self) -> None:
-        """Cut the connection at once, without a closing handshake; queued bytes are lost."""
+        """Close the socket at once, without a closing handshake; queued bytes are lost."""
         self._multiplexer.transport.abort()
         self._multiplexer.wake_everybody()
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Wait until the connection has ended and its socket is closed; tell whether it has."""
+        """Wait until the connection has ended and its socket is closed; return whether it has."""
         return self._multiplexer.transport.wait_finished(Deadline(timeout).remaining())
 
     def dump_recording(self) -> str:
-        """Return what the flight recorder has kept; see ``Recording``. Never blocks.
+        """Return the recording of the flight recorder; see ``Recording``. Never blocks.
 
-        The text is JSON, a line for each frame. It may be asked for when the connection has ended.
+        The text is JSON, one line per frame. Works after the connection has ended, too.
 
         Raises:
-            LocalProtocolError: ``Config.recording`` asks for none.
+            LocalProtocolError: ``Config.recording`` is not set.
         """
         return recording_of(self._multiplexer.transport)
 
     def stats(self) -> ConnectionStats:
-        """Return a snapshot, taken at one moment."""
+        """Return an atomic snapshot of the connection."""
         with self._multiplexer.mutex:
             table = self._multiplexer.table
             records = table.records.values()
@@ -353,20 +357,21 @@ class Connection(Closing):
             )
 
     def stream_stats(self, most: int | None = None) -> list[StreamStats]:
-        """Return a snapshot of the open streams, taken at one moment.
+        """Return an atomic snapshot of the open streams.
 
         Args:
-            most: how many; those where threads wait come first, then those with most unread bytes.
-                All by default.
+            most: the maximum number of streams; those with waiting threads come first, then those
+                with the most unread bytes. All by default.
         """
         return look(self._multiplexer, thread_names(), most).streams
 
     def explain(self) -> list[Finding]:
-        """Return who waits for what, and since when; ``print(*connection.explain(), sep="\\n")``.
+        """Return which threads wait, for what, and since when.
 
-        What holds up the whole connection comes first, then what stands still, then threads that
-        wait for what may come, each by its length. Empty when nobody waits. Never blocks, however
-        stuck the connection is, and raises nothing when it has ended. What the peer's threads do is
-        known only by what they keep from moving here.
+        Print it with ``print(*connection.explain(), sep="\\n")``. First come causes that block the
+        whole connection, then stalled streams, then threads waiting for something that has yet to
+        happen, each sorted by duration. Empty if no thread waits. Never blocks, even if the
+        connection is stuck, and raises nothing if it has ended. The state of the peer's threads is
+        inferred from their effects on this side.
         """
         return findings(look(self._multiplexer, thread_names(), idle=False))

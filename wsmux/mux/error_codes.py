@@ -1,4 +1,4 @@
-"""Translate between error codes of the wire and the application's exceptions."""
+"""Map error codes of the wire to exceptions of the application, and back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _log = logger("wsmux")
 
 
 class ErrorCodeMap:
-    """Hold the two functions that an application gives, and guard the codes that are not its own.
+    """Hold the two mapping functions of an application, and keep protocol codes from them.
 
-    Codes of the protocol itself never reach the functions. One that raises, or returns what it
-    must not, is logged; code 0 is sent, and ``StreamReset`` with the received code is raised.
+    The codes of the protocol itself never reach the functions. If a function raises, or returns an
+    invalid result, that is logged; then code 0 is sent, or ``StreamReset`` raised with the received
+    code.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class ErrorCodeMap:
         self._reason_to_code = reason_to_code
 
     def error(self, stream_id: int, code: int, side: Side | None, detail: str) -> BaseException:
-        """Return what a call on a stream that ended with ``code`` raises."""
+        """Return the exception to raise on a stream that ended with ``code``."""
         reset = StreamReset(stream_id, code, side, detail)
         if side != "remote" or code < self._first or self._code_to_reason is None:
             return reset
@@ -52,10 +53,10 @@ class ErrorCodeMap:
         return reason
 
     def code(self, reason: int | BaseException) -> int:
-        """Return the code to send for what ``reset`` was given.
+        """Return the code to send for the argument of ``reset``.
 
         Raises:
-            ValueError: the number is reserved for the protocol, or no code at all.
+            ValueError: the number is reserved for the protocol, or not a valid code.
         """
         if isinstance(reason, int):
             if not self._allowed(reason):

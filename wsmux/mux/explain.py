@@ -1,9 +1,8 @@
-"""Find out which thread waits for what on a connection, and say it in sentences.
+"""Find out which thread of a connection waits for what, and describe it in sentences.
 
-Two steps. ``look_locked`` copies numbers under the connection's mutex, and nothing else: no name of
-a thread is looked up there and no text is made. ``findings`` makes sentences of the copy. So a
-stuck connection costs the caller no more than the mutex, which nobody holds
-while waiting.
+This takes two steps. ``look_locked`` only copies numbers under the connection's mutex: thread names
+are looked up, and texts made, elsewhere. ``findings`` makes sentences from the copy. So a stuck
+connection costs the caller no more than the mutex, which no thread holds while waiting.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from .stream_record import MAX_ID, StreamRecord, read_closed, write_closed
 
 __all__ = ["Look", "Names", "findings", "look", "thread_names"]
 
-# The names of threads, by what the system calls them.
+# The names of threads, by ident.
 Names = Mapping[int | None, str]
 
 
 class Look(NamedTuple):
-    """Hold what was seen of a connection at one moment; times are seconds before it.
+    """Hold a snapshot of a connection; times are seconds before it.
 
     Attributes:
-        streams: those that were asked for, the ones with most to tell first.
+        streams: the requested streams, most interesting first.
         openers, acceptors: the threads in ``open_stream`` and ``accept_stream``.
-        queued_bytes: data that waits for the socket.
+        queued_bytes: data in the send queue.
         sending: a writer waits for the socket.
-        socket_full: how long the peer's system has taken nothing; ``None`` when nothing waits.
-        silent: how long nothing has come from the peer.
-        unanswered: how long a ping into that silence has had no answer.
+        socket_full: how long the peer's system has accepted nothing; ``None`` if nothing is queued.
+        silent: how long nothing has arrived from the peer.
+        unanswered: how long a ping sent during this silence has been unanswered.
         moved: bytes received and sent.
-        error: what ended the connection.
+        error: why the connection ended.
     """
 
     name: str
@@ -55,20 +54,21 @@ class Look(NamedTuple):
 
 
 def thread_names() -> Names:
-    """Return the names of all threads of this moment."""
+    """Return the names of all current threads."""
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
 
 def look(
     multiplexer: Multiplexer, names: Names, most: int | None = None, *, idle: bool = True
 ) -> Look:
-    """Take a look at a connection; blocks for its mutex alone.
+    """Take a snapshot of a connection; blocks only for its mutex.
 
     Args:
-        multiplexer: that of the connection.
-        names: what ``thread_names`` returned, for any number of looks.
-        most: how many streams to copy; those that wait and hold most are chosen. All by default.
-        idle: copy streams, too, where nobody waits and nothing lies; they cost 4 us each.
+        multiplexer: the connection's multiplexer.
+        names: the result of ``thread_names``; may be used for several snapshots.
+        most: the maximum number of streams to copy, those with waiting threads and most unread
+            bytes first. All by default.
+        idle: also copy streams without waiting threads and unread bytes; they cost 4 us each.
     """
     with multiplexer.mutex:
         return _look_locked(multiplexer, names, most, idle)
@@ -151,7 +151,7 @@ def _writing(record: StreamRecord) -> HalfStatus:
 
 
 def findings(seen: Look) -> list[Finding]:
-    """Return what a look tells, the connection's own first, then what has lasted longest."""
+    """Return the findings of a snapshot: the connection's first, then the longest first."""
     if seen.error is not None:
         return [Finding(Cause.ENDED, None, "", 0.0, 0, f"{seen.name} has ended: {seen.error}")]
     found = [*_of_streams(seen), *_of_waiters(seen)]
@@ -160,7 +160,7 @@ def findings(seen: Look) -> list[Finding]:
 
 
 def _of_the_path(seen: Look) -> Iterator[Finding]:
-    """Yield what holds up every stream of the connection."""
+    """Yield causes that block all streams of the connection."""
     if seen.unanswered is not None:
         text = (
             f"the peer has sent nothing for {seen.silent:.1f} s, "

@@ -3,17 +3,18 @@
 Threads and locks of a connection, in one place:
 
 - One mutex, the transport's, guards the protocol machine, the stream table, every ``StreamRecord``
-  and the send queue. Methods named ``_locked`` want it held. No I/O, no user code and no wake-up
-  happens under it: they are collected and done after its release.
-- One I/O thread runs ``run``: it takes what the transport received, feeds the machine, applies the
-  events, and keeps the timers. It holds the mutex once per slice of a batch.
-- A caller that must wait is parked on its record (one reader, one writer), in the accept list, in
-  the list of openers, or for room in the send queue. Whatever may let it go on collects it: the
-  event it waits for, the end of its half, the end of the connection, its own time.
-- The first cause that ends the connection is in ``transport.error``; then every waiter is collected
-  and finds it there. What was received before stays readable.
-- Dropped streams (``Stream.__del__``) only append to ``_abandoned``; the I/O thread resets them.
-- The window of a stream whose reader keeps up grows; this is decided under the mutex, too.
+  and the send queue. Methods named ``_locked`` require it to be held. No I/O, user code or wake-up
+  happens under it: these are collected and done after its release.
+- One I/O thread executes ``run``: it takes received messages from the transport, feeds the protocol
+  machine, applies its events, and handles the timers. It holds the mutex once per slice of a batch.
+- A blocked caller is parked in its stream record (one reader, one writer), in the accept queue, in
+  the list of openers, or for room in the send queue. Whatever may unblock it collects it: the event
+  it waits for, the end of its half, the end of the connection, its own timeout.
+- The first cause that ends the connection is stored in ``transport.error``; then every waiter is
+  collected and finds it there. Bytes received before remain readable.
+- Dropped streams (``Stream.__del__``) are only appended to ``_abandoned``; the I/O thread resets
+  them.
+- The window of a stream whose reader keeps up grows; this, too, is decided under the mutex.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ from .stream_table import PRESSURE, StreamTable
 
 __all__ = ["Multiplexer", "grow_locked"]
 
-# On a path shorter than so many seconds, time is lost in threads rather than on the way: beyond
-# this window bulk gains nothing, and small messages wait behind it.
+# With a shorter round trip, in seconds, threads rather than the path limit throughput: beyond this
+# window bulk gains nothing, and small messages wait longer.
 NEAR = 0.001
 NEAR_WINDOW = 1024 * KIB
 
 
 def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: StreamRecord) -> None:
-    """Widen the window of a stream whose credit was just returned, if that is due.
+    """Widen the window of a stream whose credit was just returned, if necessary.
 
-    Under load the path is measured once a second, by pings that nobody waits for. The least time
-    counts: the others tell how long a ping waited behind what the windows let through. Where the
-    carrier has no pings, as Bymux over TCP, no window grows.
+    Under load the round-trip time is measured once a second, by pings without a waiting thread. The
+    minimum counts: the other values include the time a ping was queued after the data that the
+    windows admit. Without pings, as with Bymux over TCP, no window grows.
     """
     if not transport.pings:
         return
@@ -81,7 +82,7 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
         transport.queue.add_control_locked([ping], Opcode.PING)
 
 
-# Messages handled under one hold of the mutex, so that callers get their turn in a flood of them.
+# Messages handled per hold of the mutex, so that callers can take it during a flood of them.
 SLICE = 64
 
 _BINARY = Opcode.BINARY
@@ -90,12 +91,12 @@ _log = logger("wsmux")
 
 
 class Multiplexer:
-    """What a connection and its streams are made of, behind their public methods.
+    """Implement a connection and its streams.
 
     Attributes:
-        transport, protocol, table: the parts it drives.
-        initial: the records of streams that live from the start.
-        quiet: threads waiting until streams have ended, or closes are on the wire.
+        transport, protocol, table: the parts that it connects.
+        initial: the records of streams that exist from the start.
+        quiet: threads waiting until all streams have ended.
     """
 
     def __init__(
@@ -118,10 +119,10 @@ class Multiplexer:
         self.quiet = WaitQueue()
         self._reasons = reasons
         self._abandoned: deque[StreamRecord] = deque()
-        self._notify_forced = False  # somebody may have been collected and not woken
-        self._reported = 0  # bytes held that were last reported to the process's sum
+        self._notify_forced = False  # a thread may have been collected and not woken
+        self._reported = 0  # bytes last reported to the process-wide sum
         self._failure: RemoteProtocolError | None = None  # to be logged
-        self._input_closed = False  # the end of the connection was told to everybody
+        self._input_closed = False  # all waiters were notified of the end
         self.initial: list[StreamRecord] = self._start()
         transport.owner_timer = self.table.next_timer()
         try:
@@ -132,7 +133,7 @@ class Multiplexer:
             raise
 
     def _start(self) -> list[StreamRecord]:
-        """Take the streams that live from the first byte on, and send what is owed at once."""
+        """Register the streams that exist from the start, and send any initial frames."""
         with self.mutex:
             records = self.table.adopt(self.protocol.initial)
             self.table.apply(time.monotonic(), [])
@@ -144,7 +145,7 @@ class Multiplexer:
 
     @property
     def mutex(self) -> threading.Lock:
-        """The one lock; a fork replaces it."""
+        """The connection's only lock; replaced after a fork."""
         return self.transport.mutex
 
     @property
@@ -153,26 +154,26 @@ class Multiplexer:
         return self.transport.queue
 
     def flush(self) -> None:
-        """Send what is queued, without waiting."""
+        """Send what is queued, without blocking."""
         self.transport.flush()
 
     def check_locked(self) -> None:
-        """Raise what ended the connection, if it has ended."""
+        """Raise the error of the connection, if it has ended."""
         self.transport.check_locked()
 
     def check_forked_locked(self) -> None:
-        """Raise ``ForkedError`` in a forked child, whatever was received before the fork."""
+        """Raise ``ForkedError`` in a forked child, even if there are received bytes."""
         if self.transport.in_child:
             self.transport.check_locked()
 
     def check_cut(self) -> None:
-        """Raise what cut the connection, so that frames in its queue are known to be void."""
+        """Raise the error of a connection that was cut: frames in its queue are never sent."""
         if self.transport.cut:
             with self.mutex:
                 self.check_locked()
 
     def wake(self) -> None:
-        """Make the I/O thread look at its timers and queues."""
+        """Make the I/O thread check its timers and queues."""
         self.transport.wake()
 
     def interrupted(
@@ -182,14 +183,14 @@ class Multiplexer:
         record: StreamRecord | None = None,
         lost: StreamRecord | None = None,
     ) -> None:
-        """Make good what a call left behind that a signal handler ended by raising ``error``.
+        """Repair the state left by a call that a signal handler interrupted by raising ``error``.
 
-        The I/O thread sends what was queued, and wakes whom the call meant to wake. A change that
-        was cut in the middle cannot be made good: the connection ends. Nor can ``lost``, a stream
-        whose reader had taken bytes: it is reset. Ordinary errors leave nothing else behind.
+        The I/O thread sends queued frames and wakes the threads that the call would have woken. An
+        interrupted change of state cannot be repaired: the connection ends. Nor can the stream
+        ``lost``, whose reader had taken bytes: it is reset. Ordinary errors leave no such state.
         """
         if lost is not None:
-            self.abandon(lost)  # a second interrupt may end this one
+            self.abandon(lost)  # a second interrupt may end this call
         elif not is_interrupt(error):
             return
         wakes: list[Parker] = []
@@ -198,7 +199,7 @@ class Multiplexer:
                 self.broken_locked()
             if lost is not None:
                 self.table.abandon(lost, wakes)
-            if record is not None:  # it may have left the table
+            if record is not None:  # it may no longer be in the table
                 record.reader.notify_forced(wakes)
                 record.writer.notify_forced(wakes)
         wake(wakes)
@@ -208,7 +209,7 @@ class Multiplexer:
     def change(
         self, action: Callable[[list[Parker]], None], record: StreamRecord | None = None
     ) -> None:
-        """Run ``action`` under the mutex, then wake whom it collected and send what it queued."""
+        """Run ``action`` under the mutex, then wake collected threads and send queued frames."""
         wakes: list[Parker] = []
         changing = False
         try:
@@ -223,14 +224,14 @@ class Multiplexer:
             raise
 
     def broken_locked(self) -> None:
-        """End the connection, because a signal handler ended a change in the middle."""
+        """End the connection, because a signal handler interrupted a change of state."""
         text = "a call was interrupted in the middle of a change"
         self.transport.abort_locked(
             ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, text, "local")
         )
 
     def code_for(self, reason: int | BaseException) -> int:
-        """Return the error code for what ``reset`` was given."""
+        """Return the error code for the argument of ``reset``."""
         return self._reasons.code(reason)
 
     def credit_locked(self, record: StreamRecord) -> int:
@@ -240,9 +241,9 @@ class Multiplexer:
     def send_locked(
         self, record: StreamRecord, data: memoryview, waited: bool
     ) -> tuple[int, int | None]:
-        """Queue a frame of the start of ``data``; return its size and the ticket for ``flush``.
+        """Queue a frame from the start of ``data``; return its size and the ticket for ``flush``.
 
-        There is no ticket when the queue has no room, or the peer has given no credit.
+        There is no ticket if the queue is full or the peer has granted no credit.
         """
         protocol, queue, flow = self.protocol, self.transport.queue, record.flow
         if quantum := queue.quantum_locked(flow, len(data), waited):
@@ -253,8 +254,8 @@ class Multiplexer:
         return 0, None
 
     def consumed_locked(self, record: StreamRecord, count: int) -> bool:
-        """Note bytes that were read; return whether credit is to be sent back."""
-        if self.protocol.pings:  # then it may ask how long that took
+        """Account for bytes that were read; return whether credit must be sent."""
+        if self.protocol.pings:  # it may measure the round trip
             self.protocol.now = time.monotonic()
         self.table.consumed(record, count)
         if not self.protocol.has_output():
@@ -266,7 +267,7 @@ class Multiplexer:
     def close_locked(
         self, record: StreamRecord, write: bool, read: bool, wakes: list[Parker]
     ) -> None:
-        """End halves on the wire; what is unread of the reading one is dropped."""
+        """Close halves on the wire; unread bytes of the reading half are dropped."""
         if write:
             self.queue.interrupt_locked()
             self.protocol.close_write(record.id, time.monotonic())
@@ -279,7 +280,7 @@ class Multiplexer:
     def reset_locked(
         self, record: StreamRecord, code: int, failure: Failure, wakes: list[Parker]
     ) -> None:
-        """Abort both halves."""
+        """Reset both halves."""
         record.fail_read(failure, wakes, own=True)
         record.fail_write(failure, wakes, own=True)
         self.queue.interrupt_locked()
@@ -288,11 +289,13 @@ class Multiplexer:
         self.settle_locked(wakes)
 
     def ping(self, deadline: Deadline, record: StreamRecord | None = None) -> float:
-        """Ask the peer, or one stream of it, in the wire's own words; return the seconds it took.
+        """Send a ping of the wire, or of one stream, and return the seconds until its pong.
 
         Raises:
-            TimeoutError: no answer in time. LocalProtocolError: the wire cannot ask that.
-            StreamError: the stream ended first. ConnectionClosed: the connection did.
+            TimeoutError: no pong arrived in time.
+            LocalProtocolError: the wire has no such ping.
+            StreamError: the stream ended first.
+            ConnectionClosed: the connection ended.
         """
         pings, start = self.table.pings, time.monotonic()
         asked: list[Ping] = []
@@ -308,7 +311,7 @@ class Multiplexer:
         return time.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline | None) -> None:
-        """See ``MessageTransport.close``; without a deadline it is only begun."""
+        """Close as ``MessageTransport.close`` does; without a deadline, only begin."""
         changing = False
         try:
             with self.mutex:
@@ -323,19 +326,19 @@ class Multiplexer:
             raise
 
     def begin_close_locked(self, code: int, reason: str) -> None:
-        """Queue what the wire says to it and a Close, in one step: the peer may answer at once."""
+        """Queue the wire's close notice and a close frame together: the peer may answer at once."""
         if self.transport.error is None:
             self.protocol.close_notice(code)
             self.queue_locked()
         self.transport.close_locked(code, reason)
 
     def abandon(self, record: StreamRecord) -> None:
-        """Let the I/O thread reset a stream that was dropped; waits for no lock."""
+        """Let the I/O thread reset a dropped stream; takes no lock."""
         self._abandoned.append(record)
         self.transport.wake()
 
     def queue_locked(self, solicited: bool = False) -> bool:
-        """Move what the protocol wants to send into the send queue; tell whether there was any."""
+        """Move the protocol's output into the send queue; return whether there was any."""
         control, data = self.protocol.control_to_send(), self.protocol.data_to_send()
         if control and not self.queue.add_control_locked(control, solicited=solicited):
             text = "the peer causes answers and does not read them"
@@ -345,13 +348,13 @@ class Multiplexer:
         return bool(control or data)
 
     def settle_locked(self, wakes: list[Parker]) -> None:
-        """Apply what a call of this side did, and queue what it sends."""
+        """Apply the events of a local call, and queue its output."""
         self.table.apply(time.monotonic(), wakes)
         if not self.table.records:
             self.quiet.notify(wakes)
         self.queue_locked()
         if self.table.next_timer() != self.transport.owner_timer:
-            self.table.changed = True  # messages may come together with the wake
+            self.table.changed = True  # messages may arrive together with the wake-up
             self.transport.wake()
 
     def wake_everybody(self) -> None:
@@ -394,10 +397,10 @@ class Multiplexer:
             if wakes:
                 wake(wakes)
             if part is not messages:
-                self.flush()  # the answers to many, before they are too many
+                self.flush()  # send the answers before they are too many
         held = self._held()
-        # Is there more to do than what messages of running streams ask for? A glance is enough:
-        # a thread that changes these afterwards wakes this one.
+        # Is there more to do than handling messages of open streams? Checked without the mutex: a
+        # thread that changes these afterwards wakes this one.
         if (
             table.changed
             or not messages
@@ -422,7 +425,7 @@ class Multiplexer:
             self._limit_process_memory()
 
     def _held(self) -> int:
-        """Return the bytes that the peer has sent and nobody has read, whole frames or not."""
+        """Return the bytes received and not yet read, including incomplete frames."""
         return self.table.unread + self.protocol.held()
 
     def _feed_locked(self, messages: list[Received], now: float, wakes: list[Parker]) -> None:
@@ -441,7 +444,7 @@ class Multiplexer:
         except RemoteProtocolError as error:
             self._input_closed, self._failure = True, error
             table.apply(now, wakes)
-            self.queue_locked()  # what the wire says to it goes before the carrier's Close
+            self.queue_locked()  # the wire's notice goes before the close frame
             self.transport.fail_locked(protocol_failure(error))
         if protocol.has_output():
             self.queue_locked(solicited=True)
@@ -482,11 +485,11 @@ class Multiplexer:
             self.begin_close_locked(CloseCode.NORMAL_CLOSURE, "idle")
         self.transport.set_owner_timer(table.next_timer())
         if self.transport.error is not None:
-            self._input_closed = True  # whatever was received with the end has been handled
+            self._input_closed = True  # everything received before the end has been handled
             self._notify_all_locked(wakes)
 
     def _break_silence_locked(self, now: float) -> None:
-        """Ping in the wire's own words; without any, nobody can tell a silent peer from a lost."""
+        """Send a ping of the wire; without one, a silent peer cannot be told from a dead one."""
         if self.protocol.may_ping():
             self.table.pings.break_silence(now)
             self.transport.keep_alive.asked(now)
@@ -498,7 +501,7 @@ class Multiplexer:
         return limit is not None and since is not None and now >= since + limit
 
     def _limit_memory_locked(self, wakes: list[Parker]) -> None:
-        """Give up what holds most while the connection holds more than it may."""
+        """Shed the largest holders while the connection exceeds its memory limit."""
         while self.transport.error is None:
             limit = self.table.unread_limit()
             if self._held() + self.transport.held() <= limit:
@@ -506,7 +509,7 @@ class Multiplexer:
             self._give_up_locked(f"Config.max_connection_buffer: {limit}", wakes)
 
     def _limit_process_memory(self) -> None:
-        """Report what is held; give up what holds most where this connection must."""
+        """Report the bytes held; shed the largest holder if this connection must."""
         while self.transport.error is None:
             self._reported = self._held()
             verdict = process_memory.report(self, self._reported, self._max_process)
@@ -519,10 +522,10 @@ class Multiplexer:
                     self.settle_locked(wakes)
             wake(wakes)
         if self.transport.error is not None:
-            process_memory.forget(self)  # it ends: nothing more comes, and what is left is read
+            process_memory.forget(self)  # ending: nothing more arrives, and the rest is read
 
     def _give_up_locked(self, limit: str, wakes: list[Parker]) -> None:
-        """Reset the stream with most unread bytes, or end it all for a larger half-sent message."""
+        """Reset the stream with most unread bytes, or end all for a larger incomplete message."""
         partial = self.protocol.held() + self.transport.held()
         record = self.table.largest()
         if record is not None and record.buffer.size >= partial:

@@ -1,7 +1,7 @@
-"""Send pings of the wire's own, and limit how often.
+"""Send pings of the wire, and limit their rate.
 
-The connection's mutex guards ``WirePings``. ``PingRateLimiter`` holds back pings that a peer of
-this library would take for a flood.
+``WirePings`` is guarded by the connection's mutex. ``PingRateLimiter`` delays pings that a peer
+using this library would consider a flood.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ __all__ = ["PingRateLimiter", "WirePings"]
 
 
 class WirePings(Pings):
-    """Know the wire's own pings of one connection.
+    """Track the pings of the wire on one connection.
 
-    How long those of the connection take is noted with the carrier's.
+    Round-trip times of the connection's pings are recorded in the transport's ``keep_alive``.
     """
 
     def __init__(self, protocol: MuxProtocol, transport: MessageTransport) -> None:
         super().__init__()
         self._protocol = protocol
         self._transport = transport
-        self._into_silence: Ping | None = None  # nobody waits for it
+        self._into_silence: Ping | None = None  # no thread waits for it
 
     def ask(self, stream_id: int | None, now: float) -> Ping:
         """Send a ping of a stream, or of the connection.
 
         Raises:
-            LocalProtocolError: the wire cannot ask that.
+            LocalProtocolError: the wire has no such ping.
         """
         self._protocol.now = now
         number = self._last + 1
@@ -45,26 +45,26 @@ class WirePings(Pings):
         return self.new(now, stream_id)
 
     def break_silence(self, now: float) -> None:
-        """Send a ping of the connection that nobody waits for, in the place of the one before."""
+        """Send a ping of the connection without a waiting thread; it replaces the previous one."""
         self.forget(self._into_silence)
         self._into_silence = self.ask(None, now)
 
     def came_back(
         self, stream_id: int | None, number: int, now: float, wakes: list[Parker]
     ) -> list[Ping]:
-        """Note an answer; return the pings that it counts for, in order."""
+        """Record an answer; return the pings that it answers, in order."""
         answered = super().came_back(stream_id, number, now, wakes)
         if stream_id is None and answered:
             self._transport.keep_alive.rtt = answered[-1].rtt
         return answered
 
 
-# The part of Config.max_pings that is used: keepalive and measurements have the rest.
+# The fraction of Config.max_pings in use; the rest is for keepalive and measurements.
 SHARE = 0.75
 
 
 class PingRateLimiter:
-    """Limit the rate of pings on one connection, by the bound that its own peer is held to."""
+    """Limit the rate of pings on one connection to what the peer presumably allows."""
 
     def __init__(self, transport: MessageTransport) -> None:
         size = max(1.0, SHARE * transport.config.max_pings)
@@ -73,10 +73,10 @@ class PingRateLimiter:
         self._budget = TokenBucket(size, size / FLOOD_PERIOD)
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until one more ping is no flood, or the connection has ended.
+        """Wait until another ping is within the limit, or the connection has ended.
 
         Raises:
-            TimeoutError: that is not so in time.
+            TimeoutError: neither happened in time.
         """
         transport = self._transport
         while True:

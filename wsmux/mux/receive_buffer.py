@@ -1,4 +1,4 @@
-"""Queue received chunks and hand them out in reads of any size."""
+"""Queue received chunks and return them in reads of any size."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ from collections import deque
 
 __all__ = ["ByteQueue"]
 
-# Each chunk costs about 45 bytes beside its own. So from this many on, small ones are joined into
-# pieces: what a queue costs is at most a quarter more than what it holds, and 2 KiB.
+# Each chunk has an overhead of about 45 bytes. So beyond FEW chunks, small ones are joined into
+# pieces: the overhead of a queue is at most a quarter of its content, and 2 KiB.
 FEW = 16
 SMALL = 512
 PIECE = 4096
 
 
 class ByteQueue:
-    """Hold chunks of bytes in order; ``take`` copies only where a read cuts a chunk.
+    """Hold chunks of bytes in order; ``take`` copies only if a read splits a chunk.
 
-    Where many small chunks wait, they are joined, so that they cost little more than their bytes.
-
-    Not locked: the owner's mutex guards it.
+    Many small chunks are joined, so that they cost little more than their bytes. Not locked: the
+    owner's mutex guards it.
 
     Attributes:
-        size: the bytes it holds; for the owner to read only.
+        size: the number of bytes; read-only for the owner.
     """
 
     __slots__ = ("_first", "_more", "_offset", "size")
 
     def __init__(self) -> None:
-        self._first: bytes | bytearray = b""  # those that are joined are bytearrays
-        # The chunks after it: most streams never have any, and an empty deque is 760 bytes.
+        self._first: bytes | bytearray = b""  # joined chunks are bytearrays
+        # The chunks after it. Most streams never have any, and an empty deque is 760 bytes.
         self._more: deque[bytes | bytearray] | None = None
         self._offset = 0  # bytes of the first chunk already taken
         self.size = 0
 
     def append(self, chunk: bytes) -> None:
-        """Add a chunk at the end; an empty one changes nothing."""
+        """Append a chunk; an empty one changes nothing."""
         size = len(chunk)
         if not self.size:
             self._first = chunk
@@ -48,7 +47,7 @@ class ByteQueue:
         self.size += size
 
     def _join(self, more: deque[bytes | bytearray], chunk: bytes) -> None:
-        """Add a small chunk to the last piece. That is never the first, of which views may live."""
+        """Add a small chunk to the last piece; never to the first, to which views may exist."""
         last = more[-1]
         if type(last) is bytearray and len(last) + len(chunk) <= PIECE:
             last += chunk
@@ -56,9 +55,9 @@ class ByteQueue:
             more.append(bytearray(chunk))
 
     def take(self, limit: int) -> bytes:
-        """Remove and return up to ``limit`` bytes from the first chunk; ``b""`` if none are left.
+        """Remove and return up to ``limit`` bytes of the first chunk; ``b""`` if none are left.
 
-        A read never joins chunks, so that a chunk that fits is returned without a copy.
+        Chunks are never joined by a read, so that a chunk that fits is returned without a copy.
         """
         if not self.size or limit <= 0:
             return b""
@@ -73,7 +72,7 @@ class ByteQueue:
         if start:
             chunk = chunk[start:]
         left, more = self.size - len(chunk), self._more
-        # No call from here on, after which a signal handler could raise and leave half of it done.
+        # No calls from here on: a signal handler run after one could raise, leaving this half done.
         self._offset, self.size = 0, left
         if more:
             self._first = more[0]
@@ -83,7 +82,7 @@ class ByteQueue:
         return chunk
 
     def take_into(self, target: memoryview) -> int:
-        """Move bytes into ``target`` until it is full or the queue is empty; return how many."""
+        """Move bytes into ``target`` until it is full or the queue empty; return their number."""
         filled = 0
         while filled < len(target) and self.size:
             chunk, more = self._first, self._more
@@ -102,7 +101,7 @@ class ByteQueue:
         return filled
 
     def clear(self) -> int:
-        """Drop everything; return how many bytes were dropped."""
+        """Drop everything; return the number of bytes dropped."""
         dropped = self.size
         self._first, self._more = b"", None
         self._offset = self.size = 0

@@ -1,4 +1,4 @@
-"""Name the values that tell about a connection."""
+"""Define the snapshots of connections and streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Cause", "ConnectionStats", "Finding", "HalfStatus", "StreamStats", "
 
 
 class ConnectionStats(NamedTuple):
-    """Hold a snapshot of one connection; sizes are bytes, times seconds."""
+    """Hold a snapshot of one connection; sizes are bytes, times are seconds."""
 
     streams: int
     unaccepted: int
@@ -27,14 +27,14 @@ class ConnectionStats(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Which thread waits, and for how many seconds it has."""
+    """Hold the name of a waiting thread, and the seconds it has waited."""
 
     thread: str
     seconds: float
 
 
 class HalfStatus(StrEnum):
-    """The state of one half of a stream."""
+    """Name the state of one half of a stream."""
 
     OPEN = "open"
     ENDED = "ended"  # by the peer, cleanly
@@ -43,23 +43,24 @@ class HalfStatus(StrEnum):
 
 
 class StreamStats(NamedTuple):
-    """Hold a snapshot of one stream; sizes are bytes, times seconds.
+    """Hold a snapshot of one stream; sizes are bytes, times are seconds.
 
     Attributes:
-        id: the one on the wire.
+        id: the id on the wire.
         opened_here: this side opened it.
-        accepted: the application has it.
-        reading, writing: how the halves stand.
-        window: what this side lets the peer send without reading it.
-        unread_bytes: received, and not yet read.
-        credit: what this side may send now; on ``bymux`` at most ``Config.max_frame_size``.
-        peer_credit: what the peer may still send; ``None`` where there is no limit.
-        bytes_received, bytes_sent: in all, without framing.
-        reader, writer: the threads that wait; ``None`` when none does.
+        accepted: it was handed to the application.
+        reading, writing: the states of the halves.
+        window: the unread bytes that this side allows the peer to send.
+        unread_bytes: received and not yet read.
+        credit: the bytes that this side may send now; on ``bymux`` at most
+            ``Config.max_frame_size``.
+        peer_credit: the bytes that the peer may still send; ``None`` for no limit.
+        bytes_received, bytes_sent: totals, without framing.
+        reader, writer: the waiting threads; ``None`` if there is none.
         bridged: ``wsmux.bridge`` reads and writes it, and waits for the other connection.
         writer_has_credit: the writer waits for room in the send queue, not for credit.
-        offered: for how long it has waited to be accepted; ``None`` when it does not.
-        silent: for how long the peer has sent no byte on it; ``None`` when it never has.
+        offered: how long it has waited to be accepted; ``None`` if it does not wait.
+        silent: how long the peer has sent no byte on it; ``None`` if it never sent any.
     """
 
     id: int
@@ -82,41 +83,41 @@ class StreamStats(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether bytes lie unread, nobody reads them, and the peer may send no more."""
+        """Whether there are unread bytes, no thread reads, and the peer has no credit left."""
         lies = self.unread_bytes > 0 and self.peer_credit == 0 and self.reader is None
         return lies and self.reading is HalfStatus.OPEN
 
 
 class Cause(StrEnum):
-    """Name what is waited for; ``stalls`` tells those that keep bytes from moving."""
+    """Name the cause of a wait."""
 
     ENDED = "ended"
-    SILENT = "silent"  # nothing comes from the peer, which was asked
-    SOCKET_FULL = "socket full"  # the peer's system takes no byte
+    SILENT = "silent"  # nothing comes from the peer, despite a ping
+    SOCKET_FULL = "socket full"  # the peer's system accepts no bytes
     BOTH_FULL = "both full"  # each side writes, and neither reads
     NO_CREDIT = "no credit"  # the peer does not read
     NO_ROOM = "no room"  # in the send queue
     UNREAD = "unread"  # this side does not read
     NOT_ACCEPTED = "not accepted"  # this side does not accept
-    NO_OPENING = "no opening"  # the peer answers no further stream
+    NO_OPENING = "no opening"  # the peer acknowledges no more streams
     NOTHING_TO_READ = "nothing to read"  # the peer writes nothing
     NO_STREAM = "no stream"  # the peer opens none
 
     @property
     def stalls(self) -> bool:
-        """Whether something that is under way stands still; the rest waits for what may come."""
+        """Whether data in transit is stuck; other causes wait for something new to happen."""
         return self not in (Cause.ENDED, Cause.NOTHING_TO_READ, Cause.NO_STREAM)
 
 
 class Finding(NamedTuple):
-    """Say in a sentence, which ``str`` returns, which thread waits for what and since when.
+    """Describe in a sentence, returned by ``str``, what a thread waits for and since when.
 
     Attributes:
-        cause: what is waited for.
-        stream_id: on which stream; ``None`` for the connection.
+        cause: the cause of the wait.
+        stream_id: the id of the stream; ``None`` for the connection.
         thread: the name of the waiting thread, ``""`` if none waits.
-        seconds: for how long; 0 when that is not known.
-        moved: what has moved there so far, in bytes; a wait ends when it grows.
+        seconds: the duration; 0 if unknown.
+        moved: bytes transferred there so far; the wait is over when it grows.
         text: the sentence.
     """
 

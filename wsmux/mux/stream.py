@@ -1,10 +1,10 @@
-"""Offer one logical byte stream as a blocking file.
+"""Provide a logical byte stream as a blocking file.
 
-Lock plan: everything in a ``StreamRecord`` is guarded by the connection's mutex. A reader and a
-writer may wait at once, one each; a second one gets ``ConcurrencyError``. Whoever ends a half
-collects its waiter under the mutex and wakes it afterwards; the waiter looks again and raises.
+Locking: everything in a ``StreamRecord`` is guarded by the connection's mutex. One reader and one
+writer may wait at the same time; a second one gets ``ConcurrencyError``. Code that ends a half
+collects its waiter under the mutex and wakes it afterwards; the waiter checks again and raises.
 
-``makefile`` puts the buffered files of the standard library over a stream.
+``makefile`` wraps a stream in the buffered files of the standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Both", "ReadBytes", "Stream", "Text", "TextOptions", "WriteBytes", "make_file"]
 
-# The modes of ``Stream.makefile``, by the file that each makes.
+# The modes of ``Stream.makefile``, by the type of file that each returns.
 Both: TypeAlias = Literal["rwb", "rbw", "wrb", "wbr", "brw", "bwr"]
 ReadBytes: TypeAlias = Literal["rb", "br"]
 WriteBytes: TypeAlias = Literal["wb", "bw"]
@@ -42,7 +42,7 @@ File: TypeAlias = io.BufferedRWPair | io.BufferedReader | io.BufferedWriter | io
 
 
 class TextOptions(TypedDict, total=False):
-    """Describe the arguments that text files take; see ``io.TextIOWrapper``."""
+    """Describe the options of text files; see ``io.TextIOWrapper``."""
 
     encoding: str | None
     errors: str | None
@@ -52,10 +52,10 @@ class TextOptions(TypedDict, total=False):
 
 
 def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOptions]) -> File:
-    """Return a file as ``Stream.makefile`` tells.
+    """Return the file that ``Stream.makefile`` describes.
 
     Raises:
-        ValueError: there is no such mode, or no buffer.
+        ValueError: the mode is unknown, or the buffer size is 0.
     """
     if set(mode) - set("rwbt") or not set(mode) & set("rw") or set(mode) >= set("bt"):
         raise ValueError(f"mode must combine r and w with b or t, not {mode!r}")
@@ -65,7 +65,7 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
             "which is a file, too"
         )
     size = io.DEFAULT_BUFFER_SIZE if buffering < 0 else buffering
-    buffered: Any  # a pair is a buffer that TextIOWrapper takes, but not by its stub
+    buffered: Any  # TextIOWrapper accepts a pair, but its stub does not
     if "r" in mode and "w" in mode:
         buffered = _BufferedPair(stream, size)
     elif "r" in mode:
@@ -77,21 +77,21 @@ def make_file(stream: Stream, mode: str, buffering: int, **text: Unpack[TextOpti
 
 
 class _BufferedPair(io.BufferedRWPair):
-    """A pair that may be collected unclosed, as the other buffered files may."""
+    """A pair that may be garbage-collected unclosed, like the other buffered files."""
 
     def __init__(self, stream: Stream, size: int) -> None:
         super().__init__(stream, stream, size)
         self._stream = stream
 
     def __del__(self) -> None:
-        # BufferedRWPair's own flushes without a word; the writer inside says it to the stream.
+        # BufferedRWPair would flush silently; the writer inside it notifies the stream.
         return
 
     def _dealloc_warn(self, source: object) -> None:
         self._stream._dealloc_warn(source)
 
 
-# What read() to the end asks for at a time; a chunk is never larger than a message.
+# Size for each step of read() to the end; a chunk is never larger than a message.
 _ALL = 2**62
 
 
@@ -101,16 +101,17 @@ _take = ByteQueue.take
 class Stream(io.RawIOBase):
     """Read and write one stream of a connection; made by ``open_stream`` and ``accept_stream``.
 
-    It works wherever a raw binary file does. Two threads may use it at once, one reading and one
-    writing; closing and resetting are allowed from any thread at any time.
+    It works wherever a raw binary file does. One thread may read while another one writes; closing
+    and resetting are allowed from any thread at any time.
 
     Attributes:
-        timeout: seconds that each call may block, ``None`` for no limit. A call that runs out of
-            time raises ``TimeoutError`` and leaves the stream as it was, usable.
+        timeout: seconds that each call may block, ``None`` for no limit. A call that times out
+            raises ``TimeoutError`` and leaves the stream usable.
 
-    Ends: a clean end by the peer is end of file. A reset by the peer raises ``StreamReset`` (or
-    what ``code_to_reason`` makes of its code), a lost or closed connection ``ConnectionClosed``,
-    after what had arrived was read; the use of a half this side has closed raises ``ValueError``.
+    A clean end by the peer is end of file. A reset by the peer raises ``StreamReset`` (or the
+    exception that ``code_to_reason`` returns), and a lost or closed connection
+    ``ConnectionClosed``, once the bytes received before have been read. Using a half that this side
+    has closed raises ``ValueError``.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Stream(io.RawIOBase):
 
     @property
     def id(self) -> int:
-        """The id on the wire; its parity tells which side opened the stream."""
+        """The id on the wire; its parity shows which side opened the stream."""
         return self._record.id & MAX_ID
 
     @property
@@ -146,23 +147,23 @@ class Stream(io.RawIOBase):
         return self._record.closed or self._abandoned
 
     def readable(self) -> bool:
-        """Return true, as a file that can be read does."""
+        """Return true."""
         return True
 
     def writable(self) -> bool:
-        """Return true, as a file that can be written does."""
+        """Return true."""
         return True
 
     # Reading
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return at most ``size`` bytes as soon as there are any; all to the end without a size.
+        """Return up to ``size`` bytes as soon as any are available; without a size, all to the end.
 
-        Blocks until bytes come, the stream ends, or ``timeout``. ``b""`` means the peer has ended
-        its half cleanly, or ``size`` is 0.
+        Blocks until bytes arrive, the stream ends, or ``timeout`` expires. ``b""`` means that the
+        peer ended its half cleanly, or that ``size`` is 0.
 
         Raises:
-            TimeoutError: nothing came in time.
+            TimeoutError: no bytes arrived in time.
             StreamReset, ConnectionClosed, StreamRefused: the stream did not end cleanly.
             ConcurrencyError: another thread is reading.
             ValueError: this side has closed the reading half.
@@ -172,9 +173,9 @@ class Stream(io.RawIOBase):
         return self._read(_take, size, size) or b""
 
     def readall(self) -> bytes:
-        """Return everything up to the clean end; ``timeout`` is for the whole call.
+        """Return all bytes up to the clean end; ``timeout`` applies to the whole call.
 
-        What was read before an error is lost; read in pieces where it matters.
+        Bytes read before an error are lost; if they matter, read in pieces.
         """
         deadline = Deadline(self.timeout)
         chunks: list[bytes] = []
@@ -183,16 +184,16 @@ class Stream(io.RawIOBase):
         return b"".join(chunks)
 
     def readinto(self, target: Any, /) -> int:
-        """Read into a writable buffer; return how many bytes, 0 at the clean end. See ``read``."""
+        """Read into a writable buffer as ``read`` does; return the byte count, 0 at the end."""
         with memoryview(target) as view, view.cast("B") as flat:
             return self._read(ByteQueue.take_into, flat, len(flat)) or 0
 
     def fill(self, target: Any, /) -> int:
-        """Read into a writable buffer until it is full; return how many bytes.
+        """Read into a writable buffer until it is full; return the number of bytes.
 
-        Fewer only at the clean end. What was read before an error is lost. ``timeout`` is for each
-        wait for further bytes. For bulk this costs less than ``readinto`` does: the thread is not
-        woken for each message, but for a quarter of a window.
+        It returns fewer only at the clean end. Bytes read before an error are lost. ``timeout``
+        applies to each wait for more bytes. For bulk this costs less than ``readinto``: the thread
+        is woken once per quarter of a window rather than for each message.
 
         Raises: as ``read``.
         """
@@ -216,7 +217,7 @@ class Stream(io.RawIOBase):
     ) -> Any:
         """Wait for bytes and take them; return ``None`` at the clean end.
 
-        Where there is a choice, as many as are ``enough`` are waited for, or the low water mark.
+        Wait for ``enough`` bytes, or for the low-water mark if that is less.
         """
         multiplexer, record = self._multiplexer, self._record
         transport, buffer = multiplexer.transport, record.buffer
@@ -244,17 +245,17 @@ class Stream(io.RawIOBase):
             return taken
         except BaseException as error:
             if taking:
-                # The caller never gets what was taken. No silent hole: the next read must find the
-                # stream reset, though the I/O thread comes later to tell the peer.
+                # The bytes taken are lost. To leave no silent gap, the next read must find the
+                # stream reset, even before the I/O thread has notified the peer.
                 multiplexer.interrupted(error, changing, lost=record)
             raise
 
     def _wait_bytes_locked(self, deadline: Deadline, wanted: int, enough: int) -> Failure | None:
-        """Wait until there are bytes, or the half has ended; return its failure, if it failed.
+        """Wait until there are bytes or the half ends; return its failure, if it failed.
 
-        Fewer than ``enough`` have to do when no more come, or not in time.
+        Fewer than ``enough`` are sufficient if no more can arrive, or none arrive in time.
 
-        The failure may run the application's code, so the caller raises it without the mutex.
+        The failure may run application code, so the caller raises it after releasing the mutex.
         """
         multiplexer, record = self._multiplexer, self._record
         transport = multiplexer.transport
@@ -287,26 +288,28 @@ class Stream(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         """Send all of ``data``; return its length.
 
-        Blocks while the peer has given no credit or the connection's send queue is full. On
-        return every byte has been handed to the socket or to the queue in front of it; that the
-        peer has read it is known only from what it answers.
+        Blocks while the peer grants no credit or the connection's send queue is full. On return,
+        every byte is in the socket or in the send queue; whether the peer has read it can only be
+        known from its answer.
 
         Raises:
-            WriteTimeout: out of time (a ``TimeoutError``); ``bytes_written`` were taken.
-            StreamWriteClosed: the peer reads no further. StreamReset: the stream was aborted.
-            StreamRefused: the peer did not take the stream. ConnectionClosed: it has ended.
+            WriteTimeout: timed out (a ``TimeoutError``) after taking ``bytes_written`` bytes.
+            StreamWriteClosed: the peer has stopped reading.
+            StreamReset: the stream was reset.
+            StreamRefused: the peer refused the stream.
+            ConnectionClosed: the connection has ended.
             ConcurrencyError: another thread is writing.
             ValueError: this side has closed the writing half.
         """
         if self._dropped:
-            # In the finalizer of a buffered file: no lock may be taken, so the bytes go nowhere,
-            # and the close that follows resets the stream, which tells the peer. An error would
-            # help nobody: Python 3.13 prints it, at any moment, and those before it drop it.
+            # In the finalizer of a buffered file no lock may be taken, so the bytes are dropped,
+            # and the close that follows resets the stream, which notifies the peer. An error would
+            # help nobody: Python 3.13 prints it, at any moment, and older versions drop it.
             return memoryview(data).nbytes
         if type(data) is bytes:
             view, copy = memoryview(data), False
         else:
-            view, copy = memoryview(data).cast("B"), True  # the caller may change it later
+            view, copy = memoryview(data).cast("B"), True  # the caller may change it
         deadline = deadline_in(self.timeout)
         record, multiplexer = self._record, self._multiplexer
         transport = multiplexer.transport
@@ -351,12 +354,10 @@ class Stream(io.RawIOBase):
     def _wait_and_send_locked(
         self, part: memoryview, deadline: Deadline
     ) -> tuple[Failure | None, int, int]:
-        """Queue one frame of ``part`` when it can be; return its size and its ticket.
+        """Queue one frame of ``part`` when possible; return its failure, its size and its ticket.
 
-        The size is 0 when out of time.
-
-        The failure of the half comes first, if it has one; it may run the application's code, so
-        the caller raises it without the mutex.
+        The size is 0 on timeout. A failure of the half takes precedence; it may run application
+        code, so the caller raises it after releasing the mutex.
         """
         record, multiplexer = self._record, self._multiplexer
         transport = multiplexer.transport
@@ -388,19 +389,19 @@ class Stream(io.RawIOBase):
         finally:
             record.writing = False
             if waited:
-                multiplexer.wake()  # the room in the queue was not used: pass it on
+                multiplexer.wake()  # did not use the room in the queue: pass it on
 
     def flush(self) -> None:
-        """Do nothing: a write is sent at once."""
+        """Do nothing: writes are sent at once."""
 
     def ping(self, timeout: float | None = None) -> float:
-        """Return the seconds that a ping of this stream and its pong take; ``bymux`` only.
+        """Return the round-trip time of a ping of this stream, in seconds; ``bymux`` only.
 
         Raises:
-            TimeoutError: no pong in time; the stream goes on.
-            LocalProtocolError: the wire has no ping of streams (``connection.ping()`` will do), or
-                both halves were closed here.
-            StreamError: the stream ended first, after which the peer owes no pong.
+            TimeoutError: no pong arrived in time; the stream continues.
+            LocalProtocolError: the wire has no stream pings (use ``connection.ping()``), or both
+                halves were closed here.
+            StreamError: the stream ended first, after which the peer need not answer.
             ConnectionClosed: the connection has ended.
         """
         return self._multiplexer.ping(Deadline(timeout), self._record)
@@ -408,11 +409,11 @@ class Stream(io.RawIOBase):
     # Ending
 
     def close_write(self) -> None:
-        """Signal the end to the peer, after everything written. Never blocks."""
+        """Send the end of the stream, after everything written. Never blocks."""
         self._close_halves(write=True, read=False)
 
     def close_read(self) -> None:
-        """Signal to the peer that nothing further is read; drop what is unread. Never blocks."""
+        """Tell the peer that nothing more is read, and drop unread bytes. Never blocks."""
         self._close_halves(write=False, read=True)
 
     def _close_halves(self, write: bool, read: bool) -> None:
@@ -429,9 +430,9 @@ class Stream(io.RawIOBase):
         multiplexer.change(close, record)
 
     def close(self) -> None:
-        """End writing after what was written, stop reading, and return at once.
+        """Close both halves: end writing after everything written, and stop reading. Never blocks.
 
-        Calls of other threads on the stream, blocked or later, raise ``ValueError``.
+        Blocked and later calls of other threads on the stream raise ``ValueError``.
         """
         if self._record.closed:
             return
@@ -442,15 +443,14 @@ class Stream(io.RawIOBase):
         self._close_halves(write=True, read=True)
 
     def reset(self, code: int | BaseException = 0) -> int:
-        """Abort both halves with an error code, and return it. Never blocks.
+        """Abort both halves with an error code, and return the code. Never blocks.
 
-        Unread bytes on both sides are void.
+        Unread bytes on both sides are discarded. Blocked and later calls of other threads raise
+        ``StreamReset``.
 
         Args:
             code: 0 (unknown) or an application code, from 64 up; or an exception, which
-                ``reason_to_code`` turns into a code.
-
-        Calls of other threads, blocked or later, raise ``StreamReset``.
+                ``reason_to_code`` maps to a code.
 
         Raises:
             ValueError: the code is reserved for the protocol.
@@ -472,21 +472,22 @@ class Stream(io.RawIOBase):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; after an exception reset, so that half a file never looks whole."""
+        """Close; after an exception reset, so that a partial file never looks complete."""
         if exc is None:
             self.close()
         elif not self._record.closed:
             self.reset(exc)
 
     def __del__(self) -> None:
-        # No lock: the garbage collector may run this inside any of ours. RawIOBase would close().
+        # No lock: the garbage collector may run this while any lock is held. RawIOBase would
+        # close().
         record = getattr(self, "_record", None)
         if record is not None and not record.closed:
             self._multiplexer.abandon(record)
 
     def _dealloc_warn(self, source: object) -> None:
-        # The io module says with this that a buffered file over the stream is being collected
-        # unclosed, and will flush and close in its finalizer, where no lock may be taken.
+        # The io module calls this when a buffered file over the stream is collected unclosed; it
+        # will then flush and close in its finalizer, where no lock may be taken.
         self._dropped = True
 
     @overload
@@ -503,38 +504,41 @@ class Stream(io.RawIOBase):
         self, mode: Text, buffering: int = -1, **text: Unpack[TextOptions]
     ) -> io.TextIOWrapper: ...
 
-    @overload  # a mode that is known only when it runs; not IO[Any], which the pair is none of
+    @overload  # a mode known only at run time; not IO[Any], since the pair is none
     def makefile(self, mode: str, buffering: int = -1, **text: Unpack[TextOptions]) -> Any: ...
 
     def makefile(self, mode: str = "rwb", buffering: int = -1, **text: Unpack[TextOptions]) -> Any:
         """Return a buffered file over the stream; closing it closes the stream, both halves.
 
-        That is unlike ``socket.makefile``, whose file leaves the socket open. A file for writing
-        that is closed, as a ``with`` block does, leaves no stream to read an answer from: where
-        one comes, ``flush()`` the file and call ``close_write()`` of the stream instead.
+        This differs from ``socket.makefile``, whose file leaves the socket open. Once a file for
+        writing is closed, as by a ``with`` block, the stream cannot be read: if you expect an
+        answer, ``flush()`` the file and call ``close_write()`` of the stream instead.
+
+        Needed where a read must return exactly the requested number of bytes, while a read of the
+        stream itself may return fewer: csv, pickle, ``readline``, pyarrow.
 
         Args:
-            mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes, else or with ``"t"`` text.
-            buffering: buffer size in bytes, -1 for the default; not 0, as the stream itself is the
-                file without a buffer.
+            mode: ``"r"``, ``"w"`` or ``"rw"``, with ``"b"`` for bytes; text otherwise, or with
+                ``"t"``.
+            buffering: buffer size in bytes, -1 for the default; not 0, since the stream itself is
+                the unbuffered file.
             text: ``encoding``, ``errors``, ``newline``, ``line_buffering``, ``write_through`` of
                 ``io.TextIOWrapper``.
-
-        Needed where a read must return exactly what it asks for, while one of the stream itself
-        may be short: csv, pickle, ``readline``, pyarrow.
         """
         return make_file(self, mode, buffering, **text)
 
     def as_socket(self) -> socket.socket:
-        """Return a connected TCP socket that reads and writes the stream, which it owns now.
+        """Return a connected TCP socket that reads and writes the stream, and that now owns it.
 
-        For what needs a descriptor: ``select``, ``ssl``, ``subprocess``. Two daemon threads copy
-        until both directions have ended; ``wsmux.mux.stream_socket`` says how ends and resets map.
-        Close the socket, not the stream: closing the stream as well, as leaving its ``with`` block
-        does, resets the socket and drops what the threads have not copied yet. Set no timeout on a
-        socket that becomes a child's standard input: it would be a non-blocking file there, which
-        most programs take for an end of file when nothing has come yet.
+        For code that needs a descriptor: ``select``, ``ssl``, ``subprocess``. Two daemon threads
+        copy until both directions have ended; ``wsmux.mux.stream_socket`` describes how ends and
+        resets map. Close the socket, not the stream: closing the stream as well, as leaving its
+        ``with`` block does, resets the socket and drops the bytes not yet copied. Do not set a
+        timeout on a socket that becomes a child's standard input: the child would get a
+        non-blocking file, on which most programs mistake a lack of data for an end of file.
 
-        Raises: OSError, NoThreadError: the system gives no sockets, or no threads.
+        Raises:
+            OSError: the system has no sockets left.
+            NoThreadError: the system has no threads left.
         """
         return as_socket(self)

@@ -1,4 +1,4 @@
-"""Hold what a connection knows of one stream. Guarded by the connection's mutex."""
+"""Hold the state of one stream; guarded by the connection's mutex."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from .receive_buffer import ByteQueue
 
 __all__ = ["MAX_ID", "Failure", "StreamRecord", "read_closed", "write_closed"]
 
-# Bymux reuses ids: bits above these 64 tell apart streams that shared one. Users see the low bits.
+# Bymux reuses ids: higher bits distinguish streams that shared one. Users see the low 64 bits.
 MAX_ID = 2**64 - 1
 
-# Makes a fresh exception each time: threads must not share one traceback. It may run the
-# application's code, so it is only called without the mutex.
+# Makes a new exception each time: threads must not share a traceback. It may run application code,
+# so it is called only without the mutex.
 Failure = Callable[[], BaseException]
 
 
 def read_closed() -> ValueError:
-    """Return what reading raises once this side has closed that half."""
+    """Return the error of a read after this side has closed the reading half."""
     return ValueError("read from a stream whose reading half was closed by this side")
 
 
 def write_closed() -> ValueError:
-    """Return the same for writing."""
+    """Return the error of a write after this side has closed the writing half."""
     return ValueError("write to a stream whose writing half was closed by this side")
 
 
 class StreamRecord:
-    """Hold what a connection knows of a stream; lives as long as either of them needs it."""
+    """Hold the state of a stream for the connection and the application."""
 
     __slots__ = (
         "accepted",
@@ -59,39 +59,39 @@ class StreamRecord:
         self.id = stream_id
         self.peer_opened = peer_opened
         self.set_window(window)
-        self.enough = 1  # what the waiting reader is woken for
+        self.enough = 1  # bytes for which the waiting reader is woken
         self.buffer = ByteQueue()
         self.reader = Waiter()
         self.writer = Waiter()
-        self.flow = FlowState()  # of what is sent
-        self.reading = False  # a thread is in a read
+        self.flow = FlowState()  # of the sending half
+        self.reading = False  # a thread is reading
         self.writing = False
         self.ended = False  # the peer has ended its half cleanly
         self.read_failure: Failure | None = None
         self.write_failure: Failure | None = None
         self.closed = False
-        self.quiet = 0  # sweeps since bytes came or went
+        self.quiet = 0  # checks by the reaper since the last progress
         self.received = self.sent = 0  # bytes, in all
-        self.heard: float | None = None  # when bytes came last
+        self.heard: float | None = None  # when bytes last arrived
         self.accepted = not peer_opened
-        self.offered_at: float | None = None  # when it came into the accept queue
+        self.offered_at: float | None = None  # when it entered the accept queue
 
     def set_window(self, window: int) -> None:
-        """Say what a reader may wait for.
+        """Set the window, and the number of bytes for which a reader may wait.
 
-        However credit is returned, the peer can send a quarter of a window when all is read.
+        However credit is returned, the peer can always send a quarter of a window once all is read.
         """
         self.window = window
         self.low_water = max(window // 4, 1)
 
     def fail_read(self, failure: Failure, wakes: list[Parker], own: bool = False) -> None:
-        """End reading with an error; the first one stays, but for what this side does itself."""
+        """End reading with an error; the first is kept, unless this side's ``own`` replaces it."""
         if own or self.read_failure is None:
             self.read_failure = failure
             self.reader.notify_forced(wakes)
 
     def fail_write(self, failure: Failure, wakes: list[Parker], own: bool = False) -> None:
-        """End writing with an error; the first one stays, but for what this side does itself."""
+        """End writing with an error; the first is kept, unless this side's ``own`` replaces it."""
         if own or self.write_failure is None:
             self.write_failure = failure
             self.writer.notify_forced(wakes)

@@ -1,23 +1,22 @@
-"""Join a stream and a socket, so that what knows nothing of streams can use one.
+"""Copy between a stream and a socket, for code that only works with sockets.
 
-Two threads copy, one each way, with at most one chunk of ``CHUNK`` bytes in the hand of each: a
-side that does not read holds up the other one, by the stream's credit or by the socket's buffers.
-
-Whatever ends one side is said to the other in its own words:
+Two threads copy, one for each direction, each holding at most one chunk of ``CHUNK`` bytes: a side
+that does not read blocks the other one, by the stream's credit or by the socket's buffers. The end
+of one side is translated for the other:
 
 ==============================================  ==================================================
-the socket's end of file                        ``close_write()``
-the clean end of the stream                     ``shutdown(SHUT_WR)``
-the stream was reset, or its connection lost    the socket is reset: ``ECONNRESET``, never an end
-the socket was reset, or failed                 the stream is reset
-the peer reads no further                       what still comes from the socket is dropped
+end of file on the socket                       ``close_write()``
+clean end of the stream                         ``shutdown(SHUT_WR)``
+stream reset, or its connection lost            the socket is reset: ``ECONNRESET``, never an end
+socket reset, or failed                         the stream is reset
+the peer has stopped reading                    what still arrives from the socket is dropped
 nobody reads from the socket (``EPIPE``)        ``close_read()``
-this side closed the stream itself              the socket is reset; what it held is dropped
+this side closed the stream itself              the socket is reset; its unread bytes are dropped
 ==============================================  ==================================================
 
-Both threads wait in ``poll``, on the socket and on a wake-up: ``shutdown`` would wake them as well,
-but look like an end to whoever is at the socket. A Unix socket knows no reset; there a lost stream
-ends in ``EPIPE`` for a writer, and in an end of file for a reader.
+Both threads wait in ``poll``, on the socket and on a wake-up descriptor: ``shutdown`` would wake
+them too, but look like an end of file to the other end of the socket. Unix sockets cannot be reset;
+there a lost stream ends in ``EPIPE`` for a writer, and in an end of file for a reader.
 """
 
 from __future__ import annotations
@@ -42,20 +41,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "as_socket", "carry", "loopback_pair", "reset_on_close"]
 
-# Bytes of one read and of one write. As the largest frame by default.
+# Bytes per read and per write; the default size of the largest frame.
 CHUNK = 64 * 1024
 
-# Seconds that a socket has, after all was sent to it, to stop sending what nobody reads; then it is
-# reset. A reset at once could take the last bytes with it. As Apache's lingering close.
+# Seconds for which bytes that nobody reads are still drained from a socket after everything was
+# sent to it; then it is reset. A reset at once could discard the last bytes sent. As in Apache's
+# lingering close.
 LINGER = 2.0
 
-# Seconds between two looks whether a stream has failed while the socket takes nothing.
+# Seconds between checks for a failed stream while the socket accepts nothing.
 LOOK = 1.0
 
-# Seconds for two sockets of this process to find each other.
+# Seconds for the two sockets of a pair to connect to each other.
 PAIRING = 10.0
 
-# Connections that others may try meanwhile, without keeping ours out.
+# Connections of other processes that may arrive meanwhile without displacing ours.
 BACKLOG = 16
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -66,14 +66,15 @@ _log = logger("wsmux")
 def carry(stream: Stream, sock: socket.socket) -> None:
     """Copy between a stream and a connected socket until both directions have ended.
 
-    Blocks, and runs one more thread. Both belong to it from the call on and are closed when it
-    returns. ``stream.timeout`` counts here too: a direction of the stream that stands still for so
-    long ends all.
+    Blocks, and starts one more thread. Takes ownership of both, and closes them before it returns.
+    ``stream.timeout`` applies here too: a direction of the stream without progress for so long ends
+    both.
 
     Raises:
-        WsmuxError: the stream failed; the socket was reset. OSError: the socket failed; the stream
-        was reset. NoThreadError: there is no thread; both were. ValueError: another thread
-        closed the stream; the socket was reset.
+        WsmuxError: the stream failed; the socket was reset.
+        OSError: the socket failed; the stream was reset.
+        NoThreadError: no thread could be started; both were reset.
+        ValueError: another thread closed the stream; the socket was reset.
     """
     _Carrier(stream, sock).run()
 
@@ -88,7 +89,7 @@ def as_socket(stream: Stream) -> socket.socket:
         start_thread(daemon_thread(target=carrier.run_silently, name=name))
     except BaseException:
         if carrier is not None:
-            carrier.forked()  # lets go of everything
+            carrier.forked()  # releases everything
         ours.close()
         theirs.close()
         raise
@@ -96,13 +97,14 @@ def as_socket(stream: Stream) -> socket.socket:
 
 
 def loopback_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two TCP sockets of this process that are connected to each other.
+    """Return two connected TCP sockets of this process.
 
-    ``socket.socketpair`` makes Unix sockets, which know no reset. Somebody else on the machine who
-    connects to the port meanwhile is turned away: the addresses of both ends are compared.
+    ``socket.socketpair`` makes Unix sockets, which cannot be reset. The addresses of both ends are
+    compared, so a connection from another process on the machine is rejected.
 
     Raises:
-        OSError: there is no loopback, or no descriptor. TimeoutError: they did not meet in time.
+        OSError: there is no loopback interface, or no descriptor is left.
+        TimeoutError: they did not connect in time.
     """
     deadline = Deadline(PAIRING)
     with socket.create_server(("127.0.0.1", 0), backlog=BACKLOG) as listener:
@@ -127,7 +129,7 @@ def loopback_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Make the close of a socket reset its connection; a Unix socket has no such thing."""
+    """Make closing a socket reset its connection; Unix sockets cannot do this."""
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
 
@@ -137,15 +139,15 @@ def _name(stream: Stream) -> str:
 
 
 class _Over(Exception):
-    """Leave a copying loop: the other thread has ended it all."""
+    """Leave a copying loop: the other thread has ended the copying."""
 
 
 class _Unread(Exception):
-    """Leave the loop that sends: nobody reads from the socket any more."""
+    """Leave the sending loop: nobody reads from the socket any more."""
 
 
 class _Carrier:
-    """Copy both ways. ``down`` is from the stream to the socket, ``up`` the other way."""
+    """Copy both ways: ``down`` from the stream to the socket, ``up`` from the socket."""
 
     def __init__(
         self, stream: Stream, sock: socket.socket, handed: socket.socket | None = None
@@ -154,8 +156,9 @@ class _Carrier:
         self._sock = sock
         self._handed = None if handed is None else weakref.ref(handed)
         sock.setblocking(False)
-        # Guards the failure. A send that learns of a reset takes the error out of the socket, from
-        # which the other thread then reads an end of file: so it sends, and says so, under this.
+        # Guards the failure. A send that reports a reset clears the error of the socket, from which
+        # the other thread then reads an end of file: so sending and recording the failure are one
+        # step.
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
         self._down_ended = False
@@ -163,10 +166,10 @@ class _Carrier:
         fork.register(self)
 
     def run_silently(self) -> None:
-        """Run the thread behind a socket; whoever holds that socket has been told of any failure.
+        """Run the thread of a socket; the holder of the socket sees any failure there.
 
-        A stream raises ``ValueError`` once its owner has closed it, as the end of its ``with``
-        block does.
+        A stream raises ``ValueError`` once its owner has closed it, for example by leaving its
+        ``with`` block.
         """
         try:
             self.run()
@@ -191,7 +194,7 @@ class _Carrier:
             if failure is not None:
                 raise failure
         finally:
-            del failure  # which has this frame in its traceback
+            del failure  # its traceback refers to this frame
 
     def _until_over(self, copy: Callable[[], None]) -> None:
         try:
@@ -202,7 +205,7 @@ class _Carrier:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Note what came first, and wake the other thread, wherever it is."""
+        """Record the first failure, and wake the other thread wherever it waits."""
         with self._lock:
             self._failure = self._failure or error
         self._wake.set()
@@ -210,9 +213,9 @@ class _Carrier:
             self._stream.reset()
 
     def _finish(self) -> BaseException | None:
-        """Close both ends; return what failed, which is kept here no longer.
+        """Close both ends; return the failure, without keeping it.
 
-        Its traceback leads back here, so both would wait for the garbage collector.
+        Its traceback refers to this object: only the garbage collector could free such a cycle.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -244,7 +247,7 @@ class _Carrier:
         self._stream.close_write()
 
     def _receive(self, poller: select.poll, wait: float | None = None) -> bytes | None:
-        """Return what comes, ``b""`` at the end of file, ``None`` if nothing did for ``wait``."""
+        """Return received bytes, ``b""`` at end of file, ``None`` if none came within ``wait``."""
         while True:
             if self._failure is not None:
                 raise _Over
@@ -255,7 +258,7 @@ class _Carrier:
                     return None
 
     def _drop(self, poller: select.poll) -> None:
-        """Drop what comes; once the other direction has ended, not for long any more."""
+        """Discard incoming bytes; after the other direction has ended, only for ``LINGER``."""
         deadline: Deadline | None = None
         while self._receive(poller, LOOK) != b"":
             if self._down_ended:
@@ -298,7 +301,7 @@ class _Carrier:
                 raise
 
     def _check_stream(self) -> None:
-        """Raise what has become of the stream, of which nothing is read at the moment."""
+        """Raise the failure of the stream, which is not being read at the moment."""
         record, transport = self._stream._record, self._stream._multiplexer.transport
         if not record.ended:
             if record.read_failure is not None:
@@ -307,7 +310,7 @@ class _Carrier:
                 raise fresh_copy(transport.error)
 
     def forked(self) -> None:
-        """Let go of both sockets in a forked child; the threads behind them are the parent's."""
+        """Close both sockets in a forked child; the threads belong to the parent."""
         self._lock = threading.Lock()
         self._sock.close()
         self._wake.forked()

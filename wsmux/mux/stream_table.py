@@ -1,11 +1,10 @@
-"""Keep the streams of one connection and apply to them what the protocol machine reports.
+"""Track the streams of one connection and apply the events of the protocol machine to them.
 
-No threads, sockets or clocks: the connection calls it under its mutex, and wakes what it collected
-in ``wakes`` afterwards.
+No threads, sockets or clocks: the connection calls it under its mutex, and afterwards wakes the
+threads collected in ``wakes``.
 
-``HalfOpenReaper`` ends what the peer leaves unfinished: half-open streams, and frames that never
-get whole. What moves only notes that it did, in ``StreamRecord.quiet``; the reaper counts up what
-did not.
+``HalfOpenReaper`` times out half-open streams and incomplete frames. Progress on a stream resets
+``StreamRecord.quiet``; the reaper counts it up.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = ["PRESSURE", "HalfOpenReaper", "StreamTable"]
 
 
 class HalfOpenReaper:
-    """Look at the streams of one connection when ``due`` says so; ``None`` is never.
+    """Check the streams of one connection whenever ``due``; ``None`` is never.
 
     Attributes:
         due: when to call ``run`` again.
@@ -54,13 +53,13 @@ class HalfOpenReaper:
         self._streams_due = 0.0
 
     def begin(self, now: float) -> None:
-        """Note that there is a stream."""
+        """Start the timer, since there is a stream."""
         if self.due is None and self._period is not None:
             self.due = now + self._period
             self._streams_due = now + (self._half_open or 0.0) / LOOKS
 
     def run(self, now: float, wakes: list[Parker]) -> Iterator[StreamRecord]:
-        """Yield the streams to be reset, whose callers have been told.
+        """Yield the streams to reset, after notifying their callers.
 
         Raises:
             FrameError: the connection must end.
@@ -88,11 +87,11 @@ class HalfOpenReaper:
                 raise FrameError(text, CloseCode.POLICY_VIOLATION)
 
     def _peer_is_to_move(self, record: StreamRecord) -> bool:
-        """Return whether a stream is half open, and it is not this side that keeps it so."""
+        """Return whether a stream is half open and it is the peer's turn."""
         if record.buffer.size:
             return False
         if record.write_failure is not None:
-            return True  # it waits for bytes, or for the end
+            return True  # the peer owes bytes or the end
         read = record.ended or record.read_failure is not None
         return read and record.writing and not self._protocol.credit(record.id)
 
@@ -103,26 +102,27 @@ class HalfOpenReaper:
         record.fail_write(failure, wakes)
 
 
-# Ends a stream that was sent too much, or whose unread bytes exceed the memory (founding text).
+# For a stream that exceeded its credit, or whose unread bytes exceed the memory limit (native
+# protocol).
 CODE_OVERFLOW = 2
 
-# From this share of a memory limit on, new streams get the smallest window.
+# The fraction of a memory limit from which on new streams get the smallest window.
 PRESSURE = 0.75
 
 
 class StreamTable:
-    """Hold the records, the accept queue and the counters.
+    """Hold the stream records, the accept queue and the counters.
 
     Attributes:
-        records: every stream that the protocol knows, by id.
-        offered: streams to be accepted, oldest first.
+        records: every stream in the protocol machine, by id.
+        offered: streams waiting to be accepted, oldest first.
         acceptors, openers: threads waiting in ``accept_stream`` and ``open_stream``.
-        unread: bytes received and not read, of all streams.
-        changed: streams came or went since the owner last kept time.
-        write_failed: a writing half failed; its writer may be waiting for the socket, and not here.
-        pings: those in the wire's own words.
-        reaper: ends streams that are left half open.
-        peer_refuses_from: first id that a peer which is going away did not handle.
+        unread: unread bytes of all streams.
+        changed: streams were added or removed since the owner last handled its timers.
+        write_failed: a writing half failed; its writer may be waiting for the socket, not here.
+        pings: the pings of the wire.
+        reaper: resets half-open streams.
+        peer_refuses_from: the first id not processed by a peer that is going away.
     """
 
     def __init__(
@@ -153,14 +153,12 @@ class StreamTable:
         self._reasons = reasons
         self._start_on_data = start_on_data
         self._peer_streams = 0
-        self._ended_unread: dict[
-            int, StreamRecord
-        ] = {}  # ended on the wire, with bytes still to be read
+        self._ended_unread: dict[int, StreamRecord] = {}  # ended on the wire, with unread bytes
         self._now = now
         self._wakes: list[Parker] = []
 
     def adopt(self, streams: Iterable[InitialStream]) -> list[StreamRecord]:
-        """Take streams that live from the start."""
+        """Add streams that exist from the start."""
         records = []
         for stream in streams:
             record = StreamRecord(stream.stream_id, stream.peer_opened)
@@ -179,7 +177,7 @@ class StreamTable:
             records.append(record)
         return records
 
-    # What the application does
+    # Calls of the application
 
     def open(self, now: float) -> StreamRecord:
         """Open a stream; the protocol must permit it."""
@@ -201,7 +199,7 @@ class StreamTable:
         return min(config.receive_window, SMALLEST_WINDOW) if short else config.receive_window
 
     def take_offered(self) -> StreamRecord:
-        """Accept the stream that was offered first."""
+        """Accept the oldest offered stream."""
         record = self.offered.popleft()
         record.accepted = True
         self.unaccepted -= 1
@@ -210,31 +208,31 @@ class StreamTable:
         return record
 
     def drop_unread(self, record: StreamRecord) -> None:
-        """Forget what a stream received and nobody will read."""
+        """Drop the unread bytes of a stream."""
         self.unread -= record.buffer.clear()
         self._ended_unread.pop(record.id, None)
 
     def consumed(self, record: StreamRecord, count: int) -> None:
-        """Note bytes that were read."""
+        """Account for bytes that were read."""
         self.unread -= count
         if self._ended_unread and not record.buffer.size:
             self._ended_unread.pop(record.id, None)
         self._protocol.consumed(record.id, count)
 
     def reset(self, record: StreamRecord, code: int) -> None:
-        """Abort both halves on the wire, and drop what is unread."""
+        """Reset both halves on the wire, and drop unread bytes."""
         self.drop_unread(record)
         self._protocol.reset_write(record.id, code)
         self._protocol.reset_read(record.id, code)
 
     def abandon(self, record: StreamRecord, wakes: list[Parker]) -> None:
-        """End a stream that was dropped: an error for the peer, but where its end was said."""
+        """End a dropped stream: with an error for the peer, unless its end was sent already."""
         record.closed = True
         self.drop_unread(record)
         failure = partial(
             StreamReset, record.id, CODE_UNKNOWN, "local", "dropped, or interrupted in a read"
         )
-        # An interrupt may end this anywhere, and the I/O thread then does all of it again.
+        # An interrupt may end this anywhere; the I/O thread then repeats all of it.
         if record.write_failure is None:
             self._protocol.reset_write(record.id, CODE_UNKNOWN)
         self._protocol.reset_read(record.id, CODE_UNKNOWN)
@@ -242,19 +240,19 @@ class StreamTable:
         self._fail_write(record, failure, wakes)
 
     def sweep_up(self, now: float, wakes: list[Parker]) -> None:
-        """Reset streams that were left half open.
+        """Reset half-open streams.
 
         Raises:
-            FrameError: the peer leaves a frame, or a stream that was reset, incomplete.
+            FrameError: the peer leaves a frame incomplete, or a stream that was reset.
         """
         for record in self.reaper.run(now, wakes):
             self.write_failed = True
             self.reset(record, self._protocol.refused_code)
 
-    # What the protocol reports
+    # Events of the protocol
 
     def apply(self, now: float, wakes: list[Parker]) -> None:
-        """Apply every event that the protocol has reported since the last call."""
+        """Apply all events that the protocol has reported since the last call."""
         self._now, self._wakes = now, wakes
         events = self._protocol.events()
         while events:
@@ -265,7 +263,7 @@ class StreamTable:
                 else:
                     self._REACTIONS[type(event)](self, event)
                     further = True
-            events = self._protocol.events() if further else []  # a refusal causes some
+            events = self._protocol.events() if further else []  # a refusal causes more
 
     def _data_received(self, event: DataReceived) -> None:
         stream_id, data = event
@@ -282,7 +280,7 @@ class StreamTable:
 
     def _credit_granted(self, event: ev.CreditGranted) -> None:
         record = self.records.get(event.stream_id)
-        if record is not None:  # the message that opened it was refused a moment ago
+        if record is not None:  # the message that opened it was just refused
             record.writer.notify(self._wakes)
 
     def _stream_opened(self, event: ev.StreamOpened) -> None:
@@ -350,7 +348,7 @@ class StreamTable:
         self.changed = True
         self.pings.ended(event.stream_id, self._wakes)
         record = self.records.pop(event.stream_id, None)
-        if record is not None:  # a refused stream never had one
+        if record is not None:  # a refused stream has none
             self._peer_streams -= record.peer_opened
             if record.buffer.size:
                 self._ended_unread[record.id] = record
@@ -358,7 +356,7 @@ class StreamTable:
             self.idle_since = self._now
 
     def _open_permitted(self, event: ev.OpenPermitted) -> None:
-        # One each: a thread that was woken opens one stream, and the next answer wakes the next.
+        # One at a time: each woken thread opens one stream, and the next answer wakes the next.
         self.openers.notify(self._wakes)
 
     def _go_away_received(self, event: ev.GoAwayReceived) -> None:
@@ -371,8 +369,8 @@ class StreamTable:
     def _pongs_ended(self, event: ev.PongsEnded) -> None:
         self.pings.ended(event.stream_id, self._wakes)
 
-    # Functions rather than methods bound in each table, which would make it refer to itself: what
-    # has ended is to be freed at once, without the garbage collector.
+    # Functions rather than bound methods in each table, which would make a reference cycle: ended
+    # tables are to be freed at once, without the garbage collector.
     _REACTIONS: ClassVar[dict[type, Callable[[StreamTable, Any], None]]] = {
         ev.CreditGranted: _credit_granted,
         ev.StreamOpened: _stream_opened,
@@ -404,13 +402,13 @@ class StreamTable:
     # Time and memory
 
     def refuse_late(self, now: float) -> None:
-        """Refuse streams that waited too long to be accepted."""
+        """Refuse streams that have waited too long to be accepted."""
         limit = self._config.open_timeout
         while limit is not None and self.offered and _offered_at(self.offered[0]) + limit <= now:
             self._withdraw(self.offered[0])
 
     def next_timer(self) -> float | None:
-        """Return when ``refuse_late`` or the idle timeout is due, or the protocol's timer."""
+        """Return the earliest of the open timeout, the idle timeout and the protocol's timers."""
         times = [self._protocol.next_timer(), self.reaper.due]
         if self.offered and self._config.open_timeout is not None:
             times.append(_offered_at(self.offered[0]) + self._config.open_timeout)
@@ -419,24 +417,24 @@ class StreamTable:
         return min((time for time in times if time is not None), default=None)
 
     def unread_limit(self) -> int:
-        """Return how many unread bytes the connection may hold."""
+        """Return the limit of unread bytes of the connection."""
         streams = len(self.records) + len(self._ended_unread)
         return max(self._config.max_connection_buffer, streams * self._protocol.min_window)
 
     def largest(self) -> StreamRecord | None:
-        """Return the stream that holds most unread bytes, those that have ended among them."""
+        """Return the stream with the most unread bytes, including ended ones."""
         records = chain(self.records.values(), self._ended_unread.values())
         return max(records, key=_unread, default=None)
 
     def shed(self, record: StreamRecord, detail: str, wakes: list[Parker]) -> None:
-        """Reset a stream whose unread bytes are too many, naming the limit it fell to."""
+        """Reset a stream that holds too many unread bytes, naming the limit."""
         failure = partial(self._reasons.error, record.id, CODE_OVERFLOW, None, detail)
         record.fail_read(failure, wakes)
         self._fail_write(record, failure, wakes)
         self.reset(record, CODE_OVERFLOW)
 
     def notify_forced(self, wakes: list[Parker]) -> None:
-        """Collect every waiting thread, even one that was collected before."""
+        """Collect all waiting threads, even those collected before."""
         for record in self.records.values():
             record.reader.notify_forced(wakes)
             record.writer.notify_forced(wakes)
