@@ -1,4 +1,4 @@
-"""Attach the flight recorder to a transport if it is configured; it is imported only then."""
+"""Attach the flight recorder to a transport if configured; imported lazily."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logger("wsmux")
 
 
 def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
-    """Start a recorder where the transport's ``Config`` asks for one, before anything is sent."""
+    """Start a recorder if the transport's ``Config`` has one, before anything is sent."""
     plan = transport.config.recording
     if plan is not None:
         from .recorder import Recorder
@@ -28,7 +28,7 @@ def record(transport: MessageTransport, wire: str, framing: Framing) -> None:
 
 
 def finish(transport: MessageTransport) -> None:
-    """Log the end of a transport, and let its recorder deliver what it kept."""
+    """Log the end of a transport, and make its recorder deliver the recording."""
     _log.debug("%s ended: %s", transport.name, transport.error)
     recorder = transport.frame_reader.recorder
     if recorder is not None:
@@ -36,10 +36,10 @@ def finish(transport: MessageTransport) -> None:
 
 
 def recording_of(transport: MessageTransport) -> str:
-    """Return what the recorder has kept.
+    """Return the recording of a transport.
 
     Raises:
-        LocalProtocolError: there is none.
+        LocalProtocolError: it is not recorded.
     """
     recorder = transport.frame_reader.recorder
     if recorder is None:

@@ -1,13 +1,13 @@
-"""Write and read recordings: JSON, a line for each frame behind one about the connection.
+"""Write and read recordings: a JSON line about the connection, then one per frame.
 
-The first line has ``"wsmux-recording": 1``, and says how many frames follow, so that a recording
-cut short is known as such. A frame has what its head says (see ``frame_parser``) under the
-same names, and besides
+The first line has ``"wsmux-recording": 1`` and the number of frames that follow, so that a
+truncated recording is detected. A frame has the fields of its header (see ``frame_parser``) under
+the same names, and
 
 - ``t``: seconds since the connection was made,
-- ``dir``: ``"sent"`` when the socket was about to take it, ``"received"`` when it had come,
-- ``size``: its bytes, without the carrier's,
-- ``raw``: those bytes in base64, where what the connection carries was to be kept.
+- ``dir``: ``"sent"`` just before the socket got it, or ``"received"`` just after,
+- ``size``: its bytes, without the carrier's framing,
+- ``raw``: those bytes in base64, if payloads were recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BadRecording", "Entry", "Header", "entry_line", "header_line", "read
 FORMAT = "wsmux-recording"
 VERSION = 1
 
-# Longest line: a frame of 48 MiB in base64. Nobody's limits let longer ones through by default.
+# Longest line: a frame of 48 MiB in base64. Default limits never allow longer ones.
 MAX_LINE = 64 * 1024 * 1024
 
 DIRECTIONS = {"sent": True, "received": False}
@@ -34,22 +34,22 @@ _OPTIONAL = ("stream", "length", "credit", "code", "value")
 
 
 class BadRecording(ValueError):
-    """Report that a recording cannot be read, or ends too early."""
+    """Report that a recording is invalid, or truncated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The first line.
+    """Hold the first line of a recording.
 
     Attributes:
-        version: that of wsmux.
+        version: the version of wsmux.
         wire, role, carrier, name: of the connection; the carrier is ``websocket`` or ``bytes``.
-        started: when it was made, in UTC, as ISO 8601 writes it.
-        frames: how many follow.
-        lost_sent, lost_received: older ones that were not kept.
-        config: what of its ``Config`` is not the default.
-        ended: what ended it, as text; ``None`` if it lived.
-        code: the close code of that.
+        started: when the connection was made, in UTC, in ISO 8601.
+        frames: the number of frames that follow.
+        lost_sent, lost_received: the numbers of older frames that were not kept.
+        config: the fields of its ``Config`` that differ from the default.
+        ended: why it ended, as text; ``None`` if it was open.
+        code: its close code.
     """
 
     version: str
@@ -68,7 +68,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One frame: when, which way, what its head says, its size, and all of it if kept."""
+    """Hold one frame: time, direction, header, size, and its bytes if kept."""
 
     time: float
     sent: bool
@@ -83,7 +83,7 @@ def header_line(header: Header) -> str:
 
 
 def entry_line(entry: Entry) -> str:
-    """Return the line of a frame; what it does not have is left out."""
+    """Return the line of a frame, without empty fields."""
     found: dict[str, Any] = {"t": round(entry.time, 6), "dir": "sent" if entry.sent else "received"}
     found |= {name: value for name, value in entry.head._asdict().items() if value not in NOTHING}
     found["size"] = entry.size
@@ -93,10 +93,11 @@ def entry_line(entry: Entry) -> str:
 
 
 def read_recording(file: IO[bytes]) -> tuple[Header, Iterator[Entry]]:
-    """Return the first line, and the frames as they are read from the file.
+    """Return the first line, and an iterator that reads the frames from the file.
 
     Raises:
-        BadRecording: it is none; from the frames, that one of them is none, or that they end early.
+        BadRecording: the file is not a recording; while iterating, a frame is invalid, or the file
+            is truncated.
     """
     header = _header(_line(file, 1))
     return header, _entries(file, header.frames)

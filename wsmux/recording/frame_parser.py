@@ -1,8 +1,8 @@
-"""Read the heads of frames of any wire, to tell what a conversation is made of.
+"""Parse the headers of frames of all wires, to summarise a conversation.
 
-Nothing here judges a conversation, as the machines do: each frame is read for itself. A ``Cutter``
-finds the frames in the bytes of the wires that cut these themselves; on the others each message of
-the carrier is one.
+Unlike the protocol machines, this checks no protocol rules: each frame is parsed by itself. A
+``Cutter`` finds the frames of wires that form a byte stream; on the other wires, each message of
+the carrier is one frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..protocols.yamux_frames import HEAD_SIZE, Flag, FrameReader, Type
 
 __all__ = ["KEPT", "TYPE_WIDTHS", "Cutter", "FrameHead", "cutter", "read_head"]
 
-# Bytes of a frame that hold all but what it carries: the longest is a native ERROR, of 19.
+# Bytes of a frame that include all its fields: the longest is a native ERROR, of 19.
 KEPT = 24
 
 NATIVE = ("DATA", "ACK", "ERROR", "CLOSE", "GO_AWAY")
@@ -29,24 +29,24 @@ BYMUX = ("CREDIT", "WRITE", "PING", "PONG", "CLOSE", "STOP_READ")
 _UINT32 = struct.Struct(">I")
 LONGEST = 2**64
 
-# Bytes of a native frame's type.
+# Width of the type field in native frames.
 TYPE_WIDTHS = {"wsmux": 1, "js-ws": 2}
 
 
 class FrameHead(NamedTuple):
-    """What a frame says, but for the bytes that it carries; ``None`` is what it does not have.
+    """Hold the fields of a frame except its payload; ``None`` if it has no such field.
 
     Attributes:
-        type: in the wire's own words; ``CARRIER_CLOSE`` and the like are the carrier's.
+        type: the wire's name for it; types such as ``CARRIER_CLOSE`` belong to the carrier.
         stream: the id on the wire; ``None`` on frames for the connection.
-        length: bytes carried, the last ones of the frame.
-        credit: bytes of credit; of a Bymux CREDIT without a stream, streams.
-        code: of an error, a reset, or an end of the connection.
-        direction: ``"read"`` or ``"write"``, named from the receiver; native frames only.
-        flags: those of Yamux, in the order of their bits.
-        value: of a ping; the first stream not handled, of a native GO_AWAY; the stream opened by a
+        length: bytes of payload, at the end of the frame.
+        credit: bytes of credit; number of streams for a Bymux CREDIT without a stream.
+        code: of an error, a reset, or the end of the connection.
+        direction: ``"read"`` or ``"write"``, from the receiver's point of view; native frames only.
+        flags: the flags of Yamux, in bit order.
+        value: of a ping; the first unprocessed stream of a native GO_AWAY; the stream opened by a
             Bymux WRITE without a stream.
-        detail: the reason of a close, or why a frame cannot be read.
+        detail: the reason of a close, or why a frame cannot be parsed.
     """
 
     type: str
@@ -61,16 +61,16 @@ class FrameHead(NamedTuple):
 
 
 def read_head(wire: str, data: Buffer, size: int, kind: Opcode = Opcode.BINARY) -> FrameHead:
-    """Return what a frame says.
+    """Return the fields of a frame.
 
     Args:
-        wire: what ``connect(protocol=)`` calls it.
-        data: its first ``KEPT`` bytes, or more of it.
-        size: how many bytes it has.
-        kind: what the carrier says that it is.
+        wire: its name, as in ``connect(protocol=)``.
+        data: at least the first ``KEPT`` bytes of the frame.
+        size: the size of the frame.
+        kind: its opcode in the carrier.
 
     Returns:
-        Of a frame that cannot be read, one of the type ``MALFORMED``.
+        A header of type ``MALFORMED`` if the frame cannot be parsed.
     """
     try:
         if kind is not Opcode.BINARY:
@@ -151,7 +151,7 @@ def _bymux(data: memoryview) -> FrameHead:
     return FrameHead(name, stream, length=number)
 
 
-# Where the head at a position ends, and where its frame does: 0 and 0 while that is not known.
+# The ends of the header at a position and of its frame; 0 and 0 if unknown as yet.
 Extent = Callable[[memoryview, int], tuple[int, int]]
 
 
@@ -159,7 +159,7 @@ def _yamux_extent(data: memoryview, position: int) -> tuple[int, int]:
     end = position + HEAD_SIZE
     if end > len(data):
         return 0, 0
-    # Of the head only what has to be known: each frame of a conversation comes through here.
+    # Parses no more than necessary: every frame of a conversation passes through here.
     return end, end if data[position + 1] else end + _UINT32.unpack_from(data, end - 4)[0]
 
 
@@ -175,40 +175,40 @@ def _bymux_extent(data: memoryview, position: int) -> tuple[int, int]:
 
 
 class Cutter:
-    """Cut a stream of bytes, however it is chopped, into frames.
+    """Cut a byte stream, in chunks of any size, into frames.
 
-    Holds one incomplete head, or one incomplete frame where what frames carry is kept.
+    Buffers at most one incomplete header or, if payloads are kept, one incomplete frame.
 
     Args:
         extent: finds the end of a frame.
-        keep: give whole frames, not their heads alone.
+        keep: return whole frames, not just their headers.
     """
 
     def __init__(self, extent: Extent, keep: bool) -> None:
         self._extent = extent
         self._keep = keep
         self._part = bytearray()
-        self._rest = 0  # bytes still to come of a frame that was given
-        self._wanted = 0  # the size that the part must reach to be a frame, if that is known
+        self._rest = 0  # bytes still to come of a frame already returned
+        self._wanted = 0  # the size of the next frame, if known
 
     @property
     def incomplete(self) -> bool:
-        """Whether the bytes so far end within a frame."""
+        """Whether the bytes so far end in the middle of a frame."""
         return bool(self._part or self._rest)
 
     def feed(self, data: Buffer, most: int = LONGEST) -> list[tuple[bytes, int]]:
-        """Return the frames that further bytes bring, each with its size.
+        """Return the frames completed by further bytes, each with its size.
 
-        A head alone comes as soon as it is whole. Of a frame longer than ``most``, so much comes
-        where frames are kept.
+        Without ``keep``, a frame is returned once its header is complete. With it, a frame longer
+        than ``most`` is truncated to that.
 
         Raises:
-            FrameError: nobody can tell how long a frame is; nothing may be fed after it.
+            FrameError: the length of a frame cannot be determined; nothing may be fed after that.
         """
         view, position = memoryview(data), 0
         if view and not self._part and not self._rest:
             head, end = self._extent(view, 0)
-            if head and end == len(view):  # mostly
+            if head and end == len(view):  # the usual case
                 return [(bytes(view[: min(end, most) if self._keep else head]), end)]
         found: list[tuple[bytes, int]] = []
         if self._part:
@@ -241,6 +241,6 @@ EXTENTS: dict[str, Extent] = {"yamux": _yamux_extent, "bymux": _bymux_extent}
 
 
 def cutter(wire: str, keep: bool) -> Cutter | None:
-    """Return what cuts the bytes of a wire; ``None`` where each message is a frame already."""
+    """Return the cutter for a wire; ``None`` if each message is already a frame."""
     extent = EXTENTS.get(wire)
     return None if extent is None else Cutter(extent, keep)

@@ -1,9 +1,9 @@
-"""Keep the last frames of a connection, to tell afterwards what happened on it.
+"""Keep the last frames of a connection, to reconstruct afterwards what happened on it.
 
-Two rings, one for each direction. Each is filled by one thread at a time, without a lock: the I/O
-thread fills the one of what is received; whoever holds the send lock, the other. An entry is made
-in one step of the interpreter, and so is a copy of the ring: anybody may take one. Heads are read
-when a recording is told, but where the wire cuts its bytes itself.
+There are two rings, one for each direction. Each is filled by one thread at a time, without a lock:
+the I/O thread fills that of received frames, the holder of the send lock the other one. An entry is
+written in one step of the interpreter, and a ring is copied in one, so any thread may copy it.
+Headers are parsed only when a recording is requested, except on wires that form a byte stream.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from .frame_parser import KEPT, Cutter, cutter, read_head
 
 __all__ = ["Recorder"]
 
-# Of the files in a directory, those that are ours.
+# Names of recordings in a directory.
 PREFIX, SUFFIX = "wsmux-recording-", ".jsonl"
 
-# Looking a member up in its class costs too much for each frame.
+# Looking these up in the class for each frame costs too much.
 _BINARY, _CLOSE = Opcode.BINARY, int(Opcode.CLOSE)
 
 _log = logger("wsmux")
 
-# When, what the carrier calls it, the frame or its start, the size of it all.
+# Time, opcode of the carrier, the frame or its start, its total size.
 _Kept = tuple[float, Opcode, bytes, int]
 
 # As in the send queue.
@@ -53,16 +53,16 @@ _Frame = tuple[Opcode, Message, int]
 
 _now = time.monotonic
 
-# How many came before and itself, when, the size of it all, what the carrier calls it, its start.
+# Number (from 1), time, total size, opcode of the carrier, start of the frame.
 _ENTRY = Struct(f"=QdQB{KEPT + 1}p14x")
 _SIZE = _ENTRY.size
 
 
 class _Heads:
-    """Keep the heads of the last frames of one direction.
+    """Keep the headers of the last frames of one direction.
 
-    They stand in one block, in which each overwrites the oldest: objects that are freed a thousand
-    frames later are no longer in any cache, which was a third of all that a recorder cost.
+    They are stored in one block, each overwriting the oldest: objects freed a thousand frames later
+    are no longer in any cache, which was a third of the cost of a recorder.
     """
 
     def __init__(self, most: int) -> None:
@@ -71,24 +71,24 @@ class _Heads:
         self._count = 0
 
     def add(self, when: float, kind: Opcode, start: bytes, size: int) -> None:
-        """Keep one more, at the cost of the oldest."""
+        """Store a frame, in place of the oldest."""
         offset = self._count % self._most * _SIZE
         self._count += 1
         _ENTRY.pack_into(self._block, offset, self._count, when, size, kind, start)
 
     def copy(self) -> tuple[list[_Kept], int]:
-        """Return the frames, the oldest first, and how many came before them; from any thread."""
+        """Return the frames, oldest first, and how many preceded them; from any thread."""
         entries = sorted(each for each in _ENTRY.iter_unpack(bytes(self._block)) if each[0])
         kept = [(when, Opcode(kind), start, size) for _, when, size, kind, start in entries]
         return kept, entries[0][0] - 1 if entries else 0
 
-    # What is shown comes on top of every message, with cold caches, so what a frame needs
-    # is bound before, or a name of this module.
+    # Recording comes on top of every message, with cold caches, so all names that a frame needs are
+    # bound beforehand, or are global.
 
     def receiver(self) -> Callable[[list[Received]], None]:
-        """Return what keeps each message as a frame."""
+        """Return a function that stores each message as a frame."""
         block, most, pack = self._block, self._most, _ENTRY.pack_into
-        start_of = Struct(f"{KEPT}s").unpack_from  # a cut and a copy in one call
+        start_of = Struct(f"{KEPT}s").unpack_from  # slices and copies in one call
 
         def received(frames: list[Received]) -> None:
             when, count = _now(), self._count
@@ -102,7 +102,7 @@ class _Heads:
         return received
 
     def sender(self) -> Callable[[list[_Frame]], None]:
-        """Return the same for messages whose head is apart: all of it, but where all is short."""
+        """Return the same for outgoing messages, whose header is separate."""
         block, most, pack = self._block, self._most, _ENTRY.pack_into
 
         def sent(frames: list[_Frame]) -> None:
@@ -118,7 +118,7 @@ class _Heads:
 
 
 class _Whole:
-    """Keep the last frames of one direction as a whole, but those that alone exceed the limit."""
+    """Keep the last frames of one direction in full, except those larger than the limit."""
 
     def __init__(self, most: int, payload: int) -> None:
         self._frames: deque[tuple[int, _Kept]] = deque(maxlen=most)
@@ -126,8 +126,8 @@ class _Whole:
         self._payload = self._room = payload
 
     def add(self, when: float, kind: Opcode, start: bytes, size: int) -> None:
-        """Keep one more, at the cost of as many old ones as it takes."""
-        if len(start) < size:  # alone it exceeds the limit
+        """Store a frame, in place of as many old ones as necessary."""
+        if len(start) < size:  # larger than the limit by itself
             start = start[:KEPT]
         self._room -= len(start)
         frames = self._frames
@@ -137,12 +137,12 @@ class _Whole:
         self._count += 1
 
     def copy(self) -> tuple[list[_Kept], int]:
-        """Do what ``_Heads.copy`` does."""
+        """See ``_Heads.copy``."""
         frames = self._frames.copy()
         return [kept for _, kept in frames], frames[0][0] if frames else 0
 
     def receiver(self) -> Callable[[list[Received]], None]:
-        """Do what ``_Heads.receiver`` does."""
+        """See ``_Heads.receiver``."""
         most = max(KEPT, self._payload)
 
         def received(frames: list[Received]) -> None:
@@ -153,7 +153,7 @@ class _Whole:
         return received
 
     def sender(self) -> Callable[[list[_Frame]], None]:
-        """Do what ``_Heads.sender`` does."""
+        """See ``_Heads.sender``."""
         most = max(KEPT, self._payload)
 
         def sent(frames: list[_Frame]) -> None:
@@ -173,14 +173,14 @@ def _ring(plan: Recording) -> _Ring:
 
 
 class Recorder:
-    """Keep the last frames of one connection, as a ``Recording`` says.
+    """Keep the last frames of one connection, as configured by a ``Recording``.
 
-    The connection holds it, and not the other way round: neither has to wait for the garbage
-    collector then.
+    The connection refers to it, but not the other way round, so that neither needs the garbage
+    collector.
 
     Attributes:
-        received: keeps what has come; for the I/O thread.
-        sent: keeps what is about to go out; for the holder of the send lock.
+        received: stores received frames; for the I/O thread.
+        sent: stores outgoing frames; for the holder of the send lock.
     """
 
     def __init__(
@@ -208,10 +208,10 @@ class Recorder:
             self.sent = partial(_send_bytes, self._sent, going, _most(plan), self._controls)
 
     def text(self, error: WsmuxError | None) -> str:
-        """Return the recording so far, from any thread.
+        """Return the recording so far; from any thread.
 
         Args:
-            error: what has ended the connection, if it has ended.
+            error: why the connection ended, if it has.
         """
         (sent, lost_sent), (received, lost_received) = self._sent.copy(), self._received.copy()
         header = Header(
@@ -242,7 +242,7 @@ class Recorder:
             yield Entry(max(0.0, when - self._begun), sent, head, size, raw)
 
     def ended(self, error: WsmuxError | None) -> None:
-        """Hand the recording over if the end was abnormal; for the I/O thread, which is ending."""
+        """Deliver the recording after an abnormal end; for the I/O thread, which is ending."""
         to = self._plan.to
         if to is None or isinstance(error, ConnectionClosedOK):
             return
@@ -256,12 +256,12 @@ class Recorder:
 
 
 def _most(plan: Recording) -> int:
-    """Return how many bytes are kept of a frame; of one that alone exceeds them, its start is."""
+    """Return how many bytes of a frame are kept; larger frames are truncated to them."""
     return KEPT if plan.payload is None else max(KEPT, plan.payload)
 
 
 def _receive_bytes(ring: _Ring, cutter: Cutter, most: int, frames: list[Received]) -> None:
-    """Keep what has come on a carrier without messages."""
+    """Store what was received on a carrier without messages."""
     for kind, data in frames:
         if kind is _BINARY:
             _cut(ring, cutter, most, data)
@@ -272,7 +272,7 @@ def _receive_bytes(ring: _Ring, cutter: Cutter, most: int, frames: list[Received
 def _send_bytes(
     ring: _Ring, cutter: Cutter | None, most: int, controls: bool, frames: list[_Frame]
 ) -> None:
-    """Keep what goes out where a message may hold several frames, or is none."""
+    """Store outgoing data where a message may hold several frames, or none."""
     for kind, (head, body), size in frames:
         if not head and kind is _BINARY and cutter is not None:
             _cut(ring, cutter, most, body)  # several frames in one message
@@ -286,13 +286,13 @@ def _cut(ring: _Ring, cutter: Cutter, most: int, data: Buffer) -> None:
     try:
         for start, size in cutter.feed(data, most):
             ring.add(now, _BINARY, start, size)
-    except FrameError:  # the machine ends the connection for it
+    except FrameError:  # the protocol machine ends the connection because of it
         start = bytes(data[:KEPT])
         ring.add(now, _BINARY, start, len(start))
 
 
 def _changed(config: Config) -> dict[str, Any]:
-    """Return what of a config is not the default, and can be told as JSON."""
+    """Return the fields of a config that differ from the default, as far as JSON can hold them."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     defaults = {field.name: field.default for field in fields(config)}
     return {
@@ -303,7 +303,7 @@ def _changed(config: Config) -> dict[str, Any]:
 
 
 def _write(directory: Path, text: str, most: int) -> None:
-    """Write a file as a whole, for its owner alone; delete the oldest of ours beyond so many."""
+    """Write a file atomically, readable only by its owner; delete the oldest beyond ``most``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
     path = directory / f"{PREFIX}{stamp}-{os.getpid()}-{secrets.token_hex(2)}{SUFFIX}"
     draft = path.with_suffix(".part")

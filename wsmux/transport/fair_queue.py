@@ -1,16 +1,19 @@
-"""Order the data frames of a connection, so that short messages of quiet streams go before bulk.
+"""Order the data frames of a connection, so that short messages of quiet streams precede bulk.
 
-As the new flows of fq_codel. No threads, sockets or clocks; the transport's mutex guards it.
+A fair queue with new and old flows, as in fq_codel. No threads, sockets or clocks; the transport's
+mutex guards it.
 
-- Frames stand in one line. A frame goes before the line when its stream has none in it, and has
-  sent little since every stream that was in line then was served.
-- All frames before the line go before all in it, and a stream with a frame in line has its next
-  ones after it. So the order within a stream stays.
-- While there is a line, what goes before it is bounded by what moves in it: an endless row of new
-  streams, each with a message or two, gets half of the connection and one quantum more.
+- Frames wait in two queues: that of the new flows, which is sent first, and that of the old flows.
+  A frame joins the new flows if its stream has no frame among the old flows, and has sent little
+  since every stream then among the old flows was served.
+- A stream with a frame among the old flows appends its next frames there. So the order within a
+  stream is kept.
+- While there are old flows, the bytes of new flows are limited by those sent for old flows: an
+  endless series of new streams, each with a message or two, gets half of the connection and one
+  quantum more.
 
 ``SendRateEstimator`` estimates how fast a full socket sends, and derives the quantum of a stream
-from it. The send queue, whose send lock guards it, passes the time.
+from it. The send queue passes the time to it, and guards it by its send lock.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from ..protocols.framing import Opcode
 
 __all__ = ["FairQueue", "FlowState", "Frame", "SendRateEstimator"]
 
-# Bytes of one stream that may go before the line in one round of it: requests and keystrokes, and
-# a quarter of what the round brings to each stream that is in line.
+# Bytes that one stream may send as a new flow per round of the old flows: requests and keystrokes,
+# and a quarter of what the round brings each of the old flows.
 QUICK = 16 * KIB
 
-Frame = tuple[Opcode, Message, int]  # the size of the message's parts together
+Frame = tuple[Opcode, Message, int]  # with the total size of the message
 
 
 class FlowState:
-    """Note what one stream has had.
+    """Hold the position of one stream in the queue.
 
     Attributes:
-        behind: how far the line must move until no frame of the stream is in it.
-        until: how far it must move until a round is over.
-        used: bytes that went before the line in that round.
+        behind: the position that the old flows must reach until no frame of the stream is in them.
+        until: the position that they must reach until the current round is over.
+        used: bytes that the stream sent as a new flow in this round.
     """
 
     __slots__ = ("behind", "until", "used")
@@ -46,15 +49,15 @@ class FlowState:
 
 
 class FairQueue:
-    """Hold the frames before the line and those in it.
+    """Hold the frames of the new flows and those of the old flows.
 
     Args:
-        quantum: the size of the largest frame; as much may go before a line that does not move.
+        quantum: the size of the largest frame; as much may precede old flows that make no progress.
 
     Attributes:
         size: the bytes of all frames.
-        new_flows: the frames before the line.
-        old_flows: those in it.
+        new_flows: the frames sent first.
+        old_flows: the frames sent after them.
     """
 
     def __init__(self, quantum: int) -> None:
@@ -62,12 +65,12 @@ class FairQueue:
         self.new_flows: deque[Frame] = deque()
         self.old_flows: deque[Frame] = deque()
         self._quantum = quantum
-        self._end = 0  # bytes that ever came into the line
-        self._moved = 0  # and that left it
-        self._ahead = 0  # bytes that went before the line, less what has moved in it since
+        self._end = 0  # bytes ever appended to the old flows
+        self._moved = 0  # bytes ever taken from them
+        self._ahead = 0  # bytes of new flows, minus those of old flows taken since
 
     def may_overtake(self, flow: FlowState, size: int, waiting: int) -> bool:
-        """Return whether a frame may go before the line, and streams that wait to come into it."""
+        """Return whether a frame may join the new flows, ahead of ``waiting`` blocked writers."""
         moved = self._moved
         if size > QUICK or flow.behind > moved:
             return False
@@ -77,7 +80,7 @@ class FairQueue:
         return flow.used + size <= QUICK and self._ahead + size <= self._quantum
 
     def overtake(self, frame: Frame, flow: FlowState) -> None:
-        """Put a frame before the line."""
+        """Append a frame to the new flows."""
         size = frame[2]
         flow.used += size
         self._ahead += size
@@ -85,7 +88,7 @@ class FairQueue:
         self.new_flows.append(frame)
 
     def append_frame(self, frame: Frame, flow: FlowState | None) -> None:
-        """Put a frame at the end of the line."""
+        """Append a frame to the old flows."""
         self.size += frame[2]
         self._end += frame[2]
         self.old_flows.append(frame)
@@ -93,9 +96,9 @@ class FairQueue:
             flow.behind = self._end
 
     def take(self, frames: list[Frame], size: int, count: int) -> int:
-        """Move frames to a list until they have ``size`` bytes, or are so many.
+        """Move at least ``size`` bytes of frames to a list, but at most ``count`` frames.
 
-        Returns how many of them were in line.
+        Returns how many of them were old flows.
         """
         old_flows = self.old_flows
         while self.new_flows and size > 0 and count:
@@ -118,30 +121,30 @@ class FairQueue:
         return lined
 
     def clear(self) -> None:
-        """Drop every frame."""
+        """Drop all frames."""
         self.new_flows.clear()
         self.old_flows.clear()
         self.size = self._ahead = 0
         self._moved = self._end
 
 
-# One turn takes a slow path this long, in seconds, so that a short message does not wait for more;
-# but it has so many bytes at least, below which the cost per message shows.
+# One quantum takes so many seconds on a slow path, so that a short message waits no longer; but it
+# has at least MIN_QUANTUM bytes, below which the cost per message shows.
 QUANTUM_SECONDS = 0.008
 MIN_QUANTUM = 16 * KIB
 
-# Seconds that the socket must have been full in all for a figure; a reader that is late for a
-# moment is no slow path. What a fast path carries in that time proves it one at once.
+# Total seconds of a full socket needed for an estimate; a reader that is late for a moment is not a
+# slow path. If the bytes of a fast path are sent in less, one estimate is enough.
 SPAN = 0.1
 
 
 class SendRateEstimator:
-    """Watch one socket.
+    """Estimate the send rate of one socket.
 
     Attributes:
-        quantum: bytes of one stream in one turn.
-        slow: that is less than ``largest``.
-        timing: the socket is full, or was and has not been emptied since.
+        quantum: the maximum number of bytes per frame of one stream.
+        slow: the quantum is less than ``largest``.
+        timing: the socket is full, or has not been emptied since it was.
     """
 
     def __init__(self, largest: int) -> None:
@@ -150,11 +153,11 @@ class SendRateEstimator:
         self.slow = self.timing = False
         self._since = 0.0
         self._sent = 0
-        self._seconds = 0.0  # that the socket was full since the last figure
-        self._bytes = 0  # that it took meanwhile
+        self._seconds = 0.0  # of a full socket since the last estimate
+        self._bytes = 0  # sent during that time
 
     def full(self, now: float, sent: int) -> bool:
-        """Note that the socket takes nothing more, after ``sent`` bytes in all.
+        """Note that the socket is full, after ``sent`` bytes in total.
 
         Returns whether the quantum has changed.
         """
@@ -166,7 +169,7 @@ class SendRateEstimator:
         return self.quantum != before
 
     def emptied(self, now: float, sent: int) -> None:
-        """Note that everything was sent: the time until it is full again says nothing."""
+        """Note that the queue is empty: the time until the socket is full again does not count."""
         self._add(now if self.timing else self._since, sent)
         self.timing, self._sent = False, sent
 

@@ -1,23 +1,23 @@
-"""Own one socket whose handshake is done: framing, sending, keepalive, the closing.
+"""Own one socket after its handshake: framing, sending, keepalive, the closing handshake.
 
 Threads and locks:
 
-- ``mutex`` guards the send queue and the states here, and whatever the owner puts under it (the
-  mux keeps its protocol and streams there). Nothing is read from or written to the socket under
-  it. How sending works, and the send lock, is told in ``send_queue``.
-- One I/O thread, the one that iterates ``batches()``, reads, answers pings and keeps time. It
-  never waits in a send.
+- ``mutex`` guards the send queue and the state here, and whatever else the owner guards with it
+  (the mux: its protocol machine and streams). The socket is never read or written under it.
+  ``send_queue`` describes sending and the send lock.
+- One I/O thread, the one that iterates ``batches()``, reads, answers pings and handles timers. It
+  never blocks in a send.
 - No waiting thread holds anything that another thread needs: callers are parked on the mutex; the
-  thread that sends waits in ``poll``, which a shutdown ends. So two ends that both write bulk and
-  read nothing cannot hang each other's I/O threads.
+  sending thread waits in ``poll``, which a shutdown ends. So two ends that both write bulk and read
+  nothing cannot block each other's I/O threads.
 
-What ends the transport is stored in ``error``, once; the first cause stays. A fork gives the child
+The error that ends the transport is stored in ``error``; the first one is kept. A forked child gets
 a ``ForkedError`` there, fresh locks and no descriptors; it writes nothing.
 
-``FrameReader`` reads frames and sets the control frames apart; ``PeerLimits`` detects peers that
-send or read too slowly, or ping too often. Both belong to the I/O thread, and nothing in them is
-locked.
-``message_transport`` opens a transport for the layers that exchange messages and need no streams.
+``FrameReader`` reads frames and separates the control frames; ``PeerLimits`` detects peers that
+send or read too slowly, or ping too often. Both belong to the I/O thread and need no lock.
+
+``message_transport`` opens a transport for layers that exchange messages and need no streams.
 """
 
 from __future__ import annotations
@@ -63,37 +63,37 @@ from .socket_io import Socket, Wakeup, take_over
 
 __all__ = ["FrameReader", "MessageTransport", "Part", "PeerLimits", "hang_up", "message_transport"]
 
-# Messages, and the pings and pongs that came after them.
+# Messages, and the pings and pongs received after them.
 Part = tuple[list[Received], list[tuple[Opcode, bytes]]]
 
 
 class FrameTap(Protocol):
-    """The flight recorder, as far as the transport knows it.
+    """The interface of the flight recorder to the transport.
 
     Attributes:
         received: called by the I/O thread with the frames of one read.
-        sent: called by the thread that holds the send lock, with the frames about to be sent.
+        sent: called by the holder of the send lock, with the frames about to be sent.
     """
 
     received: Callable[[list[Received]], None]
     sent: Callable[[list[Frame]], None]
 
     def text(self, error: WsmuxError | None) -> str:
-        """Return the recording so far; ``error`` is what ended the connection, if it has ended."""
+        """Return the recording so far; ``error`` is why the connection ended, if it has."""
 
     def ended(self, error: WsmuxError | None) -> None:
-        """Note that the connection has ended, and why."""
+        """Record that the connection has ended, and why."""
 
 
 class FrameReader:
-    """Read one socket.
+    """Read frames from one socket.
 
     Attributes:
-        bytes_received: what the socket gave.
-        ended: the peer ended the connection, with a Close or without.
-        close_payload: that of the peer's Close, until somebody takes it.
-        peer_closed: a Close has come.
-        recorder: keeps the frames of the connection, where that was asked for.
+        bytes_received: the total read from the socket.
+        ended: the peer ended the connection, with or without a close frame.
+        close_payload: the payload of the peer's close frame, until it is processed.
+        peer_closed: a close frame was received.
+        recorder: the flight recorder, if configured.
     """
 
     def __init__(self, sock: Socket, framing: Framing) -> None:
@@ -102,12 +102,12 @@ class FrameReader:
         self.close_payload: bytes | None = None
         self.peer_closed = False
         self.recorder: FrameTap | None = None
-        self._pings_and_pongs: list[tuple[int, Opcode, bytes]] = []  # and the messages before each
+        self._pings_and_pongs: list[tuple[int, Opcode, bytes]] = []  # with its place among messages
         self._socket = sock
         self._framing = framing
 
     def read(self) -> list[Received] | None:
-        """Return the messages that came; ``None`` when no byte did, for now or for ever."""
+        """Return the received messages; ``None`` if no bytes are available, or at end of file."""
         framing = self._framing
         count = self._socket.recv_into(framing.get_buffer())
         if not count:
@@ -121,7 +121,7 @@ class FrameReader:
         return self._sort(frames) if framing.controls or self.peer_closed else frames
 
     def in_order(self, messages: list[Received]) -> list[Part]:
-        """Cut what ``read`` returned last after the pings and pongs that came in between."""
+        """Split the last result of ``read`` after the pings and pongs received in between."""
         if not self._pings_and_pongs:
             return [(messages, [])]
         parts: list[Part] = []
@@ -134,11 +134,11 @@ class FrameReader:
         return parts
 
     def _sort(self, frames: list[Received]) -> list[Received]:
-        """Set control frames apart; return the messages, which count even before a failure."""
+        """Separate control frames; return the messages, which are valid even before a failure."""
         messages = []
         for kind, data in frames:
             if self.peer_closed:
-                break  # RFC 6455 section 5.5.1: nothing follows a Close
+                break  # RFC 6455 section 5.5.1: no frames follow a close frame
             if kind < Opcode.CLOSE:
                 messages.append((kind, data))
             elif kind is Opcode.CLOSE:
@@ -150,11 +150,11 @@ class FrameReader:
 
 
 class PeerLimits:
-    """Look at one transport when ``next_look`` says so.
+    """Check the peer of one transport whenever ``next_look`` is due.
 
     Attributes:
         reading: a message is incomplete, and timed.
-        sending: bytes wait for the peer, and are timed.
+        sending: bytes are queued for the peer, and timed.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class PeerLimits:
         return min((look for look in looks if look is not None), default=None)
 
     def look(self, now: float) -> ConnectionClosed | None:
-        """Note where everything stands; return what ends the transport, if something must."""
+        """Check all timers; return the error that must end the transport, if any."""
         message = self._framing.incomplete(self._inbox.bytes_received)
         late = self._message.look(message, now)
         taken = self._queue.taken_by_peer() if self._queue.has_output() else None
@@ -196,26 +196,26 @@ class PeerLimits:
         return None
 
     def full_for(self, now: float) -> float | None:
-        """Return for how many seconds the peer's system has taken no byte of those that wait.
+        """Return for how many seconds the peer's system has accepted none of the queued bytes.
 
-        As the last look had it: ``None`` when there were none, or nobody times them.
+        As of the last check; ``None`` if nothing was queued or no timeout is set.
         """
         return self._output.still_for(now)
 
     def pinged(self, now: float) -> None:
-        """Charge a ping of the carrier, or a pong nobody asked for.
+        """Count a WebSocket ping, or an unsolicited pong.
 
         Raises:
-            FrameError: it is one too many.
+            FrameError: the limit is exceeded.
         """
         self._floods.ping(now, self._inbox.bytes_received)
 
 
 # Seconds that a client waits for the server to close the TCP connection first (RFC 6455 section
-# 7.1.1), and that a failed connection is given to get its close code out.
+# 7.1.1), and that a failed connection has to send its close code.
 LINGER = 1.0
 
-# A look into the module for each poll costs too much.
+# Looking these up in the module for each poll costs too much.
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 ENDED = select.POLLHUP | select.POLLERR
 
@@ -228,17 +228,17 @@ class MessageTransport:
     """Carry messages over one socket.
 
     Attributes:
-        mutex: the connection's one lock; see the module's text.
-        frame_reader: what reads the socket, for the I/O thread.
-        queue: the send queue; its ``_locked`` methods want the mutex.
-        error: what ended the transport, ``None`` while it lives. Only ever set once.
-        cut: nothing goes out any more; the I/O thread is ending, or has.
-        in_child: this is a forked child's useless copy.
-        owner_timer: when the owner wants a batch, even an empty one.
-        next_timer: when the I/O thread looks at its timers, the owner's among them.
-        now: when the I/O thread's last poll returned, for that thread.
-        pings: the carrier has pings of its own, and a Close.
-        close_notice: the peer has said by the wire that it ends; for a carrier that has no Close.
+        mutex: the connection's only lock; see the module docstring.
+        frame_reader: reads the socket, for the I/O thread.
+        queue: the send queue; its ``_locked`` methods require the mutex.
+        error: why the transport ended, ``None`` while it is open. Set only once.
+        cut: nothing is sent any more; the I/O thread is ending, or has ended.
+        in_child: this is the unusable copy in a forked child.
+        owner_timer: when the owner needs a batch, even an empty one.
+        next_timer: when the I/O thread must check its timers, including the owner's.
+        now: when the last poll of the I/O thread returned, for that thread.
+        pings: the framing has pings and close frames.
+        close_notice: the peer announced its end in the wire; for framings without close frames.
     """
 
     def __init__(
@@ -264,10 +264,10 @@ class MessageTransport:
         self.cut = self.in_child = False
         self.pings = framing.has_controls
         self.close_notice = False
-        self._give_up: float | None = None  # when the closing handshake has taken long enough
-        self._reported = 0  # bytes allocated that were last reported to the process's sum
-        self._saves = False  # memory is short: it reads into a small buffer
-        self._paused = False  # nothing is read: see _limit_process_memory
+        self._give_up: float | None = None  # end of the time for the closing handshake
+        self._reported = 0  # allocated bytes last reported to the process-wide sum
+        self._saves = False  # memory is short: a small read buffer is used
+        self._paused = False  # reading is paused: see _limit_process_memory
         fork.register(self)
         register(self)
 
@@ -283,9 +283,9 @@ class MessageTransport:
         deadline: Deadline | None = None,
         given_up: Callable[[], bool] | None = None,
     ) -> None:
-        """Send what is queued, waiting for the socket at most until ``ticket``'s frame is out.
+        """Send what is queued; wait for the socket at most until ``ticket``'s frame is sent.
 
-        See ``SendQueue.flush``. It does not tell what became of the frames: ``error`` does.
+        See ``SendQueue.flush``. A failure is not raised here, but stored in ``error``.
         """
         emptied = False
         try:
@@ -296,24 +296,24 @@ class MessageTransport:
             if interrupt is not None:
                 raise interrupt from None
         finally:
-            # After an interrupt, too, the rest is for the I/O thread; at the end, it waits to hear
-            # that the Close is out.
+            # After an interrupt, too, the I/O thread sends the rest; at the end, it must learn that
+            # the close frame was sent.
             if not emptied or self.error is not None:
                 self._wakeup.set()
 
     def wake(self) -> None:
-        """Make the I/O thread look at its timers and queues."""
+        """Make the I/O thread check its timers and queues."""
         self._wakeup.set()
 
     def held(self) -> int:
-        """Return how many bytes have come of a message that is not whole; for the I/O thread."""
+        """Return the received bytes of an incomplete message; for the I/O thread."""
         return self._framing.held()
 
     def ping(self, deadline: Deadline) -> float:
-        """Send a ping and wait for its pong; return the seconds between.
+        """Send a ping, wait for its pong, and return the round-trip time in seconds.
 
         Raises:
-            TimeoutError: no pong in time; the connection goes on.
+            TimeoutError: no pong arrived in time; the connection continues.
             ConnectionClosed: the transport ended.
         """
         ping: Ping | None = None
@@ -325,20 +325,21 @@ class MessageTransport:
             self.flush()
             with self.mutex:
                 took = self.wait_pong_locked(self.keep_alive.pings, ping, deadline)
-            return took  # outside: a signal after a last call within would leave the mutex locked
+            return took  # outside: a signal after the last call inside would leave the mutex locked
         finally:
             if ping is not None and ping.rtt is None:
-                self.wake()  # it may not have been sent
+                self.wake()  # the ping may still be queued
                 with self.mutex:
                     self.keep_alive.pings.forget(ping)
 
     def wait_pong_locked(self, pings: Pings, ping: Ping, deadline: Deadline) -> float:
-        """Wait until a ping comes back, of this carrier or of the wire; return the seconds.
+        """Wait for the pong of a ping, of the framing or of the wire; return the seconds it took.
 
         Raises:
-            TimeoutError: no answer in time. ConnectionClosed: the transport ended.
-            StreamError, LocalProtocolError: the stream ended, or no ping of the connection is
-            answered any more.
+            TimeoutError: no pong arrived in time.
+            ConnectionClosed: the transport ended.
+            StreamError, LocalProtocolError: the stream ended, or pings of the connection are no
+                longer answered.
         """
         try:
             while ping.rtt is None:
@@ -358,14 +359,14 @@ class MessageTransport:
             pings.forget(ping)
 
     def check_locked(self) -> None:
-        """Raise what ended the transport, if it has ended."""
+        """Raise the error that ended the transport, if it has ended."""
         if self.error is not None:
             raise fresh_copy(self.error) from self.error.__cause__
 
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
-        """Send what is queued and a Close, and wait for the peer's part; never longer than told.
+        """Send what is queued and a close frame, and wait for the peer's until the deadline.
 
-        The first cause stays: closing again only waits.
+        The first error is kept: closing again only waits.
         """
         with self.mutex:
             if isinstance(self.error, ForkedError):
@@ -377,7 +378,7 @@ class MessageTransport:
             self._finished.wait(LINGER)
 
     def close_locked(self, code: int, reason: str) -> int:
-        """Queue a Close after what is queued; return its ticket for ``flush``."""
+        """Queue a close frame after all other frames; return its ticket for ``flush``."""
         try:
             return self._begin_close_locked(code, reason)
         except BaseException:  # interrupted by a signal handler
@@ -391,7 +392,7 @@ class MessageTransport:
         return self._queue_close_locked(code, reason, last=True)
 
     def abort(self, error: WsmuxError | None = None) -> None:
-        """Cut the connection at once, without a Close."""
+        """Close the socket at once, without a close frame."""
         error = error or ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "aborted", "local")
         with self.mutex:
             try:
@@ -401,7 +402,7 @@ class MessageTransport:
                 raise
 
     def leave(self) -> None:
-        """Cut the connection, since the interpreter ends; see ``runtime.threads``."""
+        """Close the socket because the interpreter is exiting; see ``runtime.threads``."""
         self.abort(
             ConnectionClosedError(CloseCode.ABNORMAL_CLOSURE, "the interpreter is exiting", "local")
         )
@@ -415,7 +416,7 @@ class MessageTransport:
             self.fail_locked(protocol_failure(failure))
 
     def fail_locked(self, error: ConnectionClosed) -> None:
-        """End for a failure: queued data is dropped, the close code goes out first."""
+        """End with a failure: queued data is dropped, and the close frame is sent first."""
         if self.error is None:
             self._end_locked(error)
             self.queue.drop_data_locked()
@@ -423,7 +424,7 @@ class MessageTransport:
             self._give_up = time.monotonic() + LINGER
 
     def notify_forced_locked(self, wakes: list[Parker]) -> None:
-        """Collect every thread that waits here."""
+        """Collect all threads that wait here."""
         self.queue.notify_forced_locked(wakes)
         self.keep_alive.pings.askers.notify_forced(wakes)
 
@@ -433,7 +434,7 @@ class MessageTransport:
         self._wakeup.set()
 
     def abort_locked(self, error: WsmuxError) -> None:
-        """Cut the connection as ``abort`` does."""
+        """Close the socket as ``abort`` does."""
         if self.error is None:
             self._end_locked(error)
         self.queue.closed = True
@@ -442,11 +443,12 @@ class MessageTransport:
         self._wakeup.set()
 
     def _lost(self, cause: OSError) -> None:
-        """Note that the socket failed, whoever found out."""
+        """Record that the socket failed; called by the thread that noticed."""
         error = ConnectionClosedError(
             CloseCode.ABNORMAL_CLOSURE, cause.strerror or str(cause), None
         )
-        # Without frames, which lead back here: memory would wait for the garbage collector.
+        # Without frames, which refer to this object: only the garbage collector could free the
+        # cycle.
         cause.__traceback__ = cause.__cause__ = cause.__context__ = None
         error.__cause__ = cause
         with self.mutex:
@@ -467,10 +469,10 @@ class MessageTransport:
     # The I/O thread
 
     def batches(self) -> Generator[list[Received]]:
-        """Run the I/O loop; yield the messages that the owner must handle, in order.
+        """Run the I/O loop; yield the messages for the owner, in order.
 
-        An empty batch says that a timer may be due. The iteration ends with the transport;
-        ``error`` is set then. Views in a batch are void once the next one is asked for.
+        An empty batch means that a timer may be due. The iteration ends with the transport; then
+        ``error`` is set. Views in a batch are invalid once the next one is requested.
         """
         try:
             poller = select.poll()
@@ -487,7 +489,7 @@ class MessageTransport:
                 self._poll(poller)
                 messages = None if self._paused else frame_reader.read()
                 if frame_reader.ended:
-                    yield []  # the owner may know whether this is a good end
+                    yield []  # the owner may know whether this end is clean
                     self._end_of_file()
                 elif messages is not None:
                     if self.keep_alive.heard(self.now):
@@ -508,18 +510,18 @@ class MessageTransport:
                     self._limit_process_memory()
                 ending = frame_reader.close_payload is not None or framing.failure is not None
                 if ending and self._note_end():
-                    yield []  # the owner tells everybody
+                    yield []  # the owner notifies all waiting threads
                 blocked = queue.blocked and not limits.sending
                 if blocked or self.now >= self.next_timer or queue.has_waiting_writers():
                     self._keep_time()
-                queue.flush(0, None, None)  # what does not go out is polled for
+                queue.flush(0, None, None)  # the rest is polled for
         except OSError as error:
             self._lost(error)
         finally:
             self.discard()
 
     def _done(self) -> bool:
-        """Return whether there is nothing left to wait for, once the transport has ended."""
+        """Return whether the closing handshake has finished, or run out of time."""
         if self.cut:
             return True
         now = time.monotonic()
@@ -529,7 +531,7 @@ class MessageTransport:
             return False
         server = self.role is Role.SERVER  # first to close the TCP connection: RFC 6455, 7.1.1
         if not self.pings or (server and self._framing.failure is not None):
-            self._socket.end_writing()  # all there is for a Close, or no answer to ours is read
+            self._socket.end_writing()  # the only close notice, or no answer to ours is read
         if not self.frame_reader.peer_closed:
             return False
         if server:
@@ -547,11 +549,11 @@ class MessageTransport:
             interest = POLLIN | POLLOUT if self.queue.wants_io else POLLIN
         if self._framing.filled and interest == POLLIN and self.error is None:
             self.now = time.monotonic()
-            return  # the last read left more behind, most likely
+            return  # the last read probably left more
         if interest != self._interest:
             poller.modify(sock.fileno(), interest)
             self._interest = interest
-        # From the poll before, so late by the length of a round, and without asking the clock.
+        # As of the previous poll, so late by one round, but without another call of the clock.
         left = self.next_timer - self.now
         if self.error is not None:
             left = min((self._give_up or NEVER) - self.now, LONGEST_WAIT)
@@ -561,11 +563,11 @@ class MessageTransport:
             if fd == wakeup.fd:
                 wakeup.clear()
             elif events & ENDED:
-                self._paused = False  # what is left may be read: nothing more comes
+                self._paused = False  # the rest may be read: nothing more will arrive
         self.now = time.monotonic()
 
     def _keep_time(self) -> None:
-        """Ping a silent peer, give it up, and pass on a writer's turn that was not used."""
+        """Ping a silent peer, end the connection if it is lost, and wake further writers."""
         wakes: list[Parker] = []
         now = self.now
         with self.mutex:
@@ -586,10 +588,11 @@ class MessageTransport:
         wake(wakes)
 
     def _limit_process_memory(self) -> None:
-        """Report what messages that are not whole take; end here where it is the most of all.
+        """Report the memory of incomplete messages; end the connection if it holds the most.
 
-        While the sum is above its limit, whoever holds part of a message reads no further: else
-        many threads would fill more than the one that holds most, which is one of them, can free.
+        While the limit is exceeded, connections with an incomplete message read no further:
+        otherwise many threads would fill more memory than the largest holder, which is one of them,
+        can free.
         """
         framing, limit = self._framing, self.config.max_process_buffer
         self._saves = process_memory.total > limit * PRESSURE
@@ -607,23 +610,23 @@ class MessageTransport:
         self._paused = verdict is Verdict.WAIT and self.error is None
 
     def full_for(self, now: float) -> float | None:
-        """Return how long the peer's system has taken nothing; ``None`` if the socket has room."""
+        """Return how long the peer's system has accepted nothing; ``None`` if it has room."""
         return self._limits.full_for(now) or 0.0 if self.queue.blocked else None
 
     def silence_locked(self) -> bool:
-        """Return whether the owner must ping now, since the carrier cannot."""
+        """Return whether the owner must send a ping now, since the framing has none."""
         alive = self.keep_alive
         due = not self.pings and alive.due(self.now)
         return due and alive.lost(self.now) is None
 
     def set_owner_timer(self, due: float | None) -> None:
-        """Set when the owner, which is this thread, wants a batch, even an empty one."""
+        """Set when the owner, which runs in this thread, needs a batch, even an empty one."""
         if due != self.owner_timer:
             self.owner_timer = due
             self._set_look()
 
     def _set_look(self) -> None:
-        """Note when to look at the timers again; bytes that come only move that further away."""
+        """Compute the next check of the timers; received bytes can only postpone it."""
         timers = (self.keep_alive.next_timer(), self.owner_timer, self._limits.next_look())
         dues = [due for due in timers if due is not None]
         self.next_timer = min([*dues, self.now + LONGEST_WAIT])
@@ -639,7 +642,7 @@ class MessageTransport:
             self.cut = True
 
     def _note_end(self) -> bool:
-        """Note a Close or a broken rule, once what came before it has been handled."""
+        """Process a close frame or a protocol violation, after all preceding messages."""
         payload, self.frame_reader.close_payload = self.frame_reader.close_payload, None
         if payload is not None:
             self._close_received(payload)
@@ -651,9 +654,9 @@ class MessageTransport:
         return True
 
     def _answer(self, controls: list[tuple[Opcode, bytes]]) -> None:
-        """Handle pings and pongs, after the messages that came before them and before others."""
+        """Handle pings and pongs, in their order among the messages."""
         wakes: list[Parker] = []
-        now = time.monotonic()  # the ping may have been sent since the poll
+        now = time.monotonic()  # the ping may have been sent after the poll
         try:
             with self.mutex:
                 for kind, payload in controls:
@@ -676,13 +679,13 @@ class MessageTransport:
             if self.error is None:
                 self._end_locked(closed_error(code, reason, "remote"))
             if not self.queue.closed:
-                # The peer reads nothing further: what is queued has nowhere to go.
+                # The peer reads nothing any more, so queued data cannot be delivered.
                 self.queue.drop_data_locked()
                 self._queue_close_locked(code, "", last=False)
             self._give_up = time.monotonic() + LINGER
 
     def discard(self) -> None:
-        """Cut what is left and close the socket; the last thing that the I/O thread does."""
+        """Drop all queued data and close the socket; the last call of the I/O thread."""
         with self.mutex:
             if isinstance(self.error, ForkedError):
                 return
@@ -712,7 +715,7 @@ class MessageTransport:
         self._wakeup.forked()
 
 
-# A config wants room for a frame of streams, which nobody sends here.
+# ``Config`` requires room for a frame of a stream, although none is sent here.
 SMALLEST_LIMIT = 128 * KIB
 
 
@@ -725,14 +728,14 @@ def message_transport(
     ping_interval: float | None = None,
     ping_timeout: float | None = None,
 ) -> MessageTransport:
-    """Return a transport over a socket whose handshake is done; the socket is the transport's then.
+    """Return a transport over a socket whose handshake is done, and which it then owns.
 
     Args:
-        close_timeout, ping_interval, ping_timeout: seconds, as in ``Config``; by default nobody
-            is pinged.
+        close_timeout, ping_interval, ping_timeout: seconds, as in ``Config``; by default no pings
+            are sent.
 
     Raises:
-        OSError: the system has no descriptor to give; the socket is closed.
+        OSError: the system has no descriptor left; the socket is closed.
     """
     config = Config(
         ping_interval=ping_interval,
@@ -748,7 +751,7 @@ def message_transport(
 
 
 def hang_up(transport: MessageTransport, code: int, reason: str) -> None:
-    """Begin to close a transport after what is queued, from any thread and without waiting."""
+    """Begin to close a transport after queued frames, from any thread and without blocking."""
     with transport.mutex:
         transport.close_locked(code, reason)
     transport.flush()

@@ -1,20 +1,21 @@
-"""Queue frames from every thread and send them with one thread at a time, without a sender thread.
+"""Queue frames from all threads and send them with one thread at a time, without a sender thread.
 
 - The transport's ``mutex`` guards the queues. Nothing is sent under it.
-- The send lock is held by whoever writes to the socket. It is only ever *tried*: a thread that
-  does not get it leaves its frames to the holder, which looks again after letting go. The order is
-  send lock, then mutex; no thread takes the send lock while it holds the mutex.
-- A writer that meets a full socket waits for it itself, only until its own frame is out. The rest
-  it leaves to the I/O thread, which never waits in a send: ``wants_io`` (set under the send lock)
-  asks it to poll for writability. So each queued frame always has somebody in charge of it.
-- Control frames go first, in their own order. The bytes of data frames are bounded; writers beyond
-  the bound wait for room, in the order they came. Short messages of streams that have nothing else
-  queued go before other data, and before waiting writers; see ``fair_queue``, which also says how
-  large the quantum of a stream is on a slow path. The send lock guards that.
+- The send lock is held while writing to the socket. It is only ever *tried*: a thread that does not
+  get it leaves its frames to the holder, which checks again after releasing it. The order is send
+  lock, then mutex; no thread takes the send lock while it holds the mutex.
+- A writer that finds the socket full waits for it itself, but only until its own frame is sent. It
+  leaves the rest to the I/O thread, which never blocks in a send: ``wants_io`` (set under the send
+  lock) makes it poll for writability. So there is always a thread responsible for each queued
+  frame.
+- Control frames go first, in their own order. The bytes of data frames are limited; beyond the
+  limit writers wait for room, in order of arrival. Short messages of streams with nothing else
+  queued go before other data, and before waiting writers; see ``fair_queue``, which also determines
+  the quantum of a stream on a slow path. The send lock guards the latter.
 
-A Ctrl-C that falls between taking bytes off a queue and the kernel's answer leaves nobody who
-knows what was sent: ``flush`` lets it through after reporting ``SendInterrupted`` as the end of
-the connection. The waits themselves are safe to interrupt.
+If a Ctrl-C arrives between taking bytes off a queue and the kernel's answer, it is unknown what was
+sent: ``flush`` re-raises it after ending the connection with ``SendInterrupted``. The waits
+themselves are safe to interrupt.
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ from .socket_io import Socket, Wakeup, wait_writable
 
 __all__ = ["SendQueue"]
 
-# Pongs kept while the socket is full; RFC 6455 section 5.5.3 lets older ones go. As go-yamux.
+# Pongs kept while the socket is full; RFC 6455 section 5.5.3 allows dropping older ones. As in
+# go-yamux.
 MAX_PONGS = 32
 
-# Data frames handed to the socket in one call, in number and bytes.
+# Maximum number and bytes of data frames passed to the socket in one call.
 BATCH_FRAMES = 32
 BATCH_BYTES = 64 * 1024
 
-# More than the longest head of a frame of data.
+# More than the longest header of a data frame.
 HEAD = 32
 
 _BINARY = Opcode.BINARY
@@ -52,12 +54,12 @@ class SendQueue:
     """Hold the frames that wait for one socket.
 
     Attributes:
-        closed: a Close was queued, or nothing may go out any more; later frames are dropped.
+        closed: a close frame was queued, or sending has ended; later frames are dropped.
         wants_io: the I/O thread must call ``flush`` when the socket is writable.
-        bytes_sent: what the socket took.
-        blocked: the socket was full since the I/O thread last found nothing queued.
-        tap: the recorder's, which is shown what goes out.
-        sent: the ticket of the last data frame known to be with the socket; it may lag behind.
+        bytes_sent: bytes accepted by the socket.
+        blocked: the socket was full since the I/O thread last found the queue empty.
+        tap: the flight recorder's callback for outgoing frames.
+        sent: the ticket of the last data frame known to be passed to the socket; it may lag behind.
     """
 
     def __init__(
@@ -87,14 +89,14 @@ class SendQueue:
         self._new_flows, self._old_flows = fair_queue.new_flows, fair_queue.old_flows
         self._solicited_frames = 0
         self._solicited_bytes = 0
-        self._room: deque[Waiter] = deque()  # writers waiting for room, in the order they came
-        self._queued = 0  # data frames that ever came into the line: a writer's ticket
+        self._room: deque[Waiter] = deque()  # writers waiting for room, in order of arrival
+        self._queued = 0  # data frames ever queued as old flows: the ticket of a writer
         self._holder_waits = False  # the holder of the send lock waits for the socket
         self._interrupt: Wakeup | None = None  # ends that wait; made when first needed
         # Guarded by the send lock:
-        self._out: list[Buffer] = []  # encoded, not yet taken by the socket
-        self._out_frames = 0  # data frames among them that were in line
-        self._taken = 0  # those ever moved to _out
+        self._out: list[Buffer] = []  # encoded, not yet accepted by the socket
+        self._out_frames = 0  # old-flow data frames among them
+        self._taken = 0  # such frames ever moved to _out
         self._send_rate = SendRateEstimator(config.max_frame_size)
 
     def _new_send_lock(self) -> None:
@@ -108,8 +110,8 @@ class SendQueue:
     ) -> bool:
         """Queue messages that may overtake data.
 
-        Returns false when ``solicited`` messages, answers that the peer caused, pile up: a peer
-        that causes many and reads none must be cut off.
+        Returns false if too many ``solicited`` messages (answers to the peer) are queued: a peer
+        that causes many and reads none must be disconnected.
         """
         if self.closed:
             return True
@@ -127,10 +129,10 @@ class SendQueue:
     def add_data_locked(
         self, messages: list[Message], kind: Opcode = Opcode.BINARY, flow: FlowState | None = None
     ) -> int:
-        """Queue messages in order; return the ticket of the last for ``flush``.
+        """Queue messages in order; return the ticket of the last one for ``flush``.
 
-        With the ``flow`` of the one stream that all of them belong to, they may overtake others.
-        For one that has, nobody has to wait: its ticket is 0.
+        If all belong to one stream, given by its ``flow``, they may overtake others. No thread
+        needs to wait for a message that does so: its ticket is 0.
         """
         ticket = self._queued
         if not self.closed:
@@ -151,20 +153,20 @@ class SendQueue:
         return ticket
 
     def add_pong_locked(self, payload: bytes) -> None:
-        """Queue the answer to a ping; of too many, the oldest goes."""
+        """Queue the answer to a ping; if there are too many, the oldest is dropped."""
         if not self.closed:
             self._pongs.append(payload)
 
     def drop_data_locked(self) -> None:
-        """Forget data that has nowhere to go any more."""
+        """Drop data that can no longer be delivered."""
         self._fair_queue.clear()
 
     def has_room_locked(self, waited: bool) -> bool:
-        """Return whether a data frame may be queued now; waiting writers go first."""
+        """Return whether a data frame may be queued now; waiting writers have precedence."""
         return self._fair_queue.size < self._max_size and (waited or not self._room)
 
     def quantum_locked(self, flow: FlowState, size: int, waited: bool) -> int:
-        """Return how many bytes at most of the next ``size`` of a stream may be queued now."""
+        """Return how many of the next ``size`` bytes of a stream may be queued now."""
         fair_queue, room = self._fair_queue, self._room
         if (fair_queue.size < self._max_size and (waited or not room)) or (
             (fair_queue.old_flows or room) and fair_queue.may_overtake(flow, size + HEAD, len(room))
@@ -173,7 +175,7 @@ class SendQueue:
         return 0
 
     def wait_room_locked(self, waiter: Waiter, deadline: Deadline) -> None:
-        """Wait, with the mutex held, for a turn; the caller looks again whether there is room.
+        """Wait for a turn, with the mutex held; the caller checks again whether there is room.
 
         A caller that then does not use its turn must wake the I/O thread, which passes it on.
         """
@@ -185,12 +187,12 @@ class SendQueue:
                 self._room.remove(waiter)
 
     def ask_room_locked(self, waiter: Waiter) -> None:
-        """Notify a waiter when its turn comes, without a thread that waits."""
+        """Notify a waiter when its turn comes, without blocking a thread."""
         if waiter not in self._room:
             self._room.append(waiter)
 
     def collect_room_locked(self, wakes: list[Parker]) -> None:
-        """Collect as many of the waiting writers as there is room for."""
+        """Collect as many waiting writers as there is room for."""
         if self._room:
             room = self._max_size - self._fair_queue.size
             writers = 1 + room // self._config.max_frame_size if room > 0 else 0
@@ -199,17 +201,17 @@ class SendQueue:
                 writers -= 1
 
     def notify_forced_locked(self, wakes: list[Parker]) -> None:
-        """Collect every waiting writer, even one that was collected before."""
+        """Collect all waiting writers, even those collected before."""
         while self._room:
             self._room.popleft().notify_forced(wakes)
 
     def interrupt_locked(self) -> None:
-        """Make a writer that waits for the socket check whether it still has to."""
+        """Make a writer that waits for the socket check whether it must still wait."""
         if self._holder_waits and self._interrupt is not None:
             self._interrupt.set()
 
     def has_waiting_writers(self) -> bool:
-        """Return whether writers wait for room; a glance, without the mutex."""
+        """Return whether writers wait for room; without the mutex, so only a hint."""
         return bool(self._room)
 
     def waiters_locked(self) -> frozenset[Waiter]:
@@ -231,30 +233,30 @@ class SendQueue:
     # Without the mutex
 
     def has_output(self) -> bool:
-        """Return whether anything waits for the socket."""
+        """Return whether anything is queued for the socket."""
         return bool(self._old_flows or self._new_flows or self._control or self._out or self._pongs)
 
     def taken_by_peer(self) -> int:
-        """Return how many bytes the peer's system has taken, as far as this one can tell."""
+        """Return how many bytes the peer's system has acknowledged, as far as is known here."""
         return self.bytes_sent - self._socket.unacknowledged()
 
     def flush(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
     ) -> bool:
-        """Send what is queued; wait for the socket at most until ``ticket``'s frame is out.
+        """Send what is queued; wait for the socket at most until ``ticket``'s frame is sent.
 
-        Without a deadline it never waits; ``given_up`` ends a wait, when ``interrupt_locked`` has
-        it asked. Returns false when the I/O thread must be woken to do the rest.
+        Without a deadline it never blocks; ``given_up`` can end a wait, and is called after
+        ``interrupt_locked``. Returns false if the I/O thread must be woken to send the rest.
 
         Raises:
-            OSError: the socket failed; the frames are void.
+            OSError: the socket failed; the frames are lost.
         """
         emptied = True
         while emptied and (
             self._old_flows or self._new_flows or self._control or self._out or self._pongs
         ):
-            # A loop over an iterator, since an interrupt can come between a call that gets the
-            # lock and the line after it.
+            # A loop over an iterator, since an interrupt can arrive between a call that acquires
+            # the lock and the next line.
             for _ in iter(self._try_lock, False):
                 emptied = self.wants_io = False
                 try:
@@ -265,13 +267,13 @@ class SendQueue:
                     self._send_lock.release()
                 break
             else:
-                break  # the holder looks again
+                break  # the holder checks again
         return emptied
 
     def _send_all(
         self, ticket: int, deadline: Deadline | None, given_up: Callable[[], bool] | None
     ) -> bool:
-        """Send until nothing is left; false when the rest is for the I/O thread."""
+        """Send until the queue is empty; return false if the I/O thread must send the rest."""
         waiting = False
         try:
             while True:
@@ -284,21 +286,21 @@ class SendQueue:
                     return True
                 out = self._out or self._fill()
                 if not out:
-                    continue  # what was there has just been dropped
+                    continue  # its frames have just been dropped
                 sent = self._socket.send(out)
                 if sent is not None:
                     self.bytes_sent += sent
                     if len(out) == 1 and sent == len(out[0]):
-                        out.clear()  # mostly
+                        out.clear()  # the usual case
                     else:
                         _advance(out, sent)
                     continue
                 if self._send_rate.full(time.monotonic(), self.bytes_sent):
-                    # What the system holds unsent delays a short message as a turn does.
+                    # Unsent bytes in the system delay a short message as a quantum does.
                     self._socket.limit_unsent(2 * self._send_rate.quantum)
                 if not self.blocked:
                     self.blocked = True
-                    self._io_thread.set()  # to time how long the peer takes nothing
+                    self._io_thread.set()  # to time how long the peer accepts nothing
                 if deadline is None or ticket <= self._taken - self._out_frames:
                     return False
                 waiting = True
@@ -315,7 +317,7 @@ class SendQueue:
             raise SendInterrupted from interrupt
 
     def _wait_writable(self, deadline: Deadline, given_up: Callable[[], bool] | None) -> bool:
-        """Wait until the socket may take more; false when it is not worth waiting any longer."""
+        """Wait until the socket is writable; return false if waiting is no longer useful."""
         with self._mutex:
             if self._interrupt is None:
                 self._interrupt = Wakeup()
@@ -331,7 +333,7 @@ class SendQueue:
                 self._interrupt.clear()
 
     def _fill(self) -> list[Buffer]:
-        """Move frames from the queues, control first, and encode them."""
+        """Move frames from the queues, control frames first, and encode them."""
         out, encode, rate = self._out, self._framing.encode, self._send_rate
         wakes: list[Parker] | None = None
         with self._mutex:
@@ -365,10 +367,10 @@ class SendQueue:
         return frames
 
     def finish(self) -> None:
-        """Close the socket when nobody is sending; what is left in the queues is dropped.
+        """Close the socket when no thread is sending; queued frames are dropped.
 
         The socket must have been shut down, so that the holder of the send lock leaves. Holding
-        both locks keeps the descriptor from being reused under a send or a shutdown.
+        both locks keeps the descriptor from being reused during a send or a shutdown.
         """
         with self._send_lock, self._mutex:
             self._socket.close()
@@ -381,7 +383,7 @@ class SendQueue:
             self.drop_data_locked()
 
     def forked(self, mutex: threading.Lock) -> None:
-        """Start over in a forked child: fresh locks, nothing queued, nobody waiting."""
+        """Start over in a forked child: fresh locks, empty queues, no waiters."""
         self._mutex = mutex
         self._new_send_lock()
         self._room.clear()
@@ -395,7 +397,7 @@ class SendQueue:
 
 
 class SendInterrupted(OSError):
-    """Report that an interrupt left it unknown what the socket took."""
+    """Report that an interrupt left it unknown how much was sent."""
 
     def __init__(self) -> None:
         super().__init__("a send was interrupted in the middle, so the connection cannot continue")

@@ -1,8 +1,8 @@
-"""Read and write one socket without ever blocking in it.
+"""Read and write one socket without ever blocking.
 
-``PlainSocket`` and ``TlsSocket`` offer the same calls. ``recv_into`` is for one thread, ``send``
-for whoever holds the transport's send lock; both return ``None`` when the call would block, and
-``OSError`` means that the connection is lost.
+``PlainSocket`` and ``TlsSocket`` have the same methods. ``recv_into`` is for one thread, ``send``
+for the holder of the transport's send lock; both return ``None`` if the call would block, and raise
+``OSError`` if the connection is lost.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ __all__ = [
     "wait_writable",
 ]
 
-# Linux takes 1,024 pieces in one call; 64 keep the list short and cost nothing.
+# Linux accepts 1,024 pieces per call; 64 keep the list short and cost nothing.
 MAX_PIECES = 64
 
 # OpenSSL writes records of 16 KiB; joining more than that only copies.
 TLS_RECORD = 16 * 1024
 
-# Bytes in the system's send buffer that are not on their way yet, at which the socket counts as
-# full: a control frame waits behind them. Without it they grow to what TCP's window allows: 64 KiB
-# more than halve the time of a ping under bulk over a slow path, and cost nothing on a fast one.
+# Unsent bytes in the system's send buffer at which the socket counts as full: a control frame waits
+# behind them. Without a limit they grow to TCP's window: 64 KiB more than halve the time of a ping
+# under bulk over a slow path, and cost nothing on a fast one.
 UNSENT = 64 * 1024
 
-# Probes of a silent TCP connection that may stay unanswered.
+# Unanswered probes after which a silent TCP connection is given up.
 PROBES = 3
 
-# What Linux takes of an option at most: seconds in 15 bits, milliseconds in 31.
+# The maximum of these options on Linux: seconds in 15 bits, milliseconds in 31.
 LARGEST_TIMES = {"TCP_KEEPIDLE": 32_767, "TCP_KEEPINTVL": 32_767}
 LARGEST_INT = 2**31 - 1
 
-# A TLS write that must read first waits for the reading thread to do it.
+# Seconds for which a TLS write that must read first waits for the reading thread to do it.
 TLS_READ_WAIT = 0.02
 
 
 class PlainSocket:
     """Wrap a TCP or Unix socket."""
 
-    hides_bytes = False  # pending() may say yes
+    hides_bytes = False  # pending() may return true
     read_wants_write = False
     write_wants_read = False
 
@@ -65,22 +65,22 @@ class PlainSocket:
         self._sock = sock
 
     def fileno(self) -> int:
-        """Return the descriptor, -1 when closed."""
+        """Return the descriptor, -1 if closed."""
         return self._sock.fileno()
 
     def recv_into(self, target: memoryview) -> int | None:
-        """Receive into ``target``; 0 is the end of file."""
+        """Receive into ``target``; 0 is end of file."""
         try:
             return self._sock.recv_into(target)
         except (BlockingIOError, InterruptedError):
             return None
 
     def pending(self) -> bool:
-        """Return whether bytes are waiting that ``poll`` does not see."""
+        """Return whether there are buffered bytes that ``poll`` does not see."""
         return False
 
     def send(self, pieces: Sequence[Buffer]) -> int | None:
-        """Send the start of ``pieces``; return how many bytes went out."""
+        """Send the start of ``pieces``; return the number of bytes sent."""
         try:
             if len(pieces) == 1:
                 return self._sock.send(pieces[0])
@@ -89,51 +89,52 @@ class PlainSocket:
             return None
 
     def limit_unsent(self, count: int) -> None:
-        """Count as full with fewer bytes in the system than ``UNSENT``, where it can be told so."""
+        """Make the socket count as full at fewer unsent bytes than ``UNSENT``, if possible."""
         if self._sock.family in (socket.AF_INET, socket.AF_INET6):
             _limit_unsent(self._sock, min(count, UNSENT))
 
     def unacknowledged(self) -> int:
-        """Return how many bytes the system holds that the peer has not taken, 0 if it is unknown.
+        """Return how many sent bytes the peer has not acknowledged, 0 if unknown.
 
-        A full buffer is announced as writable only when a third of it has gone; this moves before.
+        A full buffer is reported as writable only after a third of it has drained; this value
+        changes before.
         """
         count = array.array("i", [0])
         try:
             fcntl.ioctl(self._sock.fileno(), termios.TIOCOUTQ, count)
         except OSError:
-            return 0  # the socket is closed, or its kind has no such count
+            return 0  # the socket is closed, or of a type without this count
         return count[0]
 
     def end_writing(self) -> None:
-        """Let the peer read the end of file after everything sent; further calls do nothing."""
+        """Send the end of file after everything else; idempotent."""
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
         except OSError:
-            return  # not connected any more: it reads that, too
+            return  # no longer connected: the peer reads that, too
 
     def shutdown(self) -> None:
-        """End both directions, which wakes every thread that polls the socket."""
+        """Shut down both directions, which wakes every thread that polls the socket."""
         try:
-            # Not SSLSocket's own: that forgets its TLS state first, after which a send of another
-            # thread would go out in the clear.
+            # Not SSLSocket.shutdown, which clears its TLS state first: a concurrent send would go
+            # out unencrypted.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
         except OSError:
-            return  # not connected any more, which is what was wanted
+            return  # no longer connected, as intended
 
     def close(self) -> None:
         """Close the descriptor."""
         self._sock.close()
 
     def abandon(self) -> None:
-        """Close this process's copy of the descriptor and nothing else (after a fork)."""
+        """Close only this process's copy of the descriptor (after a fork)."""
         fd = self._sock.detach()
         if fd >= 0:
             os.close(fd)
 
 
 class TlsSocket(PlainSocket):
-    """Wrap a TLS socket: OpenSSL forbids two threads in one object, hence the lock."""
+    """Wrap a TLS socket, with a lock, since an OpenSSL object must not be used by two threads."""
 
     hides_bytes = True
 
@@ -141,13 +142,13 @@ class TlsSocket(PlainSocket):
         super().__init__(sock)
         self._tls = sock
         self._lock = threading.Lock()
-        self._retry: Buffer | None = None  # OpenSSL must be given the same bytes again
-        self._end: OSError | None = None  # what came after the bytes returned last
+        self._retry: Buffer | None = None  # OpenSSL requires the same bytes on a retry
+        self._end: OSError | None = None  # the error after the bytes returned last
 
     def recv_into(self, target: memoryview) -> int | None:
-        """Receive as many records as there are and fit: OpenSSL returns one at a time.
+        """Receive as many records as are available and fit: OpenSSL returns one at a time.
 
-        Behind one that is not full there is mostly nothing, and asking is dear.
+        After a record that is not full there is usually nothing, and trying is expensive.
         """
         with self._lock:
             self.read_wants_write = False
@@ -204,7 +205,7 @@ Socket = PlainSocket | TlsSocket
 
 
 def _record(pieces: Sequence[Buffer]) -> Buffer:
-    """Join leading small pieces, up to a TLS record; a long first piece goes alone."""
+    """Join small leading pieces, up to a TLS record; a long first piece is sent alone."""
     if len(pieces) == 1 or len(pieces[0]) >= TLS_RECORD:
         return pieces[0]
     joined: list[Buffer] = []
@@ -218,13 +219,13 @@ def _record(pieces: Sequence[Buffer]) -> Buffer:
 
 
 def take_over(sock: socket.socket, user_timeout: float | None = None) -> Socket:
-    """Wrap a connected socket and set what interactive use needs.
+    """Wrap a connected socket and set the options that interactive use needs.
 
     With ``user_timeout``, in seconds, the system gives up a TCP connection whose peer acknowledges
-    nothing for so long, be it data or, when none is under way, probes; where it has such options.
+    neither data nor, if none is in flight, keepalive probes for so long; where such options exist.
 
-    Without TCP_NODELAY, Nagle's algorithm and delayed acknowledgements make an open, one small
-    exchange and a close take 43 ms. Unix sockets have no such option.
+    Without TCP_NODELAY, Nagle's algorithm and delayed acknowledgements make opening a stream, one
+    small exchange and closing it take 43 ms. Unix sockets have no such option.
     """
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -254,7 +255,7 @@ def _limit_silence(sock: socket.socket, seconds: float) -> None:
 
 
 def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:
-    """Wait until the socket takes bytes, has failed, ``interrupt`` is readable, or time is up."""
+    """Wait until the socket is writable or has failed, ``interrupt`` is readable, or time is up."""
     poller = select.poll()
     if sock.write_wants_read:
         timeout = TLS_READ_WAIT if timeout is None else min(timeout, TLS_READ_WAIT)
@@ -268,8 +269,8 @@ def wait_writable(sock: Socket, timeout: float | None, interrupt: int) -> None:
 class Wakeup:
     """Wake a thread out of ``poll``.
 
-    ``set`` may be called from anywhere, a finalizer inside ``set`` included: it waits for nothing.
-    A small lock keeps the descriptor from being closed, and given away, under a write.
+    ``set`` never blocks and may be called from anywhere, even from a finalizer that runs inside
+    ``set``. A small lock keeps the descriptor from being closed, and reused, during a write.
 
     Attributes:
         fd: the descriptor to poll for reading.
@@ -292,8 +293,9 @@ class Wakeup:
     def set(self) -> None:
         """Make the descriptor readable; does nothing after ``close``."""
         self._wanted = True
-        # A thread that does not get the guard leaves it to the holder, which looks again after
-        # release. A loop over an iterator, since an interrupt can come after a call that got it.
+        # A thread that does not get the guard leaves the work to the holder, which checks again
+        # after releasing it. A loop over an iterator, since an interrupt can arrive after a call
+        # that acquired it.
         while self._wanted:
             for _ in iter(self._try_guard, False):
                 try:
@@ -301,7 +303,7 @@ class Wakeup:
                     if self._write >= 0:
                         os.write(self._write, b"\x01\0\0\0\0\0\0\0")
                 except BlockingIOError:
-                    return  # full, so it is readable already
+                    return  # full, so it is already readable
                 finally:
                     self._guard.release()
                 break
@@ -316,13 +318,13 @@ class Wakeup:
             return
 
     def close(self) -> None:
-        """Close the descriptors, once."""
+        """Close the descriptors; idempotent."""
         with self._guard:
             for fd in {self.fd, self._write} - {-1}:
                 os.close(fd)
             self.fd = self._write = -1
 
     def forked(self) -> None:
-        """Close the copies of a forked child, where the guard's holder may not exist."""
+        """Close the copies in a forked child, where the holder of the guard may not exist."""
         self._new_guard()
         self.close()
