@@ -4,24 +4,24 @@
 
     WsmuxError                                .side  .retry_safe
     ├── ProtocolError                         .code
-        │   ├── LocalProtocolError                this side requested something illegal
-        │   │   └── StreamsExhausted              no stream id is left: open another connection
-        │   └── RemoteProtocolError               the peer broke the rules; the connection ends
-        │       ├── FrameError                    an invalid message or frame
-        │       ├── FlowControlError              more bytes, or more credit, than allowed
-        │       └── StreamIdError                 a stream id that is not valid there
+    │   ├── LocalProtocolError                this side requested something illegal
+    │   │   └── StreamsExhausted              no stream id is left: open another connection
+    │   └── RemoteProtocolError               the peer broke the rules; the connection ends
+    │       ├── FrameError                    an invalid message or frame
+    │       ├── FlowControlError              more bytes, or more credit, than allowed
+    │       └── StreamIdError                 a stream id that is not valid there
     ├── HandshakeError                        upgrade, origin or subprotocol refused   .status
     ├── ConnectionClosed (ConnectionError)    .code  .reason
     │   ├── ConnectionClosedOK                closed with 1000 or 1001
     │   └── ConnectionClosedError             closed with anything else, or lost
     ├── StreamError                           .stream_id
     │   ├── StreamReset (ConnectionResetError)     .code
-        │   ├── StreamWriteClosed (BrokenPipeError)    the peer has stopped reading
-        │   └── StreamRefused                          .code; the peer processed none of it
+    │   ├── StreamWriteClosed (BrokenPipeError)    the peer has stopped reading
+    │   └── StreamRefused                          .code; the peer processed none of it
     ├── WriteTimeout (TimeoutError)           .bytes_written
     ├── ConcurrencyError                      a second reader or writer on one stream
-        ├── NoThreadError (RuntimeError)          a thread could not be started
-        └── ForkedError                           the object belongs to the parent process
+    ├── NoThreadError (RuntimeError)          a thread could not be started
+    └── ForkedError                           the object belongs to the parent process
 
 Timeouts raise the builtin ``TimeoutError``; a write that times out raises its subclass
 ``WriteTimeout``, which holds the number of bytes taken. Using an object after its own ``close()``

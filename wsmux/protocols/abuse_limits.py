@@ -1,11 +1,12 @@
-"""Count what a peer may do seldom but not often, and notice what stands still for too long.
+"""Limit cheap frames of a peer, and detect stalls.
 
-One design for every flood: a ``TokenBucket`` is charged with the frame, before anything is made for
-it, and the frame that it does not cover ends the connection with 1008 (policy violation). What an
-honest peer does in proportion to the work it is given is earned and never runs out: updates by the
-data sent to it, late frames by the streams there were. Only frames that carry no data are charged.
+One design for all floods: a ``TokenBucket`` is charged for the frame before anything is allocated
+for it, and a frame that it does not cover ends the connection with 1008 (policy violation).
+Allowances for what an honest peer does in proportion to its work are earned, and never run out:
+updates by the data sent to it, late frames by the number of streams. Only frames without data are
+charged.
 
-There is no clock here: the owner says what time it is.
+There is no clock here: the owner passes the time.
 """
 
 from __future__ import annotations
@@ -15,26 +16,26 @@ from ..exceptions import CloseCode, FrameError
 
 __all__ = ["BYTES_PER_PING", "FLOOD_PERIOD", "AbuseLimits", "StallTimer", "TokenBucket"]
 
-# Seconds in which Config.max_empty_frames and Config.max_pings are counted. As zmuxio.
+# Seconds over which Config.max_empty_frames and Config.max_pings are counted. As in zmuxio.
 FLOOD_PERIOD = 5.0
 
 # Envoy's formula for window updates: 5 + 2 * (streams + 10 * data frames sent).
 SPARE_UPDATES = 5
 UPDATE_FACTOR = 2
 
-# What may still be under way for a stream that has ended: the end, or the echo of an end, of each
+# Frames that may be in flight for a stream that has ended: the end, or the echo of an end, of each
 # half, by CLOSE and by ERROR.
 LATE_PER_STREAM = 4
 
-# Bytes received that earn a ping: an end that measures round trips under load pings as it sends.
+# Received bytes that earn a ping: an end that measures round trips under load pings as it sends.
 BYTES_PER_PING = 1024
 
-# Looks that a watch takes in the time that something may stand still.
+# Checks of a timer during its timeout.
 LOOKS = 8
 
 
 class TokenBucket:
-    """A token bucket: ``size`` at once, refilled by ``rate`` a second."""
+    """A token bucket: ``size`` at once, refilled at ``rate`` per second."""
 
     __slots__ = ("_left", "_rate", "_since", "_size", "_used")
 
@@ -42,7 +43,7 @@ class TokenBucket:
         self._size = self._left = size
         self._rate = rate
         self._since = 0.0
-        self._used = 0  # of what was earned
+        self._used = 0  # earned tokens spent
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenBucket) and all(
@@ -50,7 +51,7 @@ class TokenBucket:
         )
 
     def charge(self, now: float, earned: int = 0) -> bool:
-        """Take one, of what was ``earned`` in all first; tell whether there was one to take."""
+        """Take one token, of the total ``earned`` ones first; return whether there was one."""
         if self._used < earned:
             self._used += 1
             return True
@@ -63,11 +64,12 @@ class TokenBucket:
 
 
 class AbuseLimits:
-    """Hold the budgets of one connection's peer.
+    """Hold the limits of one connection's peer.
 
     Attributes:
-        streams: opened so far, by either side.
-        overdrawn: the peer has provoked too many resets; the next stream it opens is the last.
+        streams: the number of streams opened so far, by either side.
+        overdrawn: the peer has caused too many resets; the next stream it opens ends the
+            connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -87,40 +89,40 @@ class AbuseLimits:
         """Charge a frame that changes nothing.
 
         Raises:
-            FrameError: it is one too many, with 1008; as each of these methods.
+            FrameError: the limit is exceeded, with 1008; this applies to all these methods.
         """
         if not self._empties.charge(now):
             raise self._flood("frames that change nothing", "max_empty_frames")
 
     def late(self, now: float) -> None:
-        """Charge a frame for what has ended, which may have crossed the end."""
+        """Charge a frame on something that has ended, which may have crossed the end."""
         if not self._late.charge(now, LATE_PER_STREAM * self.streams):
             raise self._flood("frames for what has ended", "max_empty_frames")
 
     def ping(self, now: float, received: int) -> None:
-        """Charge a ping or a pong of a peer that has sent ``received`` bytes in all."""
+        """Charge a ping or unsolicited pong of a peer that has sent ``received`` bytes in all."""
         if not self._pings.charge(now, received // BYTES_PER_PING + self.streams):
             raise self._flood("pings beyond what its data earns", "max_pings")
 
     def update(self, now: float, sent: int) -> None:
-        """Charge credit that comes when ``sent`` data frames have gone out."""
+        """Charge a grant of credit when ``sent`` data frames have been sent."""
         frames = self._config.max_updates_per_frame * sent
         if not self._updates.charge(now, UPDATE_FACTOR * (self.streams + frames)):
             raise self._flood("grants of credit for the data sent", "max_updates_per_frame")
 
     def opened(self) -> None:
-        """Count a stream that the peer opens; refuse it once too many were reset."""
+        """Count a stream opened by the peer; refuse it if too many were reset."""
         if self.overdrawn:
             raise self._flood("streams that had to be refused", "max_resets")
         self.streams += 1
 
     def reset(self, now: float) -> None:
-        """Charge a stream that the peer opened and resets."""
+        """Charge a stream that the peer opened and reset."""
         if not self._resets.charge(now):
             raise self._flood("resets", "max_resets")
 
     def solicited(self, now: float) -> None:
-        """Charge a stream that this side must reset for what the peer did with it."""
+        """Charge a stream that this side must reset because of the peer."""
         if not self._resets.charge(now):
             self.overdrawn = True
 
@@ -132,10 +134,10 @@ class AbuseLimits:
 
 
 class StallTimer:
-    """Notice when something stands still for ``timeout`` seconds, ``None`` for never.
+    """Detect when there is no progress for ``timeout`` seconds; ``None`` disables it.
 
-    It is looked at now and then, so nothing is asked of what moves it. That it stood still is known
-    an eighth of the time late at most.
+    Progress is checked at intervals, so that it costs nothing by itself. A stall is detected up to
+    an eighth of the timeout late.
     """
 
     __slots__ = ("_look", "_mark", "_since", "_timeout")
@@ -148,15 +150,15 @@ class StallTimer:
 
     @property
     def next_look(self) -> float | None:
-        """When to look again; ``None`` while there is nothing to watch."""
+        """When to check again; ``None`` while there is nothing to watch."""
         return self._look
 
     def still_for(self, now: float) -> float | None:
-        """Return for how many seconds it has stood still by the last look."""
+        """Return for how many seconds there was no progress, as of the last check."""
         return None if self._mark is None else max(0.0, now - self._since)
 
     def look(self, mark: object, now: float) -> bool:
-        """Note where it stands, ``None`` if there is nothing; tell whether that is too long ago."""
+        """Record the current position, ``None`` if there is none; return whether the time is up."""
         if mark is None or self._timeout is None:
             self._mark = self._look = None
             return False

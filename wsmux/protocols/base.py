@@ -1,10 +1,10 @@
-"""Say what every pure multiplexing machine offers.
+"""Define the interface of the pure multiplexing machines.
 
-A machine is fed messages and calls, and yields events and messages; it knows no sockets, threads
-or clocks. The owner holds one lock around every call. After a call that raises
-``RemoteProtocolError`` the machine must only be asked for what it still has to send.
+A machine takes messages and calls, and yields events and messages; it contains no sockets, threads
+or clocks. The owner holds one lock around every call. After a call that raised
+``RemoteProtocolError``, only the remaining output may be requested.
 
-``AckBacklogProtocol`` adds a bound for the streams opened here that the peer has not answered yet.
+``AckBacklogProtocol`` adds a limit on streams opened here that the peer has not acknowledged.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Role(StrEnum):
-    """Which of the two ends this is; it decides the parity of stream ids, and which end masks."""
+    """One of the two ends; it decides the parity of stream ids, and which end masks."""
 
     CLIENT = "client"
     SERVER = "server"
 
 
-# Ends a stream without a reason that the application gave, on every wire.
+# Error code of a stream that ends without a reason from the application, on every wire.
 CODE_UNKNOWN = 0
 
-# Control messages that are sent as they are; of more, each as a message costs too much.
+# Control messages sent as they are; more are joined, since each costs too much as a message.
 FEW = 16
 
-# One message to send: a head and the payload that follows it, kept apart to spare a copy.
+# One message to send: a header and the payload that follows it, separate to avoid a copy.
 Message = tuple[bytes, Buffer]
 
 
 class InitialStream(NamedTuple):
-    """Say how a stream stands that both ends know from the start."""
+    """Describe a stream that both ends know from the start."""
 
     stream_id: int
     peer_opened: bool
@@ -62,33 +62,35 @@ class InitialStream(NamedTuple):
 
 
 class Granting(Protocol):
-    """A stream of any machine."""
+    """A stream of any machine, as far as credit is concerned."""
 
     @property
     def peer_credit(self) -> int | None:
-        """How many bytes the peer may still send; ``None`` where there is no limit."""
+        """The bytes that the peer may still send; ``None`` for no limit."""
 
 
 class MuxProtocol(ABC):
-    """The base of the pure machines.
+    """The base class of the machines.
 
     Attributes:
-        name: what ``connect(protocol=)`` calls it.
-        subprotocol: what is offered in the handshake, or ``None``.
-        first_application_code: error codes below it belong to the protocol.
+        name: its name in ``connect(protocol=)``.
+        subprotocol: offered in the handshake, or ``None``.
+        first_application_code: lower error codes belong to the protocol.
         last_code: the largest error code that the wire can carry.
-        refused_code: the code that a stream nobody takes is ended with.
-        keeps_boundaries: each carrier message is one message of the protocol; else the carrier's
-            bytes are a stream.
-        min_window: unread bytes that the peer may send on any stream, whatever this side says.
-        pings: the wire has a ping of its own.
-        grows: a window would grow by ``grow``, which wants to know the path's round-trip time.
-        initial: streams that are there before the first byte.
-        empty_messages: what came that changed nothing and cost the peer nothing.
-        now: the owner sets it to the time of what it passes on; round trips are measured by it.
-        received: the owner sets it to the bytes that the carrier has brought in all.
-        floods: what the peer may still do of what costs it little.
-        data_frames: quanta of data sent, by which the peer earns the right to grant credit.
+        refused_code: the code for a stream that nobody accepts.
+        keeps_boundaries: each message of the framing is one message of the protocol; otherwise
+            their bytes form a stream.
+        min_window: unread bytes that the peer may send on any stream, whatever this side announces.
+        pings: the wire has pings of its own.
+        grows: windows grow by calls of ``grow``, which needs the path's round-trip time.
+        initial: streams that exist before the first byte.
+        empty_messages: the number of received frames that changed nothing and cost the peer
+            nothing.
+        now: the current time, set by the owner before it passes on input; used to measure round
+            trips.
+        received: the total of bytes received by the transport, set by the owner.
+        floods: the limits of what the peer may send at little cost to itself.
+        data_frames: quanta of data sent; each entitles the peer to grant credit.
     """
 
     name: str
@@ -116,20 +118,20 @@ class MuxProtocol(ABC):
         self._data: list[Message] = []
 
     def events(self) -> list[Event]:
-        """Return what happened since the last call, in order."""
+        """Return what has happened since the last call, in order."""
         if not self._events:
             return []
         events, self._events = self._events, []
         return events
 
     def has_output(self) -> bool:
-        """Return whether there is anything to send; asked after each call, so it costs little."""
+        """Return whether there is output; called after every call, so it is cheap."""
         return bool(self._data or self._control)
 
     def control_to_send(self) -> list[Message]:
         """Return the messages that may overtake data, in order.
 
-        Many become one where the wire does not care: thousands of answers to what came at once.
+        If the wire ignores boundaries, many are joined: a batch may cause thousands of answers.
         """
         if not self._control:
             return []
@@ -139,23 +141,23 @@ class MuxProtocol(ABC):
         return messages
 
     def data_to_send(self) -> list[Message]:
-        """Return data, and what must not overtake it, in order."""
+        """Return data, and the messages that must not overtake it, in order."""
         if not self._data:
             return []
         messages, self._data = self._data, []
         return messages
 
     def _note_empty(self) -> None:
-        """Count what changes nothing, and charge the peer with it."""
+        """Count a frame that changes nothing, and charge it to the peer."""
         self.floods.empty(self.now)
         self.empty_messages += 1
 
     def _note_late(self) -> None:
-        """Charge the peer with a frame for what has ended, which may have crossed the end."""
+        """Charge the peer for a late frame, which may have crossed the end of its stream."""
         self.floods.late(self.now)
 
     def _note_update(self, useful: bool) -> None:
-        """Charge the peer with credit that it grants, or that adds nothing."""
+        """Charge the peer for granting credit, or for a grant that adds nothing."""
         if useful:
             self.floods.update(self.now, self.data_frames)
         else:
@@ -163,9 +165,9 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def receive_data(self, data: Buffer) -> None:
-        """Take one message from the carrier, which keeps boundaries, or any bytes of a stream.
+        """Process one message, or any piece of the byte stream if boundaries are not kept.
 
-        ``data`` is not kept: what events carry is copied out of it.
+        ``data`` is not kept: events carry copies.
 
         Raises:
             RemoteProtocolError: the peer broke a rule; the connection must end with its code.
@@ -173,45 +175,45 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def open_stream(self, window: int | None = None) -> int:
-        """Open a stream, announce ``window`` bytes of room or the configured ones, return its id.
+        """Open a stream, announce ``window`` bytes (or the configured window), and return its id.
 
-        Bytes may be sent as soon as credit comes.
+        Bytes may be sent as soon as there is credit.
         """
 
     @abstractmethod
     def may_open(self) -> bool:
-        """Return whether a stream may be opened now; if not, an event will say when."""
+        """Return whether a stream may be opened now; if not, ``OpenPermitted`` tells when."""
 
     @abstractmethod
     def accept(self, stream_id: int, window: int) -> None:
-        """Take a stream that the peer opened and announce ``window`` bytes of room.
+        """Accept a stream that the peer opened, and announce a window of ``window`` bytes.
 
-        Bytes that came before are part of them. Report nothing as ``consumed`` before this.
+        Bytes received before count towards it. Do not call ``consumed`` before this.
         """
 
     @abstractmethod
     def refuse(self, stream_id: int, code: int) -> None:
-        """End both halves of a stream that the peer opened, without having handled it."""
+        """End both halves of a stream that the peer opened, without having processed it."""
 
     @abstractmethod
     def credit(self, stream_id: int) -> int:
         """Return how many bytes the stream may send now."""
 
     def peer_credit(self, stream_id: int) -> int | None:
-        """Return how many bytes the peer may still send; ``None`` where there is no limit."""
+        """Return how many bytes the peer may still send; ``None`` for no limit."""
         stream = self._streams.get(stream_id)
         return None if stream is None else stream.peer_credit
 
     @abstractmethod
     def send_data(self, stream_id: int, data: Buffer) -> int:
-        """Send the start of ``data``, in one frame or several; return how many bytes.
+        """Send the start of ``data``, in one or more frames; return the number of bytes.
 
-        As many as there is credit for, and at most ``Config.max_frame_size``: one quantum.
+        Limited by the credit and ``Config.max_frame_size``: one quantum.
         """
 
     @abstractmethod
     def consumed(self, stream_id: int, count: int) -> None:
-        """Note that the application has read ``count`` bytes, which may return credit."""
+        """Account for ``count`` bytes read by the application, which may return credit."""
 
     @abstractmethod
     def close_write(self, stream_id: int, now: float) -> None:
@@ -219,49 +221,49 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def close_read(self, stream_id: int) -> None:
-        """Signal to the peer that nothing further will be read, without an error."""
+        """Tell the peer that nothing more will be read, without an error."""
 
     @abstractmethod
     def reset_write(self, stream_id: int, code: int) -> None:
-        """Abort the writing half: what the peer has not read of it is void."""
+        """Abort the writing half: the peer discards bytes it has not read."""
 
     @abstractmethod
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Signal to the peer that its bytes are refused from now on."""
+        """Tell the peer that its bytes are refused from now on."""
 
     @abstractmethod
     def go_away(self, code: int) -> None:
-        """Take no further streams from the peer; running ones go on."""
+        """Accept no more streams from the peer; open streams continue."""
 
-    def close_notice(self, code: int) -> None:  # noqa: B027  (most carriers say it)
-        """Say, after everything sent, that the connection ends with a close code.
+    def close_notice(self, code: int) -> None:  # noqa: B027  (usually the close frame is enough)
+        """Send, after everything else, that the connection ends with a close code.
 
-        Does nothing where the carrier says it.
+        Does nothing if close frames do this.
         """
 
     def close_notice_came(self) -> bool:
-        """Return whether the peer has, so that the end of the carrier's bytes is a clean one."""
+        """Return whether the peer sent its notice, so that an end of file is a clean end."""
         return False
 
     @property
     def rtt(self) -> float | None:
-        """The round-trip time in seconds that the machine has measured for itself, if it does."""
+        """The round-trip time in seconds as measured by the machine itself, if it does."""
         return None
 
     def may_ping(self) -> bool:
-        """Return whether ``ping`` would ask now."""
+        """Return whether a ping may be sent now."""
         return self.pings
 
     def ping(self, value: int) -> None:
-        """Ask the peer for a sign of life; ``PongReceived`` brings ``value`` back.
+        """Send a ping; ``PongReceived`` returns its ``value``.
 
         Raises:
-            LocalProtocolError: the wire has no ping, or none can be sent any more.
+            LocalProtocolError: the wire has no ping, or none may be sent any more.
         """
         raise LocalProtocolError(f"{self.name} has no protocol-level ping")
 
     def ping_stream(self, stream_id: int, value: int) -> None:
-        """Ask for a sign of life of one stream; ``PongReceived`` brings ``value`` back.
+        """Send a ping of one stream; ``PongReceived`` returns its ``value``.
 
         Raises:
             LocalProtocolError: the wire has no such ping, or the stream has ended here.
@@ -269,14 +271,14 @@ class MuxProtocol(ABC):
         raise LocalProtocolError(f"{self.name} cannot ping single streams; use connection.ping()")
 
     def incomplete(self) -> int | None:
-        """Return what tells the frame that is incomplete from others, ``None`` if none is.
+        """Return an identifier of the incomplete frame, ``None`` if there is none.
 
-        Where the carrier keeps boundaries none ever is.
+        There never is one if boundaries are kept.
         """
         return None
 
     def held(self) -> int:
-        """Return how many bytes are kept of a frame that is not whole; asked after each batch."""
+        """Return the bytes buffered of an incomplete frame; called after each batch."""
         return 0
 
     def grow(self, now: float, rtt: float | None) -> int:
@@ -284,19 +286,19 @@ class MuxProtocol(ABC):
 
         Args:
             now: the time.
-            rtt: the least round-trip time of the path that was seen, in seconds, if one was.
+            rtt: the shortest round-trip time seen on the path, in seconds, if known.
 
         Returns:
-            How large the window is now; 0 when it is as it was.
+            The new size of the window; 0 if it is unchanged.
         """
         return 0
 
     def next_timer(self) -> float | None:
-        """Return when ``handle_timer`` wants to be called, on the clock of ``now``."""
+        """Return when to call ``handle_timer``, on the clock of ``now``."""
         return None
 
-    def handle_timer(self, now: float) -> None:  # noqa: B027  (not every machine keeps time)
-        """Do what was due by ``now``."""
+    def handle_timer(self, now: float) -> None:  # noqa: B027  (not every machine has timers)
+        """Do everything due by ``now``."""
 
     def pending_closes(self) -> int:
         """Return how many streams are closed here but not yet on the wire."""
@@ -304,17 +306,17 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def open_streams(self) -> int:
-        """Return how many streams are in the table."""
+        """Return the number of streams in the table."""
 
 
 class Answerable(Protocol):
-    """A stream opened here; the peer has ``answered`` once it has sent anything on it."""
+    """A stream opened here; it is ``answered`` once the peer has sent anything on it."""
 
     answered: bool
 
 
 class AckBacklogProtocol(MuxProtocol):
-    """The base of the machines whose peer answers each stream, rather than granting them."""
+    """The base class of machines whose peer acknowledges each stream, instead of granting them."""
 
     def __init__(self, role: Role, config: Config) -> None:
         super().__init__(role, config)
@@ -325,12 +327,12 @@ class AckBacklogProtocol(MuxProtocol):
         return self._pending_opens < self.config.max_pending_opens or self._peer_refuses
 
     def _opening(self) -> None:
-        """Count a stream that this side opens."""
+        """Count a stream opened by this side."""
         self._pending_opens += 1
         self.floods.streams += 1
 
     def _answered(self, stream: Answerable) -> bool:
-        """Note a sign of acceptance, or that none is owed; tell whether it was the first."""
+        """Record an acknowledgement, or that none is due; return whether it was the first."""
         if stream.answered:
             return False
         stream.answered = True

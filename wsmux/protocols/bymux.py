@@ -1,46 +1,49 @@
-"""Speak Bymux (AljoschaMeyer/bymux): streams over a plain byte channel, with credit for everything.
+"""Implement Bymux (AljoschaMeyer/bymux): streams over a byte channel, with credit for everything.
 
-Packets stand in ``bymux_packets.py``, what is known of each direction in ``bymux_state.py``. Who
-initiated the connection is proactive: the client, with even ids. The server is reactive, with odd.
+Packets are defined in ``bymux_packets.py``, the state of each direction in ``bymux_state.py``. The
+initiator of the connection is proactive: the client, with even ids. The server is reactive, with
+odd ids.
 
-The text leaves points open. What is done here, and why:
+Decisions where the specification leaves points open:
 
-- The "1st bit" is the most significant; "4th byte of zero" means the 4th bit. A global Write has
-  the width of its id in bits 7 and 8, as its own section says.
-- The types 110 and 111 end the connection: nobody can know how long such a packet is. Bits without
-  a meaning are sent as 0 and not looked at; integers are read in any width.
+- The "1st bit" is the most significant; "4th byte of zero" means the 4th bit. The width of the id
+  of a global Write is in bits 7 and 8, as its own section says.
+- The types 110 and 111 end the connection: the length of such a packet is unknown. Bits without a
+  meaning are sent as 0 and ignored; integers are accepted in any width.
 - Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. Neither is ever sent.
-- What is forbidden ends the connection: opening a stream with the wrong parity or without credit.
-  Id 0 is an even id. Both sides start without credit (but for what ``BymuxState`` says), grant
-  global credit with their first bytes, and again as streams end.
-- Infinite credit (0, or the sum 2^64-1) is taken and never granted, since it has no back-pressure:
-  no Credit packet of 0 leaves here. Where it was agreed on, ``Config.max_message_size`` bounds the
-  body of a Write (1009), as nothing else does.
-- A Write of 0 bytes is taken even without credit. ``abuse_limits`` charges it, as all but data.
-  There are no resets to charge, only refusals: credit bounds streams that are opened only to end.
-- A Close is answered with StopRead at once: no more credit is needed, and what was received stays
-  readable. A StopRead is answered with Close at once: credit left must not be used up first, and
-  infinite credit never would be.
-- What crosses this side's StopRead is legal while credit lasts, and dropped. So are Credit and
+- Forbidden actions end the connection: opening a stream with the wrong parity or without credit. Id
+  0 is an even id. Both sides start without credit (except by ``BymuxState``), grant global credit
+  with their first bytes, and again as streams end.
+- Infinite credit (0, or the sum 2^64-1) is accepted and never granted, since it has no
+  back-pressure: no Credit packet of 0 is ever sent. If it was agreed on, only
+  ``Config.max_message_size`` limits the body of a Write (1009).
+- A Write of 0 bytes is accepted even without credit. It is charged to the ``abuse_limits``, like
+  everything but data. There are no resets to charge, only refusals: credit limits streams that are
+  opened only to end.
+- A Close is answered with StopRead at once: no more credit is needed, and received data stays
+  readable. A StopRead is answered with Close at once: remaining credit need not be used up first,
+  and infinite credit never would be.
+- Data that crosses this side's StopRead is legal while credit lasts, and dropped. So are Credit and
   Ping that cross a Close.
-- Pongs have no id, so one ping is under way at a time; of those asked for meanwhile, the last goes
-  out when that one is answered. Pongs that nobody waits for are ignored. A side that has sent Close
-  and StopRead sends no Pong. While a Pong waits in the outbox it answers further pings, too.
-- Streams that the peer opens after this side's global StopRead, with credit, are ended at once.
-- A stream ends when all four packets have passed. The peer may then use the id again; towards the
-  owner such a stream is called id + n * 2^64, for a fresh n, so that no late call reaches it. This
-  side uses no id twice: its opening might overtake the Close of the one before in the send queue.
+- Pongs have no id, so one ping is in flight at a time; of those requested meanwhile, the last is
+  sent when that one is answered. Unsolicited pongs are ignored. A side that has sent Close and
+  StopRead sends no Pong. A queued Pong answers further pings, too.
+- Streams that the peer opens, with credit, after this side's global StopRead are ended at once.
+- A stream ends when all four packets have been sent. The peer may then reuse the id; for the owner
+  such a stream is called id + n * 2^64, for a new n, so that no late call reaches it. This side
+  uses no id twice: its opening might overtake the Close of the previous stream in the send queue.
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to
-  the peer, an abort looks like a clean end. To "terminate", the carrier closes with 1002.
-- A Write's size is compared with the credit before its body is read, so no more than that is kept.
+  the peer, an abort looks like a clean end. To "terminate", the WebSocket is closed with 1002.
+- A Write's size is compared with the credit before its body is read, so no more than that is
+  buffered.
 - "Small enough" packets are 16 KiB; those of one quantum share a message.
-- Appendix B says when credit is granted again. How much there is at a time is free: it grows where
-  the reader keeps up, as ``flow_control`` says.
+- Appendix B says when credit is granted again. Its amount is free: it grows if the reader keeps up,
+  as ``flow_control`` describes.
 
-``go_away`` sends both global packets: running streams finish, no new ones come from either side.
+``go_away`` sends both global packets: open streams finish, and neither side opens new ones.
 
 A quantum of a stream is several packets. Sent as one message and reported as one piece of data, it
-costs little more than a single packet would: Writes that follow each other on a stream are joined.
+costs little more than a single packet: consecutive Writes on one stream are joined.
 """
 
 from __future__ import annotations
@@ -81,15 +84,15 @@ from .flow_control import WindowAutotuner
 
 __all__ = ["MAX_BODY", "BymuxProtocol", "PausedEvents", "take_writes", "writes"]
 
-# Most bytes of data in one packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
+# Largest body of a packet: 13 ms at 10 Mbit/s, so other streams need not wait long.
 MAX_BODY = 16 * KIB
 
-# Most bytes reported as one piece; a read mostly asks for no more, and would cut it again.
+# Most bytes reported as one piece; a read usually asks for no more, and would split it again.
 MAX_PIECE = 64 * KIB
 
 
 def writes(wire_id: int | None, data: Buffer) -> Message:
-    """Return the Writes that carry ``data``, as many as it takes."""
+    """Return ``data`` as Writes, as many as necessary."""
     size = len(data)
     if size <= MAX_BODY:
         return encode_head(WRITE, wire_id, size), data
@@ -107,11 +110,11 @@ def writes(wire_id: int | None, data: Buffer) -> Message:
 def take_writes(
     active: dict[int, Scope], data: memoryview, position: int
 ) -> tuple[Scope | None, bytes, int]:
-    """Take whole Writes on one stream, of bytes that it has the credit for and that are read.
+    """Take complete consecutive Writes on one stream that is read and has credit for them.
 
     Returns:
-        The stream, the bytes and where they end. No stream where another packet stands, or a Write
-        that must be looked at closer; then nothing was taken.
+        The stream, the bytes and their end. No stream if the next packet is another one, or a Write
+        that needs further checks; then nothing was taken.
     """
     header, size = data[position], len(data)
     layout = WRITE_LAYOUTS.get(header)
@@ -142,32 +145,32 @@ def take_writes(
     return stream, b"".join(bodies), end
 
 
-# What is reported of a stream even when it was refused.
+# Events reported even for a refused stream.
 _KEPT = (StreamOpened, StreamFinished)
 
 
 class PausedEvents:
-    """Keep what the owner may not hear yet.
+    """Hold back events until the owner may receive them.
 
-    One message brings many packets, and each event costs the same however many wait: a peer could
-    otherwise make short messages cost minutes.
+    One message contains many packets, and each event costs the same however many are held back:
+    otherwise short messages from a peer could take minutes.
 
     Attributes:
-        needed: ``take`` may return something else than it is given.
+        needed: ``take`` may return something other than its argument.
     """
 
     def __init__(self) -> None:
         self.needed = False
         self._waiting: deque[Event] = deque()
-        self._refused: set[int] = set()  # streams whose events that still wait are void
+        self._refused: set[int] = set()  # streams whose events still held back are void
 
     def refuse(self, stream_id: int) -> None:
-        """Drop what waits of a stream; only its beginning and its end are reported."""
+        """Drop the held-back events of a stream; only its start and its end are reported."""
         self._refused.add(stream_id)
         self.needed = True
 
     def take(self, new: list[Event]) -> list[Event]:
-        """Return what waits and then ``new``, up to a ``StreamOpened``."""
+        """Return the held-back events and then ``new``, up to a ``StreamOpened``."""
         self._waiting += new
         events = []
         while self._waiting:
@@ -185,12 +188,12 @@ _new = tuple.__new__  # for events that come with every packet: at half the cost
 
 
 class BymuxProtocol(MuxProtocol):
-    """One end of a Bymux connection. See ``MuxProtocol`` for the calls.
+    """One end of a Bymux connection. See ``MuxProtocol`` for the methods.
 
     Args:
         role: the client is proactive, with even ids; the server reactive, with odd ones.
-        config: its limits.
-        state: what both ends agreed on before; the owner knows of its streams, no event tells.
+        config: the limits.
+        state: what both ends agreed on beforehand; the owner knows its streams, without events.
     """
 
     name = subprotocol = "bymux"
@@ -210,19 +213,19 @@ class BymuxProtocol(MuxProtocol):
         self._peer_highest = -1
         self._reused = 0
         self._all = Scope(None, None, state.opening, state.accepting)
-        self._streams: dict[int, Scope] = {}  # by what the owner calls them
+        self._streams: dict[int, Scope] = {}  # by the owner's ids
         self._active: dict[int, Scope] = {}  # by their ids on the wire
-        self._over = 0  # streams of the peer that have ended, and whose credit is not granted again
-        self._pongs: set[int | None] = set()  # with a Pong in the outbox
+        self._over = 0  # ended streams of the peer whose credit has not been granted again
+        self._pongs: set[int | None] = set()  # with a queued Pong
         self._paused = PausedEvents()
         self._max_quantum = config.max_frame_size
         self._growth = WindowAutotuner(config.max_connection_buffer // 2)
-        self._returned: Scope | None = None  # whose credit may grow
+        self._returned: Scope | None = None  # its credit may grow
         self._reader = PacketReader()
         self._start(state)
 
     def _start(self, state: BymuxState) -> None:
-        """Take the streams of the initial state, send what is owed, grant what may be used."""
+        """Add the streams of the initial state, send packets that are due, and grant credit."""
         for stream in state.streams:
             self._add(stream.stream_id, stream.stream_id, stream.outgoing, stream.incoming)
             if stream.stream_id % 2 != self._parity:
@@ -252,7 +255,7 @@ class BymuxProtocol(MuxProtocol):
         return bool(self._data or self._control or self._over)
 
     def control_to_send(self) -> list[Message]:
-        # Not before: the peer cannot know of this credit while its message is still being read.
+        # Not earlier: the peer cannot know of this credit while its message is still being read.
         if self._over:
             self._grant(self._all, self._all.incoming.consume(self._over))
             self._over = 0
@@ -302,7 +305,7 @@ class BymuxProtocol(MuxProtocol):
         if not size:
             self._note_empty()
         if data is None or not size:
-            return  # with data to come, if there is any
+            return  # until its data arrives, if there is any
         half.receive(size)
         if not half.stopped and stream.id is not None:
             self._events.append(DataReceived(stream.id, bytes(data)))
@@ -373,12 +376,12 @@ class BymuxProtocol(MuxProtocol):
         scope.outgoing.stopped = True
         unasked = self._stop_writing(scope)
         if unasked and scope.id is None:
-            self._events.append(ev.GoAwayReceived(self._next, 0))  # what was opened is handled
+            self._events.append(ev.GoAwayReceived(self._next, 0))  # all opened are processed
         elif unasked and scope.id is not None:
             self._events.append(ev.WriteStopped(scope.id, None))
         self._forget_if_done(scope)
 
-    # Functions, since methods bound here would make each machine refer to itself.
+    # Functions, since bound methods here would make each machine refer to itself.
     _HANDLERS: ClassVar[dict[int, Callable[[BymuxProtocol, Scope, int], None]]] = {
         CREDIT: _receive_credit,
         PING: _receive_ping,
@@ -393,7 +396,7 @@ class BymuxProtocol(MuxProtocol):
         self._control.append((encode_head(kind, scope.wire_id, number), b""))
 
     def _grant(self, scope: Scope, count: int) -> int:
-        """Send credit, unless it is 0, which would be infinite; return how much."""
+        """Send credit, unless it is 0, which would be infinite; return its amount."""
         if count:
             self._send(CREDIT, scope, count)
         return count
@@ -406,7 +409,7 @@ class BymuxProtocol(MuxProtocol):
         self._send(PING, scope)
 
     def _stop_reading(self, scope: Scope) -> bool:
-        """Send StopRead; tell whether it was not sent before."""
+        """Send StopRead; return whether it was not sent before."""
         if scope.incoming.stopped:
             return False
         scope.incoming.stopped = True
@@ -414,7 +417,7 @@ class BymuxProtocol(MuxProtocol):
         return True
 
     def _stop_writing(self, scope: Scope) -> bool:
-        """Send Close after all that it ends; tell whether it was not sent before."""
+        """Send Close after all that it ends; return whether it was not sent before."""
         if scope.outgoing.closed:
             return False
         scope.outgoing.closed = True
@@ -436,7 +439,7 @@ class BymuxProtocol(MuxProtocol):
     # Calls
 
     def may_open(self) -> bool:
-        """Return whether ``open_stream`` has an answer now: a stream, or why there will be none."""
+        """Return whether ``open_stream`` can decide now: a stream, or why there will be none."""
         return self._all.outgoing.credit > 0 or self._all.outgoing.closed
 
     def open_stream(self, window: int | None = None) -> int:
@@ -459,18 +462,18 @@ class BymuxProtocol(MuxProtocol):
 
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams.get(stream_id)
-        if stream is not None:  # else it was ended by the bytes that opened it
+        if stream is not None:  # otherwise it was ended by the bytes that opened it
             self._grant(stream, stream.incoming.top_up(window))
 
     def refuse(self, stream_id: int, code: int) -> None:
-        """End both halves, and report nothing of it but that it has finished."""
+        """End both halves, and report only that it has finished."""
         self._paused.refuse(stream_id)
         self.floods.solicited(self.now)
         self.reset_write(stream_id, code)
         self.reset_read(stream_id, code)
 
     def credit(self, stream_id: int) -> int:
-        """Return how many bytes the next turn of the stream may bring."""
+        """Return how many bytes the stream may send in its next quantum."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.outgoing.closed:
             return 0
@@ -509,19 +512,19 @@ class BymuxProtocol(MuxProtocol):
         self.reset_read(stream_id, 0)
 
     def reset_write(self, stream_id: int, code: int) -> None:
-        """End the writing half: the wire has no other end, so what was written stays valid."""
+        """End the writing half; the wire has only one kind of end, so written bytes stay valid."""
         stream = self._streams.get(stream_id)
         if stream is not None and self._stop_writing(stream):
             self._forget_if_done(stream)
 
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Signal to the peer that nothing further is read; the wire has no way to say why."""
+        """Tell the peer that nothing more is read; the wire cannot say why."""
         stream = self._streams.get(stream_id)
         if stream is not None and self._stop_reading(stream):
             self._forget_if_done(stream)
 
     def go_away(self, code: int) -> None:
-        """Open and take no further streams; running ones go on. The wire carries no code."""
+        """Open and accept no more streams; open ones continue. The wire carries no code."""
         usable = self.may_open()
         self._stop_writing(self._all)
         self._stop_reading(self._all)
@@ -530,7 +533,7 @@ class BymuxProtocol(MuxProtocol):
             self._events.append(ev.OpenPermitted())
 
     def close_notice(self, code: int) -> None:
-        """Go away at a clean end; there is no word for another, which must not look clean."""
+        """Go away at a clean end; other ends have no packet, and must not look clean."""
         if code in CLEAN_CODES:
             self.go_away(code)
 

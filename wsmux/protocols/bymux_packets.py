@@ -1,20 +1,20 @@
-"""Read and write the heads of Bymux packets: a header byte and up to two big-endian integers.
+"""Parse and encode Bymux packet headers: a header byte and up to two big-endian integers.
 
 ::
 
     bit    7 6 5    4        3 2         1 0
            type     global   id width    number width
 
-    0 Credit     number: credit added              global: to the right to open streams
-    1 Write      number: length of what follows    global: the id of the stream that it opens
+    0 Credit     number: credit added              global: for opening streams
+    1 Write      number: length of the body        global: the id of the stream that it opens
     2 Ping       no number
     3 Pong       no number
     4 Close      no number
     5 StopRead   no number
 
-A width code is 0, 1, 2 or 3 for 1, 2, 4 or 8 bytes. A global packet has no id, whatever its id
-width says. Integers are written in the fewest bytes and read in any width; bits without a meaning
-are written as 0 and not looked at. The types 6 and 7 do not exist.
+A width code of 0, 1, 2 or 3 means 1, 2, 4 or 8 bytes. A global packet has no id, whatever its id
+width. Integers are sent in the fewest bytes and accepted in any width; bits without a meaning are
+sent as 0 and ignored. The types 6 and 7 do not exist.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _FORMATS = "BHIQ"
 
 
 class Packet(NamedTuple):
-    """What one packet says; ``wire_id`` is ``None`` on global ones, ``number`` 0 without one.
+    """Hold one packet; ``wire_id`` is ``None`` on global ones, ``number`` 0 without one.
 
-    The body is that of a Write on a stream, which comes twice when it arrives in parts: first
-    without the body, so that a body too long need not be waited for.
+    The body is that of a Write on a stream. If it arrives in parts, the packet is returned twice:
+    first without the body, so that a body too long need not be waited for.
     """
 
     kind: int
@@ -64,7 +64,7 @@ class Packet(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Say what a header byte announces; the layout begins with that byte."""
+    """Describe the packet after a header byte; the layout begins with that byte."""
 
     kind: int
     is_global: bool
@@ -80,7 +80,7 @@ def _shape(header: int) -> _Shape:
     return _Shape(kind, is_global, has_number, struct.Struct(f">B{wire_id}{number}"))
 
 
-# What each header byte announces, up to the last of a type that exists.
+# The shape for each header byte, up to the last of a type that exists.
 _SHAPES = tuple(_shape(header) for header in range(STOP_READ + 1 << 5))
 
 # The layouts of Writes on a stream by their header bytes.
@@ -92,36 +92,36 @@ WRITE_LAYOUTS = {
 
 
 class PacketReader:
-    """Cut a stream of bytes, however it is chopped, into packets."""
+    """Split a byte stream, in chunks of any size, into packets."""
 
     def __init__(self) -> None:
         self._kept = bytearray()  # the start of an incomplete packet
-        self._wanted = 0  # the size it must reach before more of it is known
-        self._packets = 0  # that came in pieces
-        self._body = 0  # where in the data the body of an incomplete Write begins
+        self._wanted = 0  # the size at which more of it can be parsed
+        self._packets = 0  # packets that arrived in pieces
+        self._body = 0  # where the body of an incomplete Write begins in the data
 
     def between_packets(self) -> bool:
         """Return whether no packet is incomplete."""
         return not self._kept
 
     def held(self) -> int:
-        """Return how many bytes are kept of a packet that is not whole."""
+        """Return the bytes buffered of an incomplete packet."""
         return len(self._kept)
 
     def incomplete(self) -> int | None:
-        """Return the number of the packet that is incomplete, ``None`` if none is."""
+        """Return the number of the incomplete packet, ``None`` if there is none."""
         return self._packets if self._kept else None
 
     def packet(self, data: memoryview, position: int) -> tuple[Packet | None, int]:
-        """Return the next packet, if enough of it is here, and the position after what was taken.
+        """Return the next packet, if enough has arrived, and the position after the consumed bytes.
 
         Raises:
-            FrameError: a packet is of a type that does not exist.
+            FrameError: the type of a packet does not exist.
         """
         if not self._kept:
             packet, end = self._parse(data, position)
             if not end:
-                # Of a body nothing is kept before the caller has seen what announces it.
+                # Nothing of a body is kept before the caller has seen its header.
                 end = len(data) if packet is None else self._body
                 self._kept += data[position:end]
                 self._packets += 1
@@ -136,7 +136,7 @@ class PacketReader:
         return packet, end
 
     def _parse(self, data: memoryview, start: int) -> tuple[Packet | None, int]:
-        """Return what is known of a packet, and its end; 0 when it is incomplete."""
+        """Return the available part of a packet, and its end; 0 if it is incomplete."""
         header = data[start]
         if header >= len(_SHAPES):
             raise FrameError(f"packet of the undefined type {header >> 5}")
@@ -159,7 +159,7 @@ class PacketReader:
 
 @lru_cache(maxsize=256)
 def encode_head(kind: int, wire_id: int | None, number: int | None = None) -> bytes:
-    """Return the head of a packet for a stream, or a global one when ``wire_id`` is ``None``.
+    """Return the header of a packet for a stream, or a global one if ``wire_id`` is ``None``.
 
     Raises:
         ValueError: an integer is negative or needs more than 64 bits.

@@ -1,8 +1,8 @@
-"""Hold what both ends of a Bymux connection know of each direction, and agree on at the start.
+"""Hold the state of each direction of a Bymux connection, and the initial state of both ends.
 
-A stream has two directions, and so has the right to open streams. Each direction is the same
-thing: credit that its writer spends, the writer's Close and the reader's StopRead. The two may
-pass in either order, and the direction is over when both have::
+A stream has two directions, and so does the right to open streams. Each direction is the same:
+credit that its writer spends, the writer's Close and the reader's StopRead. The two may be sent in
+either order, and the direction is over after both::
 
                Close                            StopRead
            ┌──────────► closed ─────────────────────┐
@@ -10,8 +10,8 @@ pass in either order, and the direction is over when both have::
            └──────────► stopped ─────────────────► over
              StopRead                 Close
 
-A packet that its sender may not send again, or any more, is for the caller to find: it knows whom
-to blame.
+The caller detects packets that their sender may not send twice, or any more, since it knows which
+side to blame.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .bymux_packets import MAX_NUMBER, NAMES
 
 __all__ = ["INFINITE", "BymuxState", "HalfState", "ReceiveHalf", "Scope", "SendHalf", "StreamState"]
 
-# The credit of a stream that needs none any more. Global credit has no such value.
+# The credit of a stream without a limit. Global credit has no such value.
 INFINITE = MAX_NUMBER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfState:
-    """Say how one direction stands.
+    """Describe the state of one direction.
 
     Attributes:
-        credit: what its writer may still spend; 2^64-1 is infinite on a stream, and a finite
-            number for the opening of streams.
-        closed: the writer's Close has passed.
-        stopped: the reader's StopRead has passed.
+        credit: what its writer may still spend; 2^64-1 is infinite on a stream, and a finite number
+            for opening streams.
+        closed: the writer has sent Close.
+        stopped: the reader has sent StopRead.
     """
 
     credit: int = 0
@@ -48,13 +48,13 @@ class HalfState:
 
     @property
     def over(self) -> bool:
-        """Return whether both packets have passed."""
+        """Return whether both packets have been sent."""
         return self.closed and self.stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """Say how a stream stands that is there from the start."""
+    """Describe a stream that exists from the start."""
 
     stream_id: int
     outgoing: HalfState = field(default_factory=HalfState)
@@ -66,7 +66,7 @@ class StreamState:
             raise ValueError(f"stream {self.stream_id} has ended before the start")
 
     def seen(self, parity: int) -> InitialStream:
-        """Return what the owner of this side, whose ids have ``parity``, is to know of it."""
+        """Return this stream as seen by the side whose ids have ``parity``."""
         return InitialStream(
             stream_id=self.stream_id,
             peer_opened=self.stream_id % 2 != parity,
@@ -79,18 +79,18 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BymuxState:
-    """Say what both ends agreed on before the first byte, seen from one of them.
+    """Describe what both ends agreed on before the first byte, as seen from one of them.
 
-    The default is vanilla Bymux: no streams, no credit, nothing closed. The other end starts with
+    The default is plain Bymux: no streams, no credit, nothing closed. The other end starts with
     ``mirrored()``.
 
     Attributes:
-        streams: those that live from the start.
-        opening: this side's right to open streams: its global credit, its global Close, the
-            peer's global StopRead.
-        accepting: the same of the peer.
+        streams: the streams that exist from the start.
+        opening: this side's right to open streams: its global credit, its global Close, the peer's
+            global StopRead.
+        accepting: the same for the peer.
         starting_credit: what this side may write on each stream it opens, without waiting.
-        peer_starting_credit: the same of the peer.
+        peer_starting_credit: the same for the peer.
     """
 
     streams: tuple[StreamState, ...] = ()
@@ -107,7 +107,7 @@ class BymuxState:
             raise ValueError("two streams of the initial state have the same id")
 
     def mirrored(self) -> BymuxState:
-        """Return the same state as the other end sees it."""
+        """Return the same state as seen from the other end."""
         return BymuxState(
             streams=tuple(
                 StreamState(stream_id=s.stream_id, outgoing=s.incoming, incoming=s.outgoing)
@@ -136,12 +136,12 @@ class _Half:
 
     @property
     def infinite(self) -> bool:
-        """Return whether credit is no limit any more."""
+        """Return whether credit is unlimited."""
         return self.credit == self._infinite
 
     @property
     def over(self) -> bool:
-        """Return whether both packets have passed."""
+        """Return whether both packets have been sent."""
         return self.closed and self.stopped
 
 
@@ -151,11 +151,11 @@ class SendHalf(_Half):
     __slots__ = ()
 
     def grant(self, count: int, target: Scope) -> None:
-        """Add the credit that a packet brings; ``target`` is what it is for.
+        """Add the credit of a packet; ``target`` is what it applies to.
 
         Raises:
-            FlowControlError: the sum exceeds 2^64-1, or there was no end to it already; nothing
-                is added.
+            FlowControlError: the sum exceeds 2^64-1, or credit was infinite already; nothing is
+                added.
         """
         if self.credit == self._infinite:
             if count:
@@ -170,7 +170,7 @@ class SendHalf(_Half):
             self.credit += count  # the sum 2^64-1 is infinite by itself
 
     def spend(self, count: int) -> None:
-        """Use ``count``, never more than there is."""
+        """Spend ``count``, never more than is available."""
         if not 0 <= count <= self.credit:
             raise ValueError(f"spending {count} of {self.credit} credit")
         if self.credit != self._infinite:
@@ -180,13 +180,13 @@ class SendHalf(_Half):
 class ReceiveHalf(_Half):
     """The direction that the peer writes.
 
-    ``credit + in flight + unread + returned`` is all that is granted at a time.
+    ``credit + in flight + unread + returned`` is the total granted at a time.
 
     Attributes:
-        unread: taken and not yet given back by the application: bytes, or living streams.
+        unread: received, and not yet given back by the application: bytes, or open streams.
         returned: given back, and not yet granted again.
-        size: all that is granted at a time.
-        grown, updated: as those of a ``GrowingWindow``.
+        size: the total granted at a time.
+        grown, updated: as in ``GrowingWindow``.
     """
 
     __slots__ = ("_regained", "grown", "returned", "size", "unread", "updated")
@@ -196,14 +196,14 @@ class ReceiveHalf(_Half):
         self.unread = 0
         self.returned = 0
         self.size = self.credit
-        self._regained = 0  # granted again, since that was half of it all
+        self._regained = 0  # granted again, since that was last half of the total
         self.grown = 0
         self.updated: float | None = None
 
     def take(self, count: int) -> bool:
-        """Note bytes that arrive and are to be read; tell whether they may come.
+        """Account for received bytes that are to be read; return whether they are allowed.
 
-        If not, or where there is more to be looked at, nothing is noted.
+        If not, or if further checks are needed, nothing changes.
         """
         credit = self.credit
         if not 0 < count <= credit or self.closed or self.stopped or credit == self._infinite:
@@ -213,13 +213,13 @@ class ReceiveHalf(_Half):
         return True
 
     def receive(self, count: int) -> None:
-        """Note what arrives; the caller has compared it with the credit."""
+        """Account for received bytes; the caller has compared them with the credit."""
         if not self.infinite:
             self.credit -= count
         self.unread += count
 
     def top_up(self, limit: int) -> int:
-        """Raise all that is granted to ``limit``; return the credit to send, often 0."""
+        """Raise the total granted to ``limit``; return the credit to send, often 0."""
         count = limit - self.credit - self.unread - self.returned
         if self.stopped or self.infinite or count <= 0:
             return 0
@@ -232,10 +232,10 @@ class ReceiveHalf(_Half):
         self.size += count
 
     def consume(self, count: int) -> int:
-        """Note what the application gave back; return the credit to send now, mostly 0.
+        """Account for what the application gave back; return the credit to send now, usually 0.
 
-        Bymux, Appendix B: as soon as it is at least what the peer still has, and at least one.
-        None at all once nothing further is read.
+        Bymux, Appendix B: once it is at least the peer's remaining credit, and at least one. None
+        is sent after reading has stopped.
         """
         if self.stopped:
             return 0
@@ -253,9 +253,9 @@ class ReceiveHalf(_Half):
         return count
 
     def halved(self) -> bool:
-        """Return whether half of it all was granted again since that was last so.
+        """Return whether half of the total was granted again since this was last true.
 
-        What is granted at a time may be little: the less the peer has, the less is enough.
+        A single grant may be small: the less credit the peer has left, the less is enough.
         """
         if self._regained < self.size // 2:
             return False
@@ -264,14 +264,14 @@ class ReceiveHalf(_Half):
 
 
 class Scope:
-    """What packets apply to: a stream, or the whole connection, both of which have halves.
+    """The target of packets: a stream, or the whole connection; both have halves.
 
     Attributes:
-        id: what the owner calls the stream; ``None`` is the connection.
-        wire_id: what packets call it.
-        outgoing, incoming: the halves; of the connection, the opening of streams by each side.
-        ping: the value of the ping under way.
-        next_ping: that of the ping to send when it is answered.
+        id: the owner's id of the stream; ``None`` for the connection.
+        wire_id: the id in packets.
+        outgoing, incoming: the halves; for the connection, the opening of streams by each side.
+        ping: the value of the ping in flight.
+        next_ping: the value of the ping to send once it is answered.
     """
 
     __slots__ = ("id", "incoming", "next_ping", "outgoing", "ping", "wire_id")
@@ -288,21 +288,21 @@ class Scope:
 
     @property
     def label(self) -> str:
-        """Name it in a sentence."""
+        """Its name in an error message."""
         return "opening streams" if self.wire_id is None else f"stream {self.wire_id}"
 
     @property
     def ended(self) -> bool:
-        """Return whether all four packets have passed."""
+        """Return whether all four packets have been sent."""
         return self.outgoing.over and self.incoming.over
 
     @property
     def peer_credit(self) -> int | None:
-        """How many bytes the peer may still send; ``None`` where there is no limit."""
+        """The bytes that the peer may still send; ``None`` for no limit."""
         return None if self.incoming.infinite else self.incoming.credit
 
     def forbid(self, broken: bool, kind: int, after: str) -> None:
-        """Refuse a packet that its sender may not send any more, naming what forbids it."""
+        """Refuse a packet that its sender may not send any more, with the reason."""
         if broken and self.id is None:
             raise FrameError(f"global {NAMES[kind]} after the same side's global {after}")
         if broken:
@@ -310,10 +310,10 @@ class Scope:
 
     @property
     def mute(self) -> bool:
-        """Return whether this side has sent both packets that end, and may ping no more."""
+        """Return whether this side has sent both final packets, and may not ping any more."""
         return self.outgoing.closed and self.incoming.stopped
 
     @property
     def peer_mute(self) -> bool:
-        """Return the same of the peer."""
+        """Return the same for the peer."""
         return self.incoming.closed and self.outgoing.stopped

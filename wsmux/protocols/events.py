@@ -1,4 +1,4 @@
-"""Name what a protocol machine reports; every event is an immutable value."""
+"""Define the events of the protocol machines; all are immutable values."""
 
 from __future__ import annotations
 
@@ -28,28 +28,29 @@ class StreamOpened(NamedTuple):
 
 
 class DataReceived(NamedTuple):
-    """Bytes arrived, within the credit given."""
+    """Bytes arrived, within the granted credit."""
 
     stream_id: int
     data: bytes
 
 
 class CreditGranted(NamedTuple):
-    """The stream may send; it could not before."""
+    """The stream may send again."""
 
     stream_id: int
 
 
 class StreamEnded(NamedTuple):
-    """The peer has written everything it will write: the clean end."""
+    """The peer has finished writing: the clean end."""
 
     stream_id: int
 
 
 class StreamAborted(NamedTuple):
-    """The reading half failed; what was not read is void.
+    """The reading half failed; unread bytes are void.
 
-    ``code`` is the wire's; ``local`` is true when this side caught the peer overflowing it.
+    ``code`` is the code of the wire; ``local`` is true if this side detected an overflow by the
+    peer.
     """
 
     stream_id: int
@@ -59,16 +60,16 @@ class StreamAborted(NamedTuple):
 
 
 class WriteStopped(NamedTuple):
-    """The peer reads no further; ``code`` is ``None`` when it said so without an error."""
+    """The peer has stopped reading; ``code`` is ``None`` if it did so without an error."""
 
     stream_id: int
     code: int | None
 
 
 class StreamRejected(NamedTuple):
-    """The peer handled nothing of a stream opened here; ``detail`` says why.
+    """The peer processed nothing of a stream opened here; ``detail`` says why.
 
-    It comes once for each half that this ends.
+    Reported once for each half that this ends.
     """
 
     stream_id: int
@@ -77,31 +78,31 @@ class StreamRejected(NamedTuple):
 
 
 class StreamFinished(NamedTuple):
-    """Both halves have ended on the wire and the machine has forgotten the stream."""
+    """Both halves have ended on the wire, and the machine has removed the stream."""
 
     stream_id: int
 
 
 class OpenPermitted(NamedTuple):
-    """A stream may be opened; ``may_open`` was false before."""
+    """A stream may be opened again, after ``may_open`` was false."""
 
 
 class GoAwayReceived(NamedTuple):
-    """The peer takes no further streams; ``first_refused`` is the first id it did not handle."""
+    """The peer accepts no more streams; ``first_refused`` is the first id it did not process."""
 
     first_refused: int
     code: int
 
 
 class PongReceived(NamedTuple):
-    """A ping of this side's was answered."""
+    """A ping of this side was answered."""
 
     stream_id: int | None
     value: int
 
 
 class PongsEnded(NamedTuple):
-    """The pings under way of a stream, or of the connection, are not answered any more."""
+    """The pings in flight of a stream, or of the connection, will not be answered any more."""
 
     stream_id: int | None
 

@@ -1,16 +1,16 @@
-"""Count the bytes that each side may still send, and let receive windows grow.
+"""Track the credit of both sides, and let receive windows grow.
 
-Credit starts at 0 and only adds: the first grant is the receiver's window, each later one what
-its application has read since. One number at each end therefore tells the unspent credit, and
-between two machines ``credit + in flight + unread + read but not yet returned = window`` always
-holds.
+Credit starts at 0 and is only ever added: the first grant is the receiver's window, and each later
+one the bytes that its application has read since. So each end can track the unspent credit in a
+single number, and between two machines
+``credit + in flight + unread + read but not yet returned = window`` always holds.
 
-What a peer may send without waiting crosses the path once a round trip, so a window bounds what a
-stream carries to itself per round trip. When half of a window was read in less than some round
-trips, the reader could take more, and the window is doubled. It never shrinks. How many round trips
-count is for the machine of the wire to say.
+The bytes that a peer may send without waiting cross the path once per round trip, so the window
+limits the throughput of a stream to its size per round trip. If half of a window was read within a
+few round trips, the reader could take more, and the window is doubled. It never shrinks. The
+machine of the wire decides how many round trips count.
 
-There is no clock here: the owner says what time it is. Without a round-trip time nothing grows.
+There is no clock here: the owner passes the time. Without a round-trip time, windows do not grow.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 
 
 class SendCredit:
-    """Hold the right to send ``available`` more bytes of one stream."""
+    """The right to send ``available`` more bytes on one stream."""
 
     __slots__ = ("available", "unacknowledged")
 
     def __init__(self) -> None:
         self.available = 0
-        self.unacknowledged = 0  # bytes sent that the peer has not returned yet
+        self.unacknowledged = 0  # sent, and not yet returned by the peer
 
     def grant(self, count: int) -> None:
         """Add ``count`` bytes.
@@ -53,7 +53,7 @@ class SendCredit:
         self.unacknowledged = max(0, self.unacknowledged - count)
 
     def spend(self, count: int) -> None:
-        """Use ``count`` bytes, never more than are available."""
+        """Spend ``count`` bytes, never more than are available."""
         if not 0 <= count <= self.available:
             raise ValueError(f"spending {count} of {self.available} bytes of credit")
         self.available -= count
@@ -61,30 +61,30 @@ class SendCredit:
 
 
 class ReceiveWindow:
-    """Watch the peer's credit for one stream and decide when to return what was read."""
+    """Track the peer's credit on one stream, and decide when to return bytes that were read."""
 
     __slots__ = ("available", "consumed", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.available = size  # what the peer may still send
+        self.available = size  # bytes that the peer may still send
         self.consumed = 0  # read by the application, not yet returned
 
     def receive(self, count: int) -> bool:
-        """Note arriving bytes; tell whether they were within the credit, else note nothing."""
+        """Account for received bytes; return false, without effect, if they exceed the credit."""
         if count > self.available:
             return False
         self.available -= count
         return True
 
     def consume(self, count: int, prompt: bool = False) -> int:
-        """Note bytes read by the application; return how many to acknowledge now, mostly 0.
+        """Account for bytes that were read; return how many to acknowledge now, usually 0.
 
-        Half a window is returned at a time: each read would cost 15-30 % of the throughput, and
-        waiting for the whole window would stall the peer. No stall can come of it: when all is
-        read, either half the window is returned or more than half of it is still available.
-        With ``prompt``, for a peer that waits until everything is acknowledged, all is returned
-        as soon as nothing is unread.
+        Half a window is returned at a time: returning each read would cost 15-30 % of the
+        throughput, and waiting for the whole window would stall the peer. This cannot stall either:
+        once all is read, either half the window is returned or more than half of it is still
+        available. With ``prompt``, for a peer that waits until everything is acknowledged, all is
+        returned as soon as nothing is unread.
         """
         unread = self.size - self.available - self.consumed - count
         if unread < 0:
@@ -97,16 +97,16 @@ class ReceiveWindow:
         return returned
 
 
-# A window does not grow beyond it: 1 s of round trip at 16 MiB/s. As go-yamux and js.
+# A window does not grow beyond this: 1 s of round trip at 16 MiB/s. As in go-yamux and js.
 MAX_STREAM_WINDOW = 16 * MIB
 
 
 class Tunable(Protocol):
-    """A window that can be made larger.
+    """A window that can be enlarged.
 
     Attributes:
         size: bytes that the peer may send until credit is returned.
-        grown: those that the round-trip time has added.
+        grown: bytes added because of the round-trip time.
         updated: when credit was last returned.
     """
 
@@ -119,7 +119,7 @@ class Tunable(Protocol):
 
 
 class GrowingWindow(ReceiveWindow):
-    """Watch the peer's credit, which may be raised at any time; see ``Tunable``."""
+    """Track the peer's credit, which may be increased at any time; see ``Tunable``."""
 
     __slots__ = ("grown", "updated")
 
@@ -134,18 +134,18 @@ class GrowingWindow(ReceiveWindow):
         self.available += count
 
     def unread(self) -> int:
-        """Return how many bytes came that were not yet consumed."""
+        """Return how many received bytes have not been consumed."""
         return self.size - self.available - self.consumed
 
 
 class WindowAutotuner:
-    """Decide which window grows.
+    """Decide which windows grow.
 
     Args:
-        limit: bytes that all windows of the connection may grow by together.
+        limit: bytes by which all windows of the connection may grow in total.
 
     Attributes:
-        total: bytes by which the windows of living streams have grown.
+        total: bytes by which the windows of open streams have grown.
     """
 
     def __init__(self, limit: int) -> None:
@@ -153,13 +153,13 @@ class WindowAutotuner:
         self._limit = limit
 
     def grow(self, window: Tunable, now: float, within: float | None) -> int:
-        """Widen a window whose credit is returned now, if it is due; return by how much.
+        """Widen a window whose credit is being returned, if due; return by how many bytes.
 
         Args:
             window: the window.
             now: the time, in seconds.
-            within: it is due when its last half was read in less than so many seconds; ``None``
-                when that is not known.
+            within: growth is due if the last half was read in less than so many seconds; ``None``
+                if unknown.
         """
         last, window.updated = window.updated, now
         if within is None or last is None or now - last >= within:
@@ -172,5 +172,5 @@ class WindowAutotuner:
         return count
 
     def ended(self, window: Tunable) -> None:
-        """Take back what the window of a stream that is over had grown by."""
+        """Subtract the growth of the window of a stream that has ended."""
         self.total -= window.grown

@@ -1,19 +1,19 @@
-"""Turn the bytes of a socket into messages, pings and closes, and back.
+"""Convert between the bytes of a socket and messages, pings and close frames.
 
-A ``Framing`` is pure: the owner of the socket receives into ``get_buffer()``, reports how much came
-with ``received()`` and sends what the ``encode`` calls return. RFC 6455 is in
-``wsmux.protocols.websocket``; here are those for a plain byte stream: ``ByteFraming`` carries
-native messages, ``NoFraming`` the wires that cut the stream themselves, ``LengthFraming`` River's
+A ``Framing`` is pure: the owner of the socket receives into ``get_buffer()``, reports the number of
+bytes with ``received()``, and sends the results of the ``encode`` methods. RFC 6455 is in
+``wsmux.protocols.websocket``; the framings here are for plain byte streams: ``ByteFraming`` carries
+native messages, ``NoFraming`` wires that delimit their own frames, ``LengthFraming`` River's
 messages.
 
-``ByteFraming`` writes a message as ``varint id | type | varint length | body``. What a WebSocket
-says with control frames is said by three further types on id 0, numbered as RFC 6455's opcodes:
-8 close (uint16 code, UTF-8 reason), 9 ping, 10 pong. The founding text only says that a length
-would follow the type on a carrier without messages.
+``ByteFraming`` encodes a message as ``varint id | type | varint length | body``. Three more types
+on id 0 replace the control frames of a WebSocket, numbered as the opcodes of RFC 6455: 8 close
+(uint16 code, UTF-8 reason), 9 ping, 10 pong. The js-ws specification only says that on a byte
+stream a length would follow the type.
 
-``LengthFraming`` writes each message after its length, uint32 big-endian, as River's TypeScript
-implementation does over Unix sockets (section "Wire format"). There are no pings and no closing
-message; River's own heartbeats and the end of the stream stand for them.
+``LengthFraming`` prefixes each message with its length, uint32 big-endian, as River's TypeScript
+implementation does over Unix sockets (section "Wire format"). It has neither pings nor a close
+message; River uses its own heartbeats and the end of the stream instead.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 
-# An idle connection costs this much; a read that fills the buffer doubles it, up to the largest.
+# The cost of an idle connection; a read that fills the buffer doubles it, up to the largest.
 SMALLEST_BUFFER = 16 * KIB
 LARGEST_BUFFER = 256 * KIB
-SAVING_BUFFER = 64 * KIB  # where memory is short; one frame of ours fits
+SAVING_BUFFER = 64 * KIB  # while memory is short; fits one of our frames
 
-# RFC 6455 section 5.5: the payload of a control frame, less the two bytes of a close code.
+# RFC 6455 section 5.5: the payload of a control frame; a close code takes two bytes of it.
 MAX_CONTROL = 125
 MAX_REASON = MAX_CONTROL - 2
 
@@ -53,7 +53,7 @@ _UINT16 = struct.Struct(">H")
 
 
 class Opcode(IntEnum):
-    """Say what was received, by RFC 6455's opcodes."""
+    """The type of a received frame, by RFC 6455's opcodes."""
 
     TEXT = 1
     BINARY = 2
@@ -62,21 +62,21 @@ class Opcode(IntEnum):
     PONG = 10
 
 
-# One message or control frame; its data is valid until the next ``get_buffer()``. A plain tuple:
-# a named one costs seven times as much to make.
+# One message or control frame; its data is valid until the next ``get_buffer()``. A plain tuple,
+# since a named one takes seven times as long to create.
 Received = tuple[Opcode, Buffer]
 
 
 class Framing(ABC):
-    """The base of the framings; holds the receive buffer.
+    """The base class of the framings; holds the receive buffer.
 
     Attributes:
-        failure: the rule the peer broke. What came before it was returned; nothing follows.
-        filled: the last read left no room, so more is likely to be waiting.
-        controls: there were others than messages in what ``received`` returned last.
-        has_controls: the carrier can ping, and say that it ends; else its end of file says that.
-        pending: bytes of memory that the fragments of an incomplete message take.
-        largest: bytes that the receive buffer may grow to where no message needs more.
+        failure: the rule that the peer broke. Frames before it were returned; none follow.
+        filled: the last read filled the buffer, so more is probably waiting.
+        controls: the last result of ``received`` contains control frames.
+        has_controls: there are pings and close frames; otherwise the end of file is the end.
+        pending: bytes of memory used by the fragments of an incomplete message.
+        largest: the size up to which the receive buffer may grow if no message needs more.
     """
 
     has_controls = True
@@ -88,13 +88,13 @@ class Framing(ABC):
         self.failure: RemoteProtocolError | None = None
         self.filled = self.controls = False
         self._use(bytearray(SMALLEST_BUFFER))
-        self._start = 0  # first byte not yet parsed
+        self._start = 0  # first unparsed byte
         self._end = 0  # first free byte
-        self._wanted = 0  # bytes from _start that the next frame is known to need
+        self._wanted = 0  # known size of the next frame, from _start
 
     def _use(self, buffer: bytearray) -> None:
         self._buffer = buffer
-        self._view = memoryview(buffer)  # kept: making one costs, for each read of the socket
+        self._view = memoryview(buffer)  # kept, since creating one for each read costs
 
     def get_buffer(self) -> memoryview:
         """Return the free part of the receive buffer, never empty."""
@@ -112,7 +112,7 @@ class Framing(ABC):
         return self._view[self._end :]
 
     def received(self, count: int) -> list[Received]:
-        """Parse ``count`` further bytes; return what is whole. Sets ``failure`` on bad input."""
+        """Parse ``count`` more bytes; return complete frames. Sets ``failure`` on invalid input."""
         self._end = end = self._end + count
         size = len(self._view)
         self.filled = end == size
@@ -123,43 +123,44 @@ class Framing(ABC):
                 while self._start != end and self._parse(frames):
                     pass
         except RemoteProtocolError as error:
-            # Without its frames, which lead back here: memory would wait for the garbage collector.
+            # Without frames, which refer to this object: only the garbage collector could free the
+            # cycle.
             self.failure = error.with_traceback(None)
         if self.failure is not None:
             self._drop()
         if size > self.largest and self._start == self._end:
-            self._move(self.largest)  # a long message is not to be paid for by short ones
+            self._move(self.largest)  # short messages must not pay for a long one
         return frames
 
     def fail(self, failure: RemoteProtocolError) -> None:
-        """Take nothing further, because of ``failure``, and give the memory back."""
+        """Stop receiving, because of ``failure``, and release the memory."""
         self.failure = failure
         self._drop()
         self.shrink()
 
     def _drop(self) -> None:
-        """Forget what is incomplete: nothing that follows counts."""
+        """Drop incomplete data: whatever follows is ignored."""
         self._start = self._end = self._wanted = 0
 
     def held(self) -> int:
-        """Return how many bytes have come of a message that is not whole yet."""
+        """Return the received bytes of an incomplete message."""
         return self._end - self._start + self.pending
 
     def allocated(self) -> int:
-        """Return the bytes of memory that a message which is not whole takes.
+        """Return the bytes of memory used by an incomplete message.
 
-        A larger buffer counts before it is made: so the next bytes find their room accounted for.
-        One of up to ``LARGEST_BUFFER`` is there for reading, and counts by what it holds.
+        An enlarged buffer counts before it is allocated, so that the next bytes are accounted for.
+        One of up to ``LARGEST_BUFFER`` serves for reading anyway, so only its content counts.
         """
         unread = self._end - self._start
         size = self._size() if unread else 0
         return (size if size > LARGEST_BUFFER else unread) + self.pending
 
     def _size(self) -> int:
-        """Return how large the buffer is to be when more is received.
+        """Return the size of the buffer for the next read.
 
-        It doubles when it is filled, and is never made as large at once as a head announces:
-        memory is for bytes that came, not for bytes that a peer says will come.
+        It doubles when filled, and never jumps to the size that a header announces: memory is
+        allocated for received bytes, not for bytes that a peer promises.
         """
         size = len(self._buffer)
         if self._wanted > size and 4 * (self._end - self._start) >= 3 * size:
@@ -167,13 +168,13 @@ class Framing(ABC):
         return min(2 * size, self.largest) if self.filled and size < self.largest else size
 
     def save_memory(self, saves: bool) -> None:
-        """Read into a small buffer where no message needs a larger one; or again into any."""
+        """Keep the buffer small unless a message needs more; or stop doing so."""
         self.largest = SAVING_BUFFER if saves else LARGEST_BUFFER
         if saves and len(self._buffer) > SAVING_BUFFER:
             self.shrink()
 
     def shrink(self) -> None:
-        """Give what a buffer has grown by, and does not need, back to the system."""
+        """Shrink the buffer to what it needs."""
         needed, size = self._end - self._start, SMALLEST_BUFFER
         while size <= needed:
             size *= 2
@@ -182,7 +183,7 @@ class Framing(ABC):
             self.filled = False
 
     def _move(self, size: int) -> None:
-        """Move what is not parsed yet to a new buffer; views of the old one may still be around."""
+        """Move unparsed bytes to a new buffer; views of the old one may still exist."""
         unread = self._end - self._start
         buffer = bytearray(size)
         buffer[:unread] = self._view[self._start : self._end]
@@ -190,25 +191,25 @@ class Framing(ABC):
         self._start, self._end = 0, unread
 
     def release(self) -> None:
-        """Let go of the buffer for good; nothing is received any more."""
+        """Release the buffer for good; nothing is received any more."""
         self._drop()
         self._use(bytearray())
 
     def incomplete(self, received: int) -> int | None:
-        """Return what tells the message that is incomplete from others, ``None`` if none is.
+        """Return an identifier of the incomplete message, ``None`` if there is none.
 
         Args:
-            received: bytes in all, so that where it begins is known.
+            received: the total number of bytes, from which its start is computed.
         """
         return None if self._start == self._end else received - (self._end - self._start)
 
     def between_messages(self) -> bool:
-        """Return whether the end of the bytes here would cut nothing off."""
+        """Return whether an end of file here would cut nothing off."""
         return self._start == self._end
 
     @abstractmethod
     def _parse(self, frames: list[Received]) -> bool:
-        """Parse one frame; return whether there was a whole one."""
+        """Parse one frame; return whether there was a complete one."""
 
     @abstractmethod
     def encode(self, message: Message, kind: Opcode = Opcode.BINARY) -> list[Buffer]:
@@ -216,27 +217,27 @@ class Framing(ABC):
 
     @abstractmethod
     def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
-        """Return the bytes of a ping, pong or close."""
+        """Return the bytes of a ping, pong or close frame."""
 
 
 def check_control(payload: bytes) -> None:
-    """Raise ``ValueError`` for what no control frame can carry."""
+    """Raise ``ValueError`` if a payload is too long for a control frame."""
     if len(payload) > MAX_CONTROL:
         raise ValueError(f"a control frame carries at most 125 bytes, not {len(payload)}")
 
 
 def encode_close(code: int, reason: str) -> bytes:
-    """Return the payload of a close; a reason too long for it is cut between characters."""
-    if code == CloseCode.NO_STATUS_RCVD:  # it stands for "no code", and is never sent
+    """Return the payload of a close frame; a long reason is cut between characters."""
+    if code == CloseCode.NO_STATUS_RCVD:  # stands for "no code", and is never sent
         return b""
     return _UINT16.pack(code) + reason.encode()[:MAX_REASON].decode(errors="ignore").encode()
 
 
 def decode_close(payload: Buffer) -> tuple[int, str]:
-    """Return the code and reason of a close (RFC 6455 sections 5.5.1 and 7.4).
+    """Return the code and reason of a close frame (RFC 6455 sections 5.5.1 and 7.4).
 
     Raises:
-        FrameError: a cut code, a code that must not be sent, or a reason that is not UTF-8.
+        FrameError: the code is incomplete or must not be sent, or the reason is not UTF-8.
     """
     if not payload:
         return int(CloseCode.NO_STATUS_RCVD), ""
@@ -304,7 +305,7 @@ class ByteFraming(Framing):
 
 
 class NoFraming(Framing):
-    """Carry a wire that needs no framing: its bytes go out and come in as they are."""
+    """Carry a wire that needs no framing: bytes are passed on unchanged."""
 
     has_controls = False
 
@@ -321,7 +322,7 @@ class NoFraming(Framing):
         return [head, body] if body else [head]
 
     def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
-        """Return nothing: there is no word for it here."""
+        """Return nothing: there are no control frames."""
         return b""
 
 
@@ -329,7 +330,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class LengthFraming(Framing):
-    """One end of a byte stream. See ``Framing`` for the calls."""
+    """One end of a byte stream with length-prefixed messages. See ``Framing`` for the methods."""
 
     has_controls = False
 
@@ -357,5 +358,5 @@ class LengthFraming(Framing):
         return [_LENGTH.pack(len(head) + len(body)) + head, body]
 
     def encode_control(self, kind: Opcode, payload: bytes) -> bytes:
-        """Return nothing: there is no word for it here."""
+        """Return nothing: there are no control frames."""
         return b""

@@ -1,9 +1,9 @@
 """Mask and unmask WebSocket payloads (RFC 6455 section 5.3).
 
-``mask`` is the C routine of the ``websockets`` package when that is installed (extra ``fast``) and
-passes a check against ours; else, measured on 64 KiB, the best of what pure Python can do: an XOR
-of two long integers below 512 bytes, a table look-up per fourth byte above. ``native_masker``
-tells which is in use; WSMUX_PURE_PYTHON_MASK in the environment forces ours.
+``mask`` is the C routine of the ``websockets`` package if that is installed (extra ``fast``) and
+agrees with ours in a test; otherwise the fastest pure Python, as measured on 64 KiB: an XOR of two
+long integers below 512 bytes, above that a table look-up for every fourth byte. ``native_masker``
+tells which is in use; the environment variable WSMUX_PURE_PYTHON_MASK forces ours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["mask", "native_masker", "python_mask", "rotate"]
 
 Buffer = bytes | bytearray | memoryview
 
-# Below it the integers win, above it the four slices.
+# Integers are faster below this size, four slices above it.
 _SMALL = 512
 
 
@@ -26,7 +26,7 @@ def _table(key: int) -> bytes:
 
 
 def python_mask(data: Buffer, key: bytes) -> bytes:
-    """Return ``data`` XORed with the repeated four bytes of ``key``, without any C extension."""
+    """Return ``data`` XORed with the repeated four bytes of ``key``, in pure Python."""
     size = len(data)
     if size < _SMALL:
         repeated = (key * (size // 4 + 1))[:size]
@@ -39,7 +39,7 @@ def python_mask(data: Buffer, key: bytes) -> bytes:
 
 
 def _agrees(candidate: Callable[[Buffer, bytes], bytes]) -> bool:
-    """Try a masker on sizes around its word sizes, on views and on odd keys."""
+    """Test a masker on sizes around its word sizes, on views and with odd keys."""
     key = bytes((0xA5, 0, 0xFF, 0x3C))
     sample = bytes(range(256)) * 5
     return all(
@@ -64,6 +64,6 @@ mask, native_masker = _choose()
 
 
 def rotate(key: bytes, offset: int) -> bytes:
-    """Return the key as it applies from byte ``offset`` of the payload on."""
+    """Return the key that applies from byte ``offset`` of the payload on."""
     offset %= 4
     return key[offset:] + key[:offset]

@@ -1,4 +1,4 @@
-"""Speak the native wire, ``wsmux.v1``, and the dialect of it that npm ``@matrixai/ws`` ships.
+"""Implement the native wire, ``wsmux.v1``, and its dialect in npm's ``@matrixai/ws`` (js-ws).
 
 One message is ``QUIC varint id | type | body``::
 
@@ -6,42 +6,43 @@ One message is ``QUIC varint id | type | body``::
     1 ACK       uint32, big-endian: bytes of credit
     2 ERROR     direction byte, varint code
     3 CLOSE     direction byte
-    4 GO_AWAY   varint code; the id is the first one not handled          (wsmux.v1 only)
+    4 GO_AWAY   varint code; the id is the first one not processed        (wsmux.v1 only)
 
-Direction is named from the receiver: 0 Read ("your readable ends"), 1 Write ("stop writing").
+The direction is from the receiver's point of view: 0 Read ("your readable end"), 1 Write ("stop
+writing").
 
-Departures from the founding text (js-ws, "Support stream multiplexing for websockets"), each where
-it is silent or contradicts itself:
+Decisions where the js-ws specification ("Support stream multiplexing for websockets") is silent or
+contradicts itself:
 
-- Client streams are 0, 2, 4..., server streams 1, 3, 5..., all bidirectional. Ids only rise.
+- Client streams are 0, 2, 4..., server streams 1, 3, 5..., all bidirectional. Ids only increase.
 - The ACK that opens a stream, and the one that answers it, carry the receive window; every later
-  one the bytes that the *application* has read, half a window at a time, or what the window has
-  grown by. The text calls that the remaining space in one place and the bytes read in another.
-- A stream need not wait for the ACK that answers it: ``EarlyBytes`` tells.  (wsmux.v1 only)
-- The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything
-  is buffered; a window more is dropped, and what exceeds that ends the connection, as does DATA
-  beyond the credit of a stream that is read no further. So does an ACK that lifts unspent credit
-  above 2^32-1.
-- Each frame that is no data is charged to a budget of ``abuse_limits``.
+  one the bytes that the *application* has read, half a window at a time, or the growth of the
+  window. The specification calls this the remaining space in one place and the bytes read in
+  another.
+- A stream need not wait for the ACK that answers it: see ``EarlyBytes``.  (wsmux.v1 only)
+- The receiver enforces the credit: DATA beyond it is answered with ERROR code 2 before anything is
+  buffered; up to another window is dropped, and more ends the connection, as does DATA beyond the
+  credit of a stream that is no longer read. So does an ACK that raises unspent credit above 2^32-1.
+- Each frame other than data is charged to one of the ``abuse_limits``.
 - A malformed message ends the connection with 1002 and a sentence; code 1 (parse) is understood
-  when it comes, and never sent.
-- CLOSE Write that is not an echo says "I read no further" without an error.
-- Code 3 (refused) ends a stream that nobody took; applications use codes from 64 up.
-- GO_AWAY is not in the text.
+  when received, and never sent.
+- CLOSE Write that is not an echo means "no longer reading" without an error.
+- Code 3 (refused) ends a stream that nobody accepted; applications use codes from 64 up.
+- GO_AWAY is an addition.
 
-The js-ws dialect differs where the shipped package does: types of two bytes, no subprotocol, no
-GO_AWAY, codes all the application's. It works around the package's defects:
+The js-ws dialect differs as the published package does: types of two bytes, no subprotocol, no
+GO_AWAY, and all codes belong to the application. It works around defects of the package:
 
 - CLOSE waits until every byte is acknowledged or five seconds have passed, since the package can
-  lose data that arrives together with CLOSE. For an end that waits so, credit is returned as soon
-  as all is read; but on a stream that the peer opened not after our own CLOSE, where a late ACK
-  opens a phantom stream there.
-- The window announced fits one message, since the package sends all its credit in one.
-- Reading stops with ERROR 0, since an unasked CLOSE Write is an error there; one that comes is
+  lose data that arrives together with CLOSE. For a peer that waits in the same way, credit is
+  returned as soon as all is read; but not after our own CLOSE on a stream that the peer opened,
+  since there a late ACK opens a phantom stream.
+- The announced window fits into one message, since the package sends all its credit in one.
+- Reading stops with ERROR 0, since an unsolicited CLOSE Write is an error there; a received one is
   answered as the package answers it.
 - Bytes after a complete body are ignored; an ACK on a lower id never seen counts as late.
 
-``StreamIds`` knows which ids have been opened by two numbers and the few ranges that were left out.
+``StreamIds`` tracks which ids have been opened by two numbers and the few skipped ranges.
 """
 
 from __future__ import annotations
@@ -88,12 +89,12 @@ __all__ = [
 
 WRITE_DONE = frozenset({WriteState.CLOSED, WriteState.RESET, WriteState.STOPPED})
 
-# Directions, named from the receiver.
+# Directions, from the receiver's point of view.
 READ, WRITE = 0, 1
 
 
 class NativeStream:
-    """One entry of the machine's table."""
+    """Hold one stream of the machine."""
 
     __slots__ = (
         "answered",
@@ -112,29 +113,29 @@ class NativeStream:
     def __init__(self, stream_id: int, data: bytes, window: GrowingWindow, local: bool) -> None:
         self.id = stream_id
         self.head = encode_varint(stream_id)
-        self.data_head = self.head + data  # the same with the type DATA
+        self.data_head = self.head + data  # the header with the type DATA
         self.write = WriteState.OPEN
         self.read = ReadState.OPEN
         self.credit = SendCredit()
         self.window = window
         self.local = local
         self.answered = not local  # the peer has sent something on it
-        self.early: int | None = 0  # what it was given before its window, until that comes
-        self.reset = False  # the peer has, and was charged with it
+        self.early: int | None = 0  # early credit used before its window, until that is announced
+        self.reset = False  # reset by the peer, and charged for it
 
     def ended(self, direction: int) -> bool:
-        """Return whether the half that an end in ``direction`` is for has ended before."""
+        """Return whether the half that an end in ``direction`` refers to has already ended."""
         if direction == READ:
             return self.read is not ReadState.OPEN
         return self.write in WRITE_DONE
 
     @property
     def peer_credit(self) -> int:
-        """How many bytes the peer may still send."""
+        """The bytes that the peer may still send."""
         return self.window.available
 
     def receive_unread(self, size: int) -> None:
-        """Note bytes that nobody will read any more; they are limited all the same."""
+        """Account for bytes that nobody will read any more; they are limited all the same."""
         try:
             self.read = advance_read(self.read, ReadInput.DATA)
         except KeyError:
@@ -147,27 +148,27 @@ class NativeStream:
 
 @dataclass(init=False)
 class EarlyBytes:
-    """Say what goes on a stream before the ACK that answers it, which saves a round trip.
+    """Decide what may be sent on a stream before the ACK that answers it, to save a round trip.
 
-    The rule; ``wsmux.js`` keeps the same one:
+    The rule, which ``wsmux.js`` implements too:
 
-    - Each end makes one promise for the whole connection: of a stream that the peer opens it takes
-      its receive window, but at most 16 KiB, before it answers, however late that is. Of a stream
-      that it refuses, or leaves out since its own GO_AWAY, it drops as much.
-    - The promise is heard with the first window that the end announces, and holds from then on:
-      its windows are all at least 16 KiB, or all of one size.
-    - So the opener of a stream may send as much as the smallest window that it has heard of, at
-      most 16 KiB, before the answer. While it has heard of none, it waits.
+    - Each end makes one promise for the whole connection: on a stream that the peer opens, it takes
+      its receive window, but at most 16 KiB, before it answers, however late that is. On a stream
+      that it refuses, or ignores after its own GO_AWAY, it drops as much.
+    - The first window that an end announces conveys the promise, which holds from then on: all its
+      windows are at least 16 KiB, or all of one size.
+    - So the opener of a stream may send as much as the smallest window announced to it so far, at
+      most 16 KiB, before the answer. Until the first one, it waits.
     - These bytes are part of the window that the answer announces. It is never exceeded.
 
-    The founding text has the sender wait, and so has js-ws.
+    In the js-ws specification and in js-ws, the sender waits.
 
     Attributes:
-        given: what this side may send so.
-        taken: what the peer may.
+        given: the bytes that this side may send early.
+        taken: the bytes that the peer may send early.
 
     Args:
-        window: what this side is going to announce; 0 has both sides wait.
+        window: the window that this side is going to announce; 0 makes both sides wait.
     """
 
     given: int
@@ -183,10 +184,10 @@ class EarlyBytes:
         self._promised = False
 
     def announce(self, window: int) -> int:
-        """Note a window that this side announces for a stream, and return it.
+        """Record a window that this side announces for a stream, and return it.
 
         Raises:
-            LocalProtocolError: it breaks the promise that the first one was.
+            LocalProtocolError: it breaks the promise made with the first one.
         """
         taken = min(window, self._most)
         if self._promised and taken != self.taken:
@@ -199,10 +200,10 @@ class EarlyBytes:
         return window
 
     def heard(self, stream: NativeStream, window: int) -> int:
-        """Note the window that the peer announces for a stream; return what is left to grant of it.
+        """Record a window that the peer announces; return the credit still to be granted for it.
 
         Raises:
-            FlowControlError: it is smaller than what might be sent before it.
+            FlowControlError: it is smaller than the bytes allowed before it.
         """
         early = stream.early or 0
         if window < early:
@@ -215,11 +216,11 @@ class EarlyBytes:
 
 
 class StoppedStreams(dict[int, int]):
-    """Map the streams that have finished here to what the peer may still be writing on them.
+    """Map the streams that have finished here to the bytes that the peer may still send on them.
 
     Args:
-        limit: how many are known; of more, the oldest give way.
-        early: tells what the peer may write on a stream that this side has never taken.
+        limit: the maximum number of streams; beyond it the oldest are dropped.
+        early: the bytes that the peer may send on a stream that this side never accepted.
     """
 
     def __init__(self, limit: int, early: EarlyBytes) -> None:
@@ -228,11 +229,11 @@ class StoppedStreams(dict[int, int]):
         self._early = early
 
     def keep(self, stream: NativeStream) -> None:
-        """Note a stream."""
+        """Add a stream."""
         self._note(stream.id, stream.window.available)
 
     def receive(self, stream_id: int, size: int) -> None:
-        """Note bytes for one of them, or for a stream that was never taken."""
+        """Account for bytes on one of them, or on a stream that was never accepted."""
         credit = self.get(stream_id, self._early.taken)
         if size > credit:
             raise overflow(stream_id, size, credit)
@@ -246,7 +247,7 @@ class StoppedStreams(dict[int, int]):
 
 
 def parse_head(data: Buffer, width: int) -> tuple[int, int, int]:
-    """Return the id and the type of a message, and where its body begins."""
+    """Return the id, the type, and the offset of the body of a message."""
     parsed = decode_varint(data)
     if parsed is None:
         raise FrameError("message without a whole stream id" if data else "empty message")
@@ -258,7 +259,7 @@ def parse_head(data: Buffer, width: int) -> tuple[int, int, int]:
 
 
 def direction_of(kind: str, stream_id: int, data: Buffer, offset: int) -> int:
-    """Return the direction that a body begins with."""
+    """Return the direction at the start of a body."""
     if offset >= len(data):
         raise FrameError(f"{kind} on stream {stream_id} without a direction")
     direction = data[offset]
@@ -268,48 +269,48 @@ def direction_of(kind: str, stream_id: int, data: Buffer, offset: int) -> int:
 
 
 def check_body(kind: str, stream_id: int, size: int, wanted: int, longer: bool) -> None:
-    """Refuse a body of the wrong length, or only one too short where ``longer`` ones are legal."""
+    """Refuse a body of the wrong length, or only one too short if ``longer`` ones are legal."""
     if size != wanted and not (longer and size > wanted):
         raise FrameError(f"{kind} on stream {stream_id} has a body of the wrong length")
 
 
 def overflow(stream_id: int, size: int, credit: int) -> FlowControlError:
-    """Return what ends the connection of a peer that goes on past its credit unread."""
+    """Return the error for a peer that exceeds its credit on a stream no longer read."""
     return FlowControlError(
         f"{size} bytes with {credit} of credit on stream {stream_id}, which is read no further"
     )
 
 
-CODE_REFUSED = 3  # nobody took the stream; ours, not the founding text's
+CODE_REFUSED = 3  # nobody accepted the stream; an addition of ours
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the two forms of the wire."""
+    """Describe a form of the wire."""
 
     name: str
     subprotocol: str | None
     type_width: int
     first_application_code: int
     refused_code: int
-    js_ws_quirks: bool  # behave as, and towards, the shipped js-ws package
+    js_ws_quirks: bool  # behave like, and towards, the published js-ws package
 
 
 WSMUX_V1 = Dialect("wsmux", "wsmux.v1", 1, 64, CODE_REFUSED, js_ws_quirks=False)
 JS_WS = Dialect("js-ws", None, 2, 1, CODE_UNKNOWN, js_ws_quirks=True)
 
 
-# Ranges of ids remembered as left out by the peer; no peer that counts up leaves out any.
+# Skipped ranges of ids that are remembered; a peer that counts up skips none.
 MAX_GAPS = 64
 
 
 class StreamIds:
-    """Count the ids of both sides: even ones are the client's, odd ones the server's.
+    """Track the ids of both sides: even ones are the client's, odd ones the server's.
 
     Attributes:
         next: the id that this side opens next.
-        peer_next: the high-water mark; lower ids of the peer have been opened, or left out.
-        ignore_from: the first id of the peer that this side takes no more, since its GO_AWAY.
+        peer_next: the high-water mark; lower ids of the peer have been opened, or skipped.
+        ignore_from: the first id of the peer that this side does not accept, since its GO_AWAY.
     """
 
     def __init__(self, role: Role, strict: bool) -> None:
@@ -320,20 +321,20 @@ class StreamIds:
         self._left_out: deque[tuple[int, int]] = deque(maxlen=MAX_GAPS)
 
     def open(self) -> int:
-        """Return an id for a stream of this side."""
+        """Return a new id for this side."""
         if self.next > MAX_VARINT:
             raise StreamsExhausted(61)
         self.next += 2
         return self.next - 2
 
     def peer_opened(self, stream_id: int) -> None:
-        """Note an id that the peer opened."""
+        """Record an id opened by the peer."""
         if stream_id > self.peer_next:
             self._left_out.append((self.peer_next, stream_id - 2))
         self.peer_next = stream_id + 2
 
     def seen(self, stream_id: int) -> bool:
-        """Return whether an id was opened before; one that never can be any more is illegal."""
+        """Return whether an id was opened before; raise if it can never be opened."""
         if (stream_id - self.next) % 2 == 0:
             if stream_id < self.next:
                 return True
@@ -354,17 +355,17 @@ class StreamIds:
             raise StreamIdError(f"the first message on stream {stream_id} is {kind}, not ACK")
 
     def ignored(self, stream_id: int) -> bool:
-        """Return whether the peer opened an id without having heard that none is taken any more."""
+        """Return whether an id was opened by a peer that had not yet received the GO_AWAY."""
         first = self.ignore_from
         return first is not None and stream_id >= first and (stream_id - first) % 2 == 0
 
     def go_away(self) -> int:
-        """Take no further ids from the peer; return the first one that is not taken."""
+        """Accept no more ids of the peer; return the first one that is not accepted."""
         self.ignore_from = self.peer_next
         return self.peer_next
 
     def check_go_away(self, stream_id: int) -> None:
-        """Refuse a GO_AWAY that names no id of this side, or one it has not reached."""
+        """Refuse a GO_AWAY whose id is not of this side, or has not been reached."""
         if (stream_id - self.next) % 2 or stream_id > self.next:
             raise StreamIdError(
                 f"GO_AWAY names stream {stream_id}; the next one here would be {self.next}"
@@ -376,18 +377,18 @@ DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 CODE_OVERFLOW = 2
 REFUSED_DETAIL = "nobody took it there"
 
-# Long enough for a busy peer to drain its queue, short enough not to look like a lost end.
+# Long enough for a busy peer to drain its queue, short enough not to be mistaken for a lost end.
 JS_WS_CLOSE_DELAY = 5.0
 
 _new = tuple.__new__
 _UINT32 = struct.Struct(">I")
 _DIRECTION = (b"\x00", b"\x01")
-# Looking a member up in its class costs too much for each message.
+# Looking these up in the class for each message costs too much.
 _READING, _WRITING = ReadState.OPEN, WriteState.OPEN
 
 
 class NativeProtocol(AckBacklogProtocol):
-    """One end of a native connection. See ``MuxProtocol`` for the calls."""
+    """One end of a native connection. See ``MuxProtocol`` for the methods."""
 
     def __init__(self, role: Role, config: Config, dialect: Dialect = WSMUX_V1) -> None:
         super().__init__(role, config)
@@ -398,16 +399,16 @@ class NativeProtocol(AckBacklogProtocol):
         self.refused_code = dialect.refused_code
         self._ids = StreamIds(role, strict=not dialect.js_ws_quirks)
         self._streams: dict[int, NativeStream] = {}
-        self._closing: dict[int, float] = {}  # deferred CLOSE: id to the time it goes out anyway
-        self._stop_code = CODE_UNKNOWN if dialect.js_ws_quirks else None  # js-ws says CLOSE so
+        self._closing: dict[int, float] = {}  # deferred CLOSE: by id, when it is sent regardless
+        self._stop_code = CODE_UNKNOWN if dialect.js_ws_quirks else None  # None sends CLOSE
         self._width = dialect.type_width
         self._max_frame = config.max_frame_size
-        self._prompt = dialect.js_ws_quirks  # return credit as soon as nothing is unread
+        self._prompt = dialect.js_ws_quirks  # return credit as soon as all is read
         self.grows = not dialect.js_ws_quirks  # js-ws sends one DATA as large as its credit
         self._growth = WindowAutotuner(config.max_connection_buffer // 2)
         self._early = EarlyBytes(0 if dialect.js_ws_quirks else config.receive_window)
         self._stopped = StoppedStreams(config.max_cancelled, self._early)
-        self._returned: NativeStream | None = None  # whose credit may grow
+        self._returned: NativeStream | None = None  # its credit may grow
         self._types = [kind.to_bytes(dialect.type_width, "big") for kind in range(5)]
         self._handlers = self._JS_WS_HANDLERS if dialect.js_ws_quirks else self._HANDLERS
 
@@ -415,7 +416,7 @@ class NativeProtocol(AckBacklogProtocol):
 
     def receive_data(self, data: Buffer) -> None:
         if len(data) > 1 and data[0] < 64 and self._width == 1:
-            stream_id, kind, end = data[0], data[1], 2  # mostly
+            stream_id, kind, end = data[0], data[1], 2  # the usual case
         else:
             stream_id, kind, end = parse_head(data, self._width)
         if kind == DATA:
@@ -440,11 +441,11 @@ class NativeProtocol(AckBacklogProtocol):
             return
         if not stream.window.receive(size):
             return self._overflowed(stream, size)
-        # The same as DataReceived(...), at half the cost: it is made for every message.
+        # Equivalent to DataReceived(...), at half the cost: one is created for every message.
         self._events.append(_new(DataReceived, (stream_id, bytes(data[offset:]))))
 
     def _receive_late(self, stream_id: int, size: int) -> None:
-        """Drop the same for a stream that is over, or that this side takes no more."""
+        """Drop data on a stream that has ended, or that this side no longer accepts."""
         if stream_id not in self._stopped and not self._ids.ignored(stream_id):
             self._ids.check_seen(stream_id, "DATA")
             raise StreamIdError(f"DATA on stream {stream_id}, which has ended")
@@ -455,7 +456,7 @@ class NativeProtocol(AckBacklogProtocol):
     def _overflowed(self, stream: NativeStream, size: int) -> None:
         detail = f"the peer sent {size} bytes with {stream.window.available} bytes of credit"
         self.floods.solicited(self.now)
-        stream.window.available = stream.window.size  # as much again may be under way
+        stream.window.available = stream.window.size  # as much again may be in flight
         self._events.append(ev.StreamAborted(stream.id, CODE_OVERFLOW, True, detail))
         self.reset_read(stream.id, CODE_OVERFLOW)
 
@@ -465,7 +466,7 @@ class NativeProtocol(AckBacklogProtocol):
         stream = self._streams.get(stream_id)
         if stream is None:
             if self._ids.ignored(stream_id):
-                self.floods.opened()  # what follows on it is late
+                self.floods.opened()  # frames that follow on it are late
                 return self.floods.solicited(self.now)
             if self._ids.seen(stream_id):
                 self._note_update(useful=True)
@@ -550,7 +551,7 @@ class NativeProtocol(AckBacklogProtocol):
             self._events.append(ev.StreamRejected(stream.id, code, "the peer is going away"))
             self._forget_if_done(stream)
 
-    # Functions, since methods bound here would make each machine refer to itself.
+    # Functions, since bound methods here would make each machine refer to itself.
     _JS_WS_HANDLERS: ClassVar[dict[int, Callable[[NativeProtocol, int, Buffer, int], None]]] = {
         ACK: _receive_ack,
         ERROR: _receive_error,
@@ -558,12 +559,12 @@ class NativeProtocol(AckBacklogProtocol):
     }
     _HANDLERS = _JS_WS_HANDLERS | {GO_AWAY: _receive_go_away}
 
-    # Which stream a message means
+    # Looking up streams
 
     def _find(
         self, stream_id: int, kind: str, direction: int, reset: bool = False
     ) -> NativeStream | None:
-        """Return the stream that an end is for, if it is there, and charge the peer."""
+        """Return the stream that an end refers to, if it exists, and charge the peer."""
         stream = self._streams.get(stream_id)
         if stream is None and not self._ids.ignored(stream_id):
             self._ids.check_seen(stream_id, kind)
@@ -585,7 +586,7 @@ class NativeProtocol(AckBacklogProtocol):
         self._events.append(ev.StreamOpened(stream_id))
         return stream
 
-    # What a message does to a stream
+    # Transitions of a stream
 
     def _peer_ended(self, stream: NativeStream, how: ReadInput) -> bool:
         was_open = stream.read is _READING
@@ -603,7 +604,7 @@ class NativeProtocol(AckBacklogProtocol):
             return
         del self._streams[stream.id]
         self._growth.ended(stream.window)
-        self._answered(stream)  # nothing is owed to a stream that is over
+        self._answered(stream)  # a stream that has ended needs no acknowledgement
         if stream.read is ReadState.STOPPED:
             self._stopped.keep(stream)
         self._events.append(ev.StreamFinished(stream.id))
@@ -618,7 +619,7 @@ class NativeProtocol(AckBacklogProtocol):
 
     def _send_error(self, stream: NativeStream, direction: int, code: int) -> None:
         body = _DIRECTION[direction] + encode_varint(code)
-        # "Your readable ends" must not overtake the bytes sent before it.
+        # "Your readable end" must not overtake the bytes sent before it.
         send = self._data_message if direction == READ else self._control_message
         send(stream.head, ERROR, body)
 
@@ -642,8 +643,8 @@ class NativeProtocol(AckBacklogProtocol):
         return stream_id
 
     def _window(self, size: int) -> int:
-        """Return a window that may be announced, which it must be at once."""
-        # js-ws sends one DATA as large as its credit, which must be taken here.
+        """Return the window to announce, which must then be announced at once."""
+        # js-ws sends one DATA as large as its credit, which must fit into a message here.
         if self.dialect.js_ws_quirks:
             size = min(size, self.config.max_message_size - MAX_HEAD)
         return self._early.announce(size)
@@ -651,9 +652,9 @@ class NativeProtocol(AckBacklogProtocol):
     def accept(self, stream_id: int, window: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None:
-            return  # it came to its end in the meantime
+            return  # it has ended in the meantime
         window = self._window(window)
-        stream.window.widen(window - stream.window.size)  # what came early counts
+        stream.window.widen(window - stream.window.size)  # early bytes count
         self._control_message(stream.head, ACK, _UINT32.pack(window))
 
     def refuse(self, stream_id: int, code: int) -> None:
@@ -687,8 +688,8 @@ class NativeProtocol(AckBacklogProtocol):
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not _READING:
             return  # the peer sends no more: returning credit would only confuse js-ws
-        # A late ACK makes js-ws take a finished stream of its own for a new one: on those, none
-        # after our own end.
+        # A late ACK makes js-ws mistake a finished stream of its own for a new one: on those, none
+        # is sent after our own end.
         prompt = self._prompt and (stream.local or stream.write is _WRITING)
         returned = stream.window.consume(count, prompt)
         if returned:
@@ -745,7 +746,7 @@ class NativeProtocol(AckBacklogProtocol):
         if self._ids.ignore_from is not None or self.dialect.js_ws_quirks:
             return
         first = self._ids.go_away()
-        if first <= MAX_VARINT:  # else the peer has no id left to open anyway
+        if first <= MAX_VARINT:  # otherwise the peer has no id left anyway
             self._control_message(encode_varint(first), GO_AWAY, encode_varint(code))
 
     # Time

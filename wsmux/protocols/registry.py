@@ -1,4 +1,4 @@
-"""Know the wires: their subprotocols, and the pure parts that speak them over each carrier."""
+"""Register the wires: their subprotocols, and their machines and framings."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = [
     "wire",
 ]
 
-# RFC 6455 section 4.1: a subprotocol is a token, as a header's name.
+# RFC 6455 section 4.1: a subprotocol is a token, like a header name.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True)
 class Wire:
-    """One wire.
+    """Describe a wire.
 
     Attributes:
-        name: what ``connect(protocol=)`` calls it.
-        subprotocol: what is offered in the handshake, or ``None``.
+        name: its name in ``connect(protocol=)``.
+        subprotocol: offered in the handshake, or ``None``.
         machine: makes one end of a connection; only Bymux has an initial state.
         byte_framing: makes the framing over a plain byte stream.
     """
@@ -91,10 +91,11 @@ WIRES = {
 
 
 def wire(name: str) -> Wire:
-    """Return the wire of a name.
+    """Return the wire with this name.
 
     Raises:
-        TypeError: it is no string. ValueError: there is none of that name.
+        TypeError: the name is not a string.
+        ValueError: there is no such wire.
     """
     if not isinstance(name, str):
         kind = type(name).__name__
@@ -105,17 +106,17 @@ def wire(name: str) -> Wire:
 
 
 def subprotocols(names: tuple[str, ...]) -> list[str]:
-    """Return what a handshake offers for these wires; ``js-ws`` has no subprotocol."""
+    """Return the subprotocols to offer for these wires; ``js-ws`` has none."""
     offers = (wire(name).subprotocol for name in names)
     return [offer for offer in offers if offer is not None]
 
 
 def served_protocols(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the wires that a server is to serve.
+    """Return the names of the wires to serve.
 
     Raises:
-        TypeError: it is no collection of strings. ValueError: it is empty, or there is no wire of
-            such a name.
+        TypeError: it is not a collection of strings.
+        ValueError: it is empty, or one is not the name of a wire.
     """
     names = strings("protocols", given, "wsmux")
     if not names:
@@ -130,8 +131,8 @@ def check_subprotocol(name: str) -> str:
     """Return the name of a subprotocol.
 
     Raises:
-        TypeError: it is no string. ValueError: it is none that a handshake can carry, such as a
-            list of several.
+        TypeError: it is not a string.
+        ValueError: it cannot be sent in a handshake, such as a list of several.
     """
     if not isinstance(name, str):
         kind = type(name).__name__
@@ -142,5 +143,5 @@ def check_subprotocol(name: str) -> str:
 
 
 def protocol_of(subprotocol: str | None, names: tuple[str, ...]) -> str | None:
-    """Return the wire of these that a subprotocol stands for."""
+    """Return which of these wires has this subprotocol."""
     return next((name for name in names if wire(name).subprotocol == subprotocol), None)

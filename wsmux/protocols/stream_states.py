@@ -1,9 +1,9 @@
-"""Hold every state of a stream and every move between them.
+"""Define all states of a stream and all transitions between them.
 
-A stream is two independent halves. Rule 1: states move only here, by ``advance``. Rule 2: the
-tables do not know which side of the connection they serve. A pair that is not in a table is
-illegal: ``advance`` raises ``KeyError`` and nothing changes; the caller, which knows the cause,
-names the broken rule.
+A stream is two independent halves. Rule 1: states change only here, by ``advance``. Rule 2: the
+tables do not depend on the side of the connection. A pair that is not in a table is illegal:
+``advance`` raises ``KeyError`` and nothing changes; the caller, which knows the cause, names the
+broken rule.
 
 ::
 
@@ -21,7 +21,7 @@ names the broken rule.
                │ PEER_STOP                                 │    ▲
                └──────► STOPPED                            └────┘ DATA (discarded)
 
-The half of a stream that has ended ignores what comes late: an echo, a repeated close.
+A half that has ended ignores late input, such as an echo or a repeated close.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ __all__ = [
 
 
 class WriteState(Enum):
-    """Where the half that this side writes stands."""
+    """The state of the half that this side writes."""
 
     OPEN = auto()
     CLOSING = auto()  # closed by the application, waiting until the peer has taken all bytes
     CLOSED = auto()
     RESET = auto()
-    STOPPED = auto()  # the peer reads no further
+    STOPPED = auto()  # the peer has stopped reading
 
 
 class WriteInput(Enum):
-    """What can happen to the writing half."""
+    """An input of the writing half."""
 
     DATA = auto()
     DEFER = auto()
@@ -61,17 +61,17 @@ class WriteInput(Enum):
 
 
 class ReadState(Enum):
-    """Where the half that this side reads stands."""
+    """The state of the half that this side reads."""
 
     OPEN = auto()
     ENDED = auto()
     ABORTED = auto()
-    STOPPED = auto()  # this side reads no further; the peer may not have heard of it
+    STOPPED = auto()  # this side has stopped reading; the peer may not know yet
     FORGOTTEN = auto()  # the same, and the peer has ended its half
 
 
 class ReadInput(Enum):
-    """What can happen to the reading half."""
+    """An input of the reading half."""
 
     DATA = auto()
     STOP = auto()
@@ -114,10 +114,10 @@ READ_TABLE: dict[tuple[ReadState, ReadInput], ReadState] = {
 
 
 def advance_write(state: WriteState, happened: WriteInput) -> WriteState:
-    """Return the next state of a writing half; ``KeyError`` when the move is illegal."""
+    """Return the next state of a writing half; raise ``KeyError`` if the transition is illegal."""
     return WRITE_TABLE[state, happened]
 
 
 def advance_read(state: ReadState, happened: ReadInput) -> ReadState:
-    """Return the next state of a reading half; ``KeyError`` when the move is illegal."""
+    """Return the next state of a reading half; raise ``KeyError`` if the transition is illegal."""
     return READ_TABLE[state, happened]

@@ -35,9 +35,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int] | None:
-    """Return the integer at ``offset`` and the offset after it; longer forms are accepted.
+    """Return the integer at ``offset`` and the offset after it; longer encodings are accepted.
 
-    Returns ``None`` when ``data`` ends within it.
+    Returns ``None`` if ``data`` is incomplete.
     """
     if offset >= len(data):
         return None

@@ -1,11 +1,11 @@
-"""Frame and parse RFC 6455 on a socket whose handshake is done.
+"""Encode and parse RFC 6455 frames on a socket after the handshake.
 
-Strict where the RFC says MUST: reserved bits and opcodes, masking by role, shortest lengths,
+Strict wherever the RFC says MUST: reserved bits and opcodes, masking by role, shortest lengths,
 unfragmented control frames of at most 125 bytes, UTF-8 in text and close reasons, close codes. No
-extension is ever negotiated, so reserved bits are always wrong. Text is checked when it is whole.
+extension is ever negotiated, so reserved bits are always an error. Text is validated once complete.
 
-Where the boundaries of messages mean nothing, fragments are passed on as they come, and frames
-above ``max_message_size`` in pieces: nothing is held back, so there is no size to refuse.
+If message boundaries do not matter, fragments are passed on as they arrive, and frames larger than
+``max_message_size`` in pieces: nothing is buffered, so no size is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPCODE = 0x0F
 _MASKED = 0x80
 _LENGTH = 0x7F
 
-# Looking a member up in its class costs too much for each frame.
+# Looking these up in the class for each frame costs too much.
 _BINARY, _CLOSE = Opcode.BINARY, int(Opcode.CLOSE)
 
 _WHOLE_BINARY = _FIN | int(_BINARY)
@@ -34,24 +34,24 @@ _SHORT, _MEDIUM, _LONG = 125, 2**16 - 1, 2**63 - 1
 _MEDIUM_HEADER = struct.Struct(">BBH")
 _LONG_HEADER = struct.Struct(">BBQ")
 
-# What 126 and 127 in the length's place announce: its layout, its least value, the header's size.
+# For the length values 126 and 127: the layout, the minimum, the size of the header.
 _LENGTHS = {
     _SHORT + 1: (struct.Struct(">H"), _SHORT + 1, 4),
     _SHORT + 2: (struct.Struct(">Q"), _MEDIUM + 1, 10),
 }
 
-# Below it one piece over head and body together costs less than two, to mask and to send.
+# Below this size, masking and sending one joined piece costs less than two.
 _JOIN_BELOW = 4096
 
 
 class WebSocketFraming(Framing):
-    """One end of a WebSocket after the handshake. See ``Framing`` for the calls.
+    """One end of a WebSocket after the handshake. See ``Framing`` for the methods.
 
     Args:
         role: the client masks.
-        max_message_size: in bytes; see the module for what happens above it.
-        max_fragments: of one message.
-        keeps_boundaries: a message is handed on when it is whole.
+        max_message_size: in bytes; the module docstring describes what happens above it.
+        max_fragments: the limit per message.
+        keeps_boundaries: pass on a message only once it is complete.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class WebSocketFraming(Framing):
         super().__init__(max_message_size)
         self.max_fragments = max_fragments
         self._keeps_boundaries = keeps_boundaries
-        self._rest = 0  # bytes still to come of a frame that is passed on in pieces
-        self._rest_key = b""  # what they are masked with
+        self._rest = 0  # bytes to come of a frame passed on in pieces
+        self._rest_key = b""  # their mask
         self._masks = role is Role.CLIENT
         self._wanted_mask = 0 if self._masks else _MASKED  # RFC 6455 section 5.1
-        self._kind: Opcode | None = None  # of the message whose fragments are coming
-        # What came of it. In one piece: a peer's small pieces, freed among those of others, would
-        # leave holes of as much again.
+        self._kind: Opcode | None = None  # of the message whose fragments are arriving
+        # The fragments so far, in one block: many small pieces, freed among those of other
+        # connections, would leave holes of the same total size.
         self._message = bytearray()
         self._fragments = 0
-        self._fragmented = 0  # messages that came in fragments
+        self._fragmented = 0  # number of messages received in fragments
 
     def _drop(self) -> None:
         super()._drop()
@@ -164,7 +164,7 @@ class WebSocketFraming(Framing):
         raise FrameError("frame length not in its shortest form")
 
     def _too_big(self, first: int, size: int, masked: int, payload: int) -> bool:
-        """Refuse a frame, or begin to pass it on in pieces, once its head is whole."""
+        """Refuse a frame whose header is complete, or begin to pass it on in pieces."""
         opcode = first & _OPCODE
         if self._keeps_boundaries or (self._kind or opcode) != _BINARY:
             raise FrameError(
@@ -180,7 +180,7 @@ class WebSocketFraming(Framing):
         return True
 
     def _piece(self, frames: list[Received]) -> None:
-        """Pass on what is here of a frame."""
+        """Pass on the available part of a frame."""
         size = min(self._rest, self._end - self._start)
         data: Buffer = self._view[self._start : self._start + size]
         self._start += size
@@ -201,7 +201,7 @@ class WebSocketFraming(Framing):
             return
         self._message += data
         self._fragments += 1
-        self.pending = len(self._message) * 9 // 8  # as large as CPython may have made it
+        self.pending = len(self._message) * 9 // 8  # CPython may have allocated as much
         if self._fragments > self.max_fragments:
             raise FrameError(
                 f"message of more than {self.max_fragments} fragments", CloseCode.POLICY_VIOLATION

@@ -1,34 +1,36 @@
-"""Speak Yamux as hashicorp specified it, and as its implementations have come to be.
+"""Implement Yamux as specified by hashicorp, and as its implementations behave.
 
-Where the specification is silent, or this machine is stricter or milder than others:
+Decisions where the specification is silent, or where this machine is stricter or more lenient than
+others:
 
-- Client streams are 1, 3, 5..., server streams 2, 4, 6...; ids only rise here. The peer may use an
-  id again once its stream is over, but not before.
+- Client streams are 1, 3, 5..., server streams 2, 4, 6...; our ids only increase. The peer may
+  reuse an id once its stream has ended, but not before.
 - Both sides begin with 256 KiB of credit and can only add to it: a smaller ``receive_window``
   cannot be announced, and counts as 256 KiB; one above 16 MiB counts as 16 MiB. Windows grow.
 - ``open_stream`` and ``accept`` send an empty window update with SYN or ACK, and no call waits for
-  the answer. Any frame of the peer's but RST is a sign that it took the stream.
-- What arrives on a stream that the owner has neither accepted nor refused is reported after it has.
-- Only a whole stream can be reset. ``reset_write``, ``reset_read`` and ``refuse`` send RST with
-  the code in the length of a window update, if the half in question is still open. RST overtakes
-  data, which it makes void; after our FIN it does not, since what FIN ends is whole.
-- There is no word for "I read no further". After ``close_read`` nothing is sent; what comes is
-  counted, dropped, and its credit returned. When writing has ended too, the peer gets
+  the answer. Any frame of the peer except RST acknowledges the stream.
+- Events of a stream that the owner has neither accepted nor refused are held back until it has.
+- Only a whole stream can be reset. ``reset_write``, ``reset_read`` and ``refuse`` send RST with the
+  code in the length field of a window update, if the half in question is still open. RST overtakes
+  data, which it makes void; after our FIN it does not, since data ended by FIN is complete.
+- There is no frame for "no longer reading". After ``close_read`` nothing is sent; incoming data is
+  counted, dropped, and its credit returned. Once writing has ended too, the peer has
   ``close_timeout`` to end its half; then RST frees the stream.
-- GO_AWAY 0 asks for no new streams; the ones that run go on. It has no room for another code. Any
-  other code ends the connection, as all implementations mean it: ``RemoteProtocolError`` is raised
-  with 1002 for its code 1 and 1011 for the rest, and nothing is answered.
+- GO_AWAY 0 asks for no new streams; open ones continue. It cannot carry another code. Any other
+  code ends the connection, as in all implementations: ``RemoteProtocolError`` is raised with 1002
+  for its code 1 and 1011 for the rest, and nothing is answered.
 - A broken rule queues GO_AWAY 1 and raises. Unknown flags, repeated ACK and FIN, pings without
-  flags and pongs nobody asked for do nothing. Frames of streams that are over, or never were, do
-  nothing either, but their bytes are limited to what an honest peer can have had under way.
-- Each frame that brings no data is charged to a budget of ``abuse_limits``.
-- Only data beyond 16 MiB in one frame is refused by its size alone; the credit is the limit.
+  flags and unsolicited pongs have no effect. Nor have frames of streams that have ended, or never
+  existed, but their bytes are limited to what an honest peer can have in flight.
+- Each frame without data is charged to one of the ``abuse_limits``.
+- By its size alone, only data beyond 16 MiB in one frame is refused; otherwise the credit is the
+  limit.
 
-There is no clock here: the owner says what time it is.
+There is no clock here: the owner passes the time.
 
-Every stream of Yamux begins with 256 KiB of credit, which neither side can make smaller. On a long
-way that is too little: a window is doubled when half of it was read in less than four round trips.
-A larger half takes longer to arrive, so the four round trips grow in proportion with the window;
+Every stream of Yamux begins with 256 KiB of credit, which neither side can reduce. On a long path
+that is too little: a window is doubled if half of it was read in less than four round trips. A
+larger half takes longer to arrive, so the four round trips grow in proportion to the window;
 without that, growth would stop near 512 KiB on a path of 50 ms.
 """
 
@@ -88,27 +90,28 @@ __all__ = [
     "reset_events",
 ]
 
-# Answers not yet taken; a peer that asks for more than can be sent loses the oldest. As go-yamux.
+# Queued answers; a peer that pings faster than they can be sent loses the oldest. As in go-yamux.
 MAX_ANSWERS = 32
 
-# Pings whose answer is awaited; the oldest are given up, so that a mute peer costs no memory.
+# Pings awaiting an answer; the oldest are given up, so that a silent peer costs no memory.
 MAX_PINGS = 32
 
-# What the pings that measure carry; the owner's carry less.
+# The value of pings that measure the round trip; the owner's are smaller.
 MEASURING = 2**32 - 1
 
-# Seconds between two measurements of the round-trip time. As go-yamux.
+# Seconds between two measurements of the round-trip time. As in go-yamux.
 MEASURE_INTERVAL = 30.0
 
 _SYN, _ACK, _PING = int(Flag.SYN), int(Flag.ACK), int(Type.PING)
 
 
 class Pings:
-    """Hold what is under way in both directions.
+    """Track the pings in flight in both directions.
 
     Attributes:
-        answers: values of the peer's pings, to be sent back.
-        rtt: seconds, half of it the last measurement; ``None`` before the first.
+        answers: values of the peer's pings, to be returned.
+        rtt: the round-trip time in seconds, half of it the last measurement; ``None`` before the
+            first.
     """
 
     def __init__(self) -> None:
@@ -118,24 +121,24 @@ class Pings:
         self._sent: dict[int, float] = {}
 
     def take_answers(self) -> list[Message]:
-        """Return the frames that answer the peer."""
+        """Return the answers to the peer's pings, as frames."""
         answers: list[Message] = [(encode_head(_PING, _ACK, 0, v), b"") for v in self.answers]
         self.answers.clear()
         return answers
 
     def ask(self, value: int, now: float) -> Message:
-        """Start the clock of a ping of the owner's, and return its frame."""
+        """Start timing a ping of the owner, and return its frame."""
         if not 0 <= value < MEASURING:
             raise LocalProtocolError(f"a ping carries a number from 0 to 2^32-2, not {value}")
         return self._ask(value, now)
 
     def measure(self, now: float) -> Message:
-        """Return the frame that measures the round trip."""
+        """Return a frame that measures the round trip."""
         self._measured = now
         return self._ask(MEASURING, now)
 
     def next_measurement(self, now: float) -> float:
-        """Return when to measure; the first time at once."""
+        """Return when to measure; at once for the first time."""
         return now if self._measured is None else self._measured + MEASURE_INTERVAL
 
     def _ask(self, value: int, now: float) -> Message:
@@ -146,7 +149,7 @@ class Pings:
         return encode_head(_PING, _SYN, 0, value), b""
 
     def received(self, flags: int, value: int, now: float) -> bool:
-        """Take a ping or a pong; tell whether it was one that is answered or was asked for."""
+        """Process a ping or pong; return whether it was a ping to answer or a solicited pong."""
         if flags & _SYN:
             self.answers.append(value)
             return True
@@ -158,15 +161,16 @@ class Pings:
         return True
 
 
-# What each side may send on a new stream before it has heard anything ("Flow Control").
+# Bytes that each side may send on a new stream before it has received anything ("Flow Control").
 INITIAL_WINDOW = 256 * KIB
 
-# A half window read in less than this many round trips makes the first doubling. As go-yamux.
+# The first doubling requires half a window to be read in less than this many round trips. As in
+# go-yamux.
 GROWTH_ROUND_TRIPS = 4
 
 
 class YamuxWindow(GrowingWindow):
-    """Watch the peer's credit, which begins with 256 KiB."""
+    """Track the peer's credit, which begins with 256 KiB."""
 
     __slots__ = ()
 
@@ -174,11 +178,11 @@ class YamuxWindow(GrowingWindow):
         super().__init__(INITIAL_WINDOW)
 
     def short_time(self, rtt: float | None) -> float | None:
-        """Return the seconds within which half of it must be read for it to grow."""
+        """Return the seconds within which half of the window must be read for it to grow."""
         return None if rtt is None else GROWTH_ROUND_TRIPS * rtt * self.size / INITIAL_WINDOW
 
 
-# Looking a member up in its class costs too much for each frame.
+# Looking these up in the class for each frame costs too much.
 READING, WRITING = ReadState.OPEN, WriteState.OPEN
 PEER_DONE = frozenset({ReadState.ENDED, ReadState.FORGOTTEN})
 _SYN, _RST = int(Flag.SYN), int(Flag.RST)
@@ -186,7 +190,7 @@ _DATA, _PING, _GO_AWAY = int(Type.DATA), int(Type.PING), int(Type.GO_AWAY)
 
 
 class YamuxStream:
-    """One stream; both sides begin with 256 KiB of credit."""
+    """Hold one stream; both sides begin with 256 KiB of credit."""
 
     __slots__ = ("answered", "credit", "early", "id", "local", "read", "window", "write")
 
@@ -194,7 +198,7 @@ class YamuxStream:
         self.id = stream_id
         self.local = local
         self.answered = not local  # the peer has sent something on it
-        self.early: list[Event] | None = None if local else []  # until the owner has taken it
+        self.early: list[Event] | None = None if local else []  # until the owner has decided
         self.write = WRITING
         self.read = READING
         self.credit = SendCredit()
@@ -203,13 +207,13 @@ class YamuxStream:
 
     @property
     def peer_credit(self) -> int:
-        """How many bytes the peer may still send."""
+        """The bytes that the peer may still send."""
         return self.window.available
 
     def receive(self, size: int) -> bool:
-        """Note the bytes of a frame that means nothing but them; tell whether it can be taken so.
+        """Account for the bytes of a frame that has no other effect; return whether it has none.
 
-        If not, nothing is noted.
+        If it has, or if the bytes exceed the credit, nothing changes.
         """
         plain = self.read is READING and self.answered and self.early is None
         return plain and self.window.receive(size)
@@ -221,13 +225,13 @@ def check(
     """Refuse a frame that breaks a rule, before anything is stored for it.
 
     Args:
-        head: as it came.
-        stream: the one it names, if it is there.
-        may_open: whether the peer may open the id; ``None`` when it is of this side's parity.
-        late_allowance: bytes that are still taken for streams that are not there.
+        head: its header, unchecked.
+        stream: the stream that it names, if it exists.
+        may_open: whether the peer may open the id; ``None`` if the id is of this side's parity.
+        late_allowance: bytes still accepted on streams that do not exist.
 
     Raises:
-        RemoteProtocolError: one of its subclasses, which names the rule.
+        RemoteProtocolError: a subclass, which names the rule.
     """
     version, kind, flags, stream_id, length = head
     if version:
@@ -271,7 +275,7 @@ def _check_data(head: Head, stream: YamuxStream | None, late_allowance: int) -> 
 
 
 def reset_events(stream: YamuxStream, code: int) -> list[Event]:
-    """Return what is reported when the peer resets a stream."""
+    """Return the events for a stream reset by the peer."""
     reading, writing = stream.read is READING, stream.write is WRITING
     if not stream.answered:
         rejected = StreamRejected(stream.id, code, "the peer refused it")
@@ -286,23 +290,23 @@ def reset_events(stream: YamuxStream, code: int) -> list[Event]:
 
 _new = tuple.__new__  # for events that come with every frame: at half the cost
 MAX_UINT32 = 2**32 - 1
-# Most bytes of one data frame sent, whatever is configured: rust-yamux takes no more than 1 MiB.
+# Largest data frame sent, whatever is configured: rust-yamux accepts at most 1 MiB.
 MAX_DATA = 64 * 1024
 
-# Plain numbers: looking a member up in its class costs too much for each frame.
+# Plain numbers: looking these up in the class for each frame costs too much.
 SYN, ACK, FIN, RST = (int(flag) for flag in (Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST))
 DATA, WINDOW, PING, GO_AWAY = (int(kind) for kind in Type)
 
 
 class YamuxProtocol(AckBacklogProtocol):
-    """One end of a Yamux connection. See ``MuxProtocol`` for the calls.
+    """One end of a Yamux connection. See ``MuxProtocol`` for the methods.
 
     While there are streams it measures the round-trip time, by which windows grow; for that the
-    owner keeps ``now`` set.
+    owner sets ``now``.
     """
 
     name = subprotocol = "yamux"
-    first_application_code = 1  # the wire reserves none; 0 is what a reset without a code says
+    first_application_code = 1  # the wire reserves none; 0 means a reset without a code
     last_code = MAX_UINT32
     refused_code = 0
     keeps_boundaries = False
@@ -313,16 +317,16 @@ class YamuxProtocol(AckBacklogProtocol):
         super().__init__(role, config)
         self._next_id = 1 if role is Role.CLIENT else 2
         self._streams: dict[int, YamuxStream] = {}
-        self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may be over
+        self._offered: dict[int, YamuxStream] = {}  # neither accepted nor refused; may have ended
         self._lingering: dict[int, float | None] = {}  # closed here: when they are reset
         self._peer_streams = 0
         self._refusing = False
-        self._late_allowance = INITIAL_WINDOW  # bytes still taken for streams that are not there
+        self._late_allowance = INITIAL_WINDOW  # bytes still accepted on streams that do not exist
         self._pings = Pings()
         self._growth = WindowAutotuner(config.max_connection_buffer // 2)
         self._max_data = min(config.max_frame_size, MAX_DATA)
         self._reader = FrameReader()
-        self._head: Head | None = None  # of the frame whose body is coming
+        self._head: Head | None = None  # of the frame whose body is arriving
         self._keep = False
 
     # Frames in
@@ -341,7 +345,7 @@ class YamuxProtocol(AckBacklogProtocol):
             raise
 
     def _plain(self, view: memoryview, position: int) -> int:
-        """Take a frame that brings bytes and nothing else; return its end, or 0 for any other."""
+        """Process a frame that only carries data; return its end, or 0 for any other frame."""
         stream_id, start, end = self._reader.plain(view, position)
         stream = self._streams.get(stream_id)
         if stream is None or not stream.receive(end - start):
@@ -350,7 +354,7 @@ class YamuxProtocol(AckBacklogProtocol):
         return end
 
     def _frame(self, view: memoryview, position: int) -> int:
-        """Take what is here of a frame; return where that ends."""
+        """Process the available part of a frame; return its end."""
         head = self._head
         if head is None:
             head, position = self._reader.head(view, position)
@@ -365,7 +369,7 @@ class YamuxProtocol(AckBacklogProtocol):
         return position
 
     def _announced(self, head: Head) -> None:
-        """Refuse a frame that breaks a rule; note whether the body of any other has a reader."""
+        """Refuse a frame that breaks a rule; decide whether the body of any other is kept."""
         stream_id = head.stream_id
         stream = self._streams.get(stream_id)
         foreign = (stream_id - self._next_id) % 2
@@ -395,7 +399,7 @@ class YamuxProtocol(AckBacklogProtocol):
                 self._receive_late(kind, flags, length)
 
     def _receive_late(self, kind: int, flags: int, length: int) -> None:
-        """Drop a frame of a stream that is over, or never was."""
+        """Drop a frame of a stream that has ended, or never existed."""
         self._late_allowance -= length if kind == DATA else 0
         if flags:
             self._note_late()
@@ -436,7 +440,7 @@ class YamuxProtocol(AckBacklogProtocol):
             self._emit(stream, CreditGranted(stream.id))
 
     def _opened_by_peer(self, kind: int, flags: int, stream_id: int, length: int) -> bool:
-        """Register a stream; tell whether it was taken."""
+        """Register a stream; return whether it was accepted."""
         if flags & RST:
             self._note_empty()
             return False
@@ -467,7 +471,7 @@ class YamuxProtocol(AckBacklogProtocol):
         unanswered = (s.id for s in self._streams.values() if not s.answered)
         self._events.append(GoAwayReceived(next(unanswered, self._next_id), code))
 
-    # What a frame or a call does to a stream
+    # Transitions of a stream
 
     def _emit(self, stream: YamuxStream, event: Event) -> None:
         (self._events if stream.early is None else stream.early).append(event)
@@ -479,7 +483,7 @@ class YamuxProtocol(AckBacklogProtocol):
     def _void(self, stream: YamuxStream, write: WriteInput, read: ReadInput) -> None:
         """End both halves at once."""
         if stream.read not in PEER_DONE:
-            self._late_allowance += stream.window.available  # may be under way
+            self._late_allowance += stream.window.available  # may be in flight
         stream.write = advance_write(stream.write, write)
         stream.read = advance_read(stream.read, read)
         self._forget(stream)
@@ -494,7 +498,7 @@ class YamuxProtocol(AckBacklogProtocol):
 
     def _linger_if_closed(self, stream: YamuxStream) -> None:
         if stream.write is WriteState.CLOSED and stream.read is ReadState.STOPPED:
-            self._lingering[stream.id] = None  # the clock starts with the next timer
+            self._lingering[stream.id] = None  # the time starts with the next timer
 
     # Frames out
 
@@ -527,18 +531,18 @@ class YamuxProtocol(AckBacklogProtocol):
         return self._pings.rtt
 
     def ping(self, value: int) -> None:
-        """Ask for an answer that carries ``value``, which ``PongReceived`` reports.
+        """Send a ping with ``value``, which ``PongReceived`` reports.
 
-        At most 32 are waited for; the answer to an older one is charged as empty.
+        At most 32 are awaited; the answer to an older one is charged as an empty frame.
         """
         self._control.append(self._pings.ask(value, self.now))
 
     def open_stream(self, window: int | None = None) -> int:
-        """Open a stream with at least 256 KiB of room; as much may be sent at once."""
+        """Open a stream with a window of at least 256 KiB; as much may be sent at once."""
         if self._peer_refuses:
             raise LocalProtocolError("the peer takes no further streams: it is going away")
         if self._head is not None and self._head.stream_id == self._next_id:
-            self._next_id += 2  # a body under way for no stream must not become that of this one
+            self._next_id += 2  # a body arriving for no stream must not become that of this one
         stream_id = self._next_id
         if stream_id > MAX_UINT32:
             raise StreamsExhausted(31)
@@ -549,13 +553,14 @@ class YamuxProtocol(AckBacklogProtocol):
         return stream_id
 
     def _announce(self, stream: YamuxStream, flag: int, size: int) -> None:
-        # A peer may fill the window with one frame, so it must not exceed what a frame may hold.
+        # A peer may fill the window with one frame, so it must not exceed the size limit of a
+        # frame.
         extra = min(max(size, INITIAL_WINDOW), MAX_STREAM_WINDOW) - INITIAL_WINDOW
         stream.window.widen(extra)
         self._control_frame(WINDOW, flag, stream.id, extra)
 
     def accept(self, stream_id: int, window: int) -> None:
-        """Take a stream and announce at least 256 KiB of room; what it received is reported."""
+        """Accept a stream and announce at least 256 KiB; its held-back events are reported."""
         stream = self._offered.pop(stream_id)
         if stream_id in self._streams:
             self._announce(stream, ACK, window)
@@ -570,7 +575,7 @@ class YamuxProtocol(AckBacklogProtocol):
         if stream is not None:
             self.floods.solicited(self.now)
             self._reset(stream, code)
-        elif offered is not None:  # the peer has reset it before
+        elif offered is not None:  # the peer had already reset it
             self._events.append(StreamFinished(stream_id))
 
     def credit(self, stream_id: int) -> int:
@@ -594,7 +599,7 @@ class YamuxProtocol(AckBacklogProtocol):
     def consumed(self, stream_id: int, count: int) -> None:
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not READING:
-            return  # the peer sends no more, or its credit was returned before
+            return  # the peer sends no more, or its credit has been returned
         if returned := stream.window.consume(count):
             grown = self._growth.grow(stream.window, self.now, stream.window.short_time(self.rtt))
             self._return_credit(stream, returned + grown)
@@ -610,7 +615,7 @@ class YamuxProtocol(AckBacklogProtocol):
         self._forget_if_done(stream)
 
     def close_read(self, stream_id: int) -> None:
-        """Read no further, which the peer is not told; see the module for what it sends."""
+        """Stop reading, without notifying the peer; its data is treated as the module describes."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.read is not READING:
             return
@@ -631,9 +636,9 @@ class YamuxProtocol(AckBacklogProtocol):
             self._reset(stream, code)
 
     def go_away(self, code: int) -> None:
-        """Take no further streams; the wire has only code 0 for that, whatever ``code`` says.
+        """Accept no more streams; the wire has only code 0 for that, whatever ``code`` is.
 
-        It goes after what was written, since many peers end the connection when they hear it.
+        It is sent after all data, since many peers end the connection in response.
         """
         if not self._refusing:
             self._refusing = True

@@ -1,6 +1,6 @@
-"""Cut a stream of bytes into Yamux frames, and write their heads.
+"""Split a byte stream into Yamux frames, and encode their headers.
 
-A frame is a head of 12 bytes, big-endian, and after the head of a data frame its body::
+A frame is a big-endian header of 12 bytes, and after that of a data frame its body::
 
     version u8 | type u8 | flags u16 | stream id u32 | length u32
 """
@@ -29,17 +29,17 @@ __all__ = [
 _HEAD = struct.Struct(">BBHII")
 HEAD_SIZE = _HEAD.size
 
-# The same with version, type and flags in one number, which is 0 on plain data.
+# The same with version, type and flags as one number, which is 0 for plain data.
 _PLAIN = struct.Struct(">III")
 _NONE = (0, 0, 0)
 
-# What a GO_AWAY frame says.
+# Codes of a GO_AWAY frame.
 NORMAL, PROTOCOL_ERROR, INTERNAL_ERROR = range(3)
 _MEANINGS = {PROTOCOL_ERROR: "protocol error", INTERNAL_ERROR: "internal error"}
 
 
 class Type(IntEnum):
-    """Say what a frame is; the length means something else in each."""
+    """The type of a frame, with the meaning of its length field."""
 
     DATA = 0  # bytes of the body
     WINDOW = 1  # bytes of credit added, or the code of a reset
@@ -48,7 +48,7 @@ class Type(IntEnum):
 
 
 class Flag(IntFlag):
-    """Say what a frame does to its stream besides."""
+    """Flags that change the state of the stream."""
 
     SYN = 1
     ACK = 2
@@ -57,7 +57,7 @@ class Flag(IntFlag):
 
 
 class Head(NamedTuple):
-    """Hold the fields of a head as they came; nothing is checked."""
+    """Hold the fields of a header, unchecked."""
 
     version: int
     type: int
@@ -67,41 +67,42 @@ class Head(NamedTuple):
 
 
 def encode_head(kind: int, flags: int, stream_id: int, length: int) -> bytes:
-    """Return the head of a frame of version 0."""
+    """Return the header of a frame of version 0."""
     return _HEAD.pack(0, kind, flags, stream_id, length)
 
 
 class FrameReader:
-    """Put heads and bodies together from pieces of any size.
+    """Assemble headers and bodies from pieces of any size.
 
-    Holds at most one incomplete head or body; the caller checks what a head announces before it
-    asks for the body.
+    Holds at most one incomplete header or body; the caller checks a header before it requests the
+    body.
     """
 
     def __init__(self) -> None:
-        self._part = bytearray()  # of a head, or of a body that is kept
-        self._missing: int | None = None  # bytes of a body that has begun, else None
-        self._heads = 0  # that came in pieces, or with bodies in pieces
+        self._part = bytearray()  # of a header, or of a body that is kept
+        self._missing: int | None = None  # bytes to come of a body, None outside of one
+        self._heads = 0  # headers that arrived in pieces, or whose bodies did
 
     def incomplete(self) -> int | None:
-        """Return the number of the frame that is incomplete, ``None`` if none is."""
+        """Return the number of the incomplete frame, ``None`` if there is none."""
         if self._missing is not None:
             return -self._heads
         return self._heads if self._part else None
 
     def held(self) -> int:
-        """Return how many bytes are kept of a frame that is not whole."""
+        """Return the bytes buffered of an incomplete frame."""
         return len(self._part)
 
     def between_frames(self) -> bool:
-        """Return whether nothing is incomplete, as far as heads go."""
+        """Return whether no header is incomplete."""
         return not self._part
 
     def plain(self, data: memoryview, position: int) -> tuple[int, int, int]:
-        """Return id, start and end of the body of a whole data frame without flags.
+        """Return id, start and end of the body of a complete data frame without flags.
 
-        Nearly all frames are such, and this costs less than ``head`` and ``body``. Nothing is
-        taken. The id is 0, which no stream has, for any other frame and while one is incomplete.
+        Nearly all frames are like that, and this costs less than ``head`` and ``body``. Nothing is
+        consumed. The id is 0, which no stream has, for any other frame, and while one is
+        incomplete.
         """
         start = position + HEAD_SIZE
         if self._part or self._missing is not None or start > len(data):
@@ -111,7 +112,7 @@ class FrameReader:
         return _NONE if what or not length or end > len(data) else (stream_id, start, end)
 
     def head(self, data: memoryview, position: int) -> tuple[Head | None, int]:
-        """Return the next head, if it is whole, and the position after what was taken."""
+        """Return the next header, if complete, and the position after the consumed bytes."""
         if not self._part and len(data) - position >= HEAD_SIZE:
             return Head._make(_HEAD.unpack_from(data, position)), position + HEAD_SIZE
         end = position + HEAD_SIZE - len(self._part)
@@ -126,9 +127,9 @@ class FrameReader:
     def body(
         self, data: memoryview, position: int, size: int, keep: bool
     ) -> tuple[bytes | None, int]:
-        """Return the body, if it is whole, and the position after what was taken.
+        """Return the body, if complete, and the position after the consumed bytes.
 
-        A body that is not to be kept is passed over without being stored, and comes out empty.
+        A body that is not to be kept is skipped without being stored, and returned empty.
         """
         missing = size if self._missing is None else self._missing
         end = min(position + missing, len(data))
@@ -145,12 +146,12 @@ class FrameReader:
         if keep:
             self._part += data[position:end]
         body = bytes(self._part)
-        self._part = bytearray()  # a large one is not to be held on to
+        self._part = bytearray()  # do not hold on to a large one
         return body, end
 
 
 def ended_by_peer(code: int) -> RemoteProtocolError:
-    """Return what a GO_AWAY of the peer with a code but 0 ends the connection with."""
+    """Return the error for a GO_AWAY of the peer with a code other than 0."""
     meaning = _MEANINGS.get(code, "unknown")
     return RemoteProtocolError(
         f"the peer ended the connection with GO_AWAY code {code} ({meaning})",
@@ -160,5 +161,5 @@ def ended_by_peer(code: int) -> RemoteProtocolError:
 
 
 def go_away_code(close_code: int) -> int:
-    """Return what a GO_AWAY says when this side ends the connection for a failure."""
+    """Return the GO_AWAY code when this side ends the connection because of a failure."""
     return PROTOCOL_ERROR if close_code == CloseCode.PROTOCOL_ERROR else INTERNAL_ERROR
