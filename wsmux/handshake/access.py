@@ -1,4 +1,4 @@
-"""Admit clients that present a known token, before the WebSocket is accepted."""
+"""Check bearer tokens before a WebSocket is accepted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TokenCheck = str | Collection[str] | Callable[[str], Any]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can connect to an address."""
+    """Return whether an address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:
@@ -26,16 +26,17 @@ def is_loopback(host: str) -> bool:
 
 
 class Access:
-    """Check the ``Authorization: Bearer`` of a request.
+    """Check the ``Authorization: Bearer`` header of a request.
 
     Args:
-        token: the one, a collection of them, or a function. The function gets the token and
-            returns who it is, or true; false refuses it, and ``PermissionError`` does with a
-            sentence for the client, such as that the token has expired. ``None`` lets anybody in.
+        token: a token, a collection of tokens, or a function. The function is called with the token
+            and returns the identity of its holder, or true; false refuses the token, and so does
+            ``PermissionError``, whose message is sent to the client, such as that the token has
+            expired. ``None`` accepts every request.
 
     Raises:
-        ValueError: a token is empty, or cannot stand in a header. TypeError: it is neither text nor
-            a collection of texts.
+        ValueError: a token is empty, or cannot be sent in a header.
+        TypeError: it is neither a string nor a collection of strings.
     """
 
     def __init__(self, token: TokenCheck | None) -> None:
@@ -49,10 +50,10 @@ class Access:
             self._tokens = [each.encode() for each in tokens]
 
     def check(self, environ: Mapping[str, Any]) -> Any:
-        """Return who asks: what the function returned, else true.
+        """Return the identity of the client: the result of the function, otherwise true.
 
         Raises:
-            HandshakeError: with status 401 and a sentence.
+            HandshakeError: the token is missing or invalid, with status 401 and a sentence.
         """
         if self._function is None and self._tokens is None:
             return True
@@ -73,5 +74,5 @@ class Access:
             return self._function(token)
         given, found = token.encode("utf-8", "surrogateescape"), False
         for known in self._tokens or ():
-            found |= hmac.compare_digest(given, known)  # all of them, so that time tells nothing
+            found |= hmac.compare_digest(given, known)  # all of them, against timing attacks
         return found

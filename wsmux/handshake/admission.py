@@ -1,11 +1,11 @@
-"""Bound what one address may hold of a server, and what unfinished requests hold of its memory.
+"""Limit the connections per client address, and the memory of unfinished requests.
 
-Counted are the connections of each address, and of these the ones whose request head has not come
-yet. What counts as one address, and what is not counted, says ``ip_addresses``. Behind trusted
-proxies a connection is counted by the address that they name, so only once its head has come.
+Counted are the connections of each address, and separately those whose request head is incomplete.
+``ip_addresses`` defines what counts as one address, and what is not counted. Behind trusted proxies
+a connection is counted by the address that they report, so only once its head is complete.
 
-Where no address can be blamed, as with many of them or with what is not counted, a full server
-still has room: the oldest handshake that takes long gives its place to the next client.
+Without a single address to blame (there are many, or they are not counted), a full server still
+accepts clients: the next one replaces the oldest handshake that is taking long.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..runtime.logs import logger
 
 __all__ = ["CLIENT_ADDRESS", "Admission", "Guest", "cut_reading"]
 
-# Where an environ says who connects, behind trusted proxies and not.
+# The key of an environ for the address of the client, with or without trusted proxies.
 CLIENT_ADDRESS = "wsmux.client_address"
 
-# Seconds for which a full server waits for a handshake before another client gets its place: more
-# than TLS and a head take over a slow path.
+# Seconds after which a handshake may be replaced by another client if the server is full: more than
+# TLS and a head take over a slow path.
 PATIENCE = 2.0
 
 UNFINISHED = "too many unfinished requests are waiting here; try again later"
@@ -39,7 +39,7 @@ _log = logger("wsmux")
 
 
 class Guest:
-    """What is counted for one connection; only ``Admission`` changes it, under its lock."""
+    """Hold what is counted for one connection; changed only by ``Admission``, under its lock."""
 
     __slots__ = (
         "address",
@@ -53,23 +53,23 @@ class Guest:
     )
 
     def __init__(self, address: Address | None, number: int) -> None:
-        self.address = address  # of the socket
+        self.address = address  # of the socket's peer
         self.number = number  # the order of arrival
         self.patience = Deadline(PATIENCE, outlives=True)
         self.by_handshake: str | None = None
         self.by_connection: str | None = None
         self.held = 0  # bytes of its head
-        self.refused = False  # in favour of others, during its handshake
-        self.sock: socket.socket | None = None  # that TLS or the head is waited for on
+        self.refused = False  # in favour of other clients, during its handshake
+        self.sock: socket.socket | None = None  # the one on which TLS or the head is awaited
 
 
 class Admission:
-    """Count connections by their addresses; each is refused, or leaves exactly once.
+    """Count connections by address; each is either refused, or must leave exactly once.
 
     Args:
         config: the limits.
-        name: who refuses, in the log.
-        taken: how many connections there may be at once, ``None`` if that is for others to bound.
+        name: the name of the server, for the log.
+        taken: the maximum number of connections, ``None`` if it is limited elsewhere.
     """
 
     def __init__(self, config: Config, name: str, taken: int | None = None) -> None:
@@ -82,34 +82,34 @@ class Admission:
         fork.register(self)
 
     def forked(self) -> None:
-        """Begin again: a forked child serves none of them, and nobody counts in it."""
+        """Start over: a forked child serves no connections."""
         self._lock = threading.Lock()
         self._arrived = 0
         self._held = 0
         self._leaving = 0
         self._guests: set[Guest] = set()
-        self._opening: set[Guest] = set()  # those whose head has not come
+        self._opening: set[Guest] = set()  # those whose head is incomplete
         self._handshakes: Counter[str] = Counter()
         self._connections: Counter[str] = Counter()
 
-    # A connection of a server of ours: arrive, hold, settle, leave
+    # Connections of our own servers: arrive, hold, settle, leave
 
     def arrive(self, peer: str) -> Guest:
-        """Count a connection that was accepted from an address, and its handshake.
+        """Count a connection accepted from an address, and its handshake.
 
         Raises:
-            HandshakeError: with 429; that address has as many as it may. Nothing is counted then.
+            HandshakeError: that address has too many, with 429. Nothing is counted then.
         """
         return self._arrive(peer, opening=True)
 
     def hold(self, guest: Guest, size: int) -> None:
-        """Note how many bytes of a head have come; too many of all let the worst head go.
+        """Record how many bytes of a head have arrived; if all heads are too large, drop the worst.
 
-        That is the one with the largest product of bytes and age, so that a newcomer with a long
-        head does not go before many that have long held a little less.
+        That is the one with the largest product of size and age, so that a new client with a long
+        head does not displace many older ones that hold a little less.
 
         Raises:
-            HandshakeError: with 503; it is this one.
+            HandshakeError: this one is dropped, with 503.
         """
         with self._lock:
             if guest in self._opening and not guest.refused:
@@ -132,7 +132,7 @@ class Admission:
             return self._leaving
 
     def make_room(self) -> bool:
-        """Let the oldest handshake go that has had its time; false if there is none."""
+        """Drop the oldest handshake that has had its time; return false if there is none."""
         with self._lock:
             late = [each for each in self._opening if not each.refused and each.patience.expired()]
             oldest = min(late, key=lambda each: each.number, default=None)
@@ -154,13 +154,13 @@ class Admission:
             raise HandshakeError(UNFINISHED, 503)
 
     def settle(self, guest: Guest, environ: MutableMapping[str, Any] | None = None) -> None:
-        """End a handshake: the head has come, or there is none to come.
+        """End a handshake: the head is complete, or there is none.
 
-        Behind a trusted proxy the connection is counted from here on. The environ is told whose
-        address it is.
+        Behind a trusted proxy, the connection is counted from here on. The address of the client is
+        stored in the environ.
 
         Raises:
-            HandshakeError: with 429; the address that a proxy names has as many as it may.
+            HandshakeError: the address that a proxy reports has too many connections, with 429.
         """
         client, named = guest.address, False
         if environ is not None:
@@ -176,7 +176,7 @@ class Admission:
             raise self._too_many(client)
 
     def leave(self, guest: Guest | None) -> None:
-        """Count a connection no more; a second time, and in a forked child, it does nothing."""
+        """Stop counting a connection; idempotent, and without effect in a forked child."""
         with self._lock:
             if guest is None or guest not in self._guests:
                 return
@@ -187,13 +187,13 @@ class Admission:
                 _uncount(self._connections, guest.by_connection)
                 guest.by_connection = None
 
-    # A request that a WSGI server has read
+    # Requests read by a WSGI server
 
     def admit(self, environ: MutableMapping[str, Any]) -> Guest:
-        """Count a connection whose request was read by somebody else.
+        """Count a connection whose request was read by a WSGI server.
 
         Raises:
-            HandshakeError: with 429; its address has as many as it may.
+            HandshakeError: its address has too many, with 429.
         """
         guest = self._arrive(str(environ.get("REMOTE_ADDR") or ""), opening=False)
         try:
@@ -233,7 +233,7 @@ class Admission:
         raise HandshakeError(text, 429)
 
     def _count_locked(self, guest: Guest, key: str | None) -> bool:
-        """Count a connection under a key; false if there is no room for it."""
+        """Count a connection under a key; return false if the limit is reached."""
         most = self._most
         if key is None:
             return True
@@ -265,7 +265,7 @@ class Admission:
             guest.by_handshake = None
 
     def _too_much_locked(self) -> list[Guest]:
-        """Choose whose heads are let go, so that the others may be held."""
+        """Choose which heads to drop, so that the others can be kept."""
         most, chosen = self._config.max_handshake_buffer, []
         while most is not None and self._held > most:
             worst = max(self._opening, key=lambda each: each.held * (self._arrived - each.number))
@@ -285,13 +285,13 @@ class Admission:
 
 
 def cut_reading(sock: socket.socket) -> None:
-    """End what another thread reads from a socket, which can still answer but for TLS."""
-    with suppress(OSError):  # the client was first
+    """End reading on a socket in another thread; without TLS, an answer can still be sent."""
+    with suppress(OSError):  # the client has disconnected
         socket.socket.shutdown(sock, socket.SHUT_RD)
 
 
 def _within(most: int | None, taken: int | None) -> int | None:
-    """Return a limit of the configuration as it is for a server that takes so many connections."""
+    """Return a configured limit as it applies to a server of so many connections."""
     if taken is not None and isinstance(most, Unchosen):
         return most.within(taken)
     return most
@@ -300,7 +300,7 @@ def _within(most: int | None, taken: int | None) -> int | None:
 def _uncount(counts: Counter[str], key: str) -> None:
     counts[key] -= 1
     if not counts[key]:
-        del counts[key]  # or there would be one for each address that ever came
+        del counts[key]  # otherwise every address ever seen would be kept
 
 
 def _shown(client: Address | None, environ: Mapping[str, Any]) -> str:

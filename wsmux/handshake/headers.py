@@ -1,7 +1,7 @@
-"""Check what a user wants written into the head of a request, before anything is dialled.
+"""Validate user-supplied request headers, before connecting.
 
-A line break in it would begin a further header, or a further request. No value is shown in an
-error, since it may be a secret; nor is a name that is none, for that may be a value, too.
+A line break in a header would start another header, or another request. Errors show no values,
+since they may be secret; nor invalid names, which may be misplaced values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ..runtime.arguments import strings
 
 __all__ = ["check_options", "header_lines"]
 
-# RFC 9110 section 5.1, and what section 5.5 has no value hold.
+# RFC 9110 section 5.1, and the characters that section 5.5 excludes from values.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
-# Options of websocket-client that are values of headers.
+# Options of websocket-client that become header values.
 _VALUES = ("cookie", "host", "origin")
 
 
 def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]:
-    """Return further headers as lines.
+    """Return additional headers as lines.
 
     Raises:
         TypeError: they are neither a mapping of strings nor a collection of lines.
@@ -45,10 +45,11 @@ def header_lines(headers: Mapping[str, str] | Sequence[str] | None) -> list[str]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Check those of websocket-client's options that become values of headers.
+    """Validate the options of websocket-client that become header values.
 
     Raises:
-        TypeError: one is no string. ValueError: one has a character that no header has.
+        TypeError: one is not a string.
+        ValueError: one has a character that is not allowed in headers.
     """
     for name in _VALUES:
         value = options.get(name)

@@ -1,12 +1,12 @@
-"""Read one HTTP request from a socket of ours, and refuse it in HTTP's own words.
+"""Read one HTTP request from a socket, and send HTTP refusals.
 
-The head is read strictly by RFC 9112, with h11 as the judge: what two parsers could understand
-differently is refused, so that no header is hidden from a check. Here are the bounds, too: one
-deadline and one size for the whole head, whatever the number of reads, and one of each for a body,
-which only ``POST`` has. The result is a WSGI environ, which is what simple-websocket takes.
+The head is parsed strictly by RFC 9112, using h11: anything that two parsers could understand
+differently is refused, so that no header escapes a check. The limits are here too: one deadline and
+one size for the whole head, however many reads it takes, and likewise for a body, which only
+``POST`` has. The result is a WSGI environ, as expected by simple-websocket.
 
-No byte after the head is taken off the socket. What a client sends before it is answered waits
-there for whoever reads the socket next: ``read_body``, or the framing of a WebSocket.
+No byte after the head is taken off the socket. Whatever a client sends before it is answered stays
+there for the next reader: ``read_body``, or the framing of a WebSocket.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
     "respond",
 ]
 
-# Headers of one request: as many as http.client takes, and gunicorn by default.
+# Maximum number of headers of a request; as http.client, and the default of gunicorn.
 MAX_HEADERS = 100
 
-# Where the environ keeps the headers as they came: pairs of a name in lower case and a value.
+# Key of the environ for the original headers: pairs of a name in lower case and a value.
 HEADERS = "wsmux.handshake.headers"
 
-# Headers that decide something by their one value: of two, another reader may take the other.
+# Headers that must be unique: of two, different readers may use different ones.
 SINGLE = (
     "Authorization",
     "Content-Length",
@@ -55,30 +55,30 @@ SINGLE = (
 
 _END = b"\r\n\r\n"
 
-# What no head contains: control characters other than a tab, a CR or LF without the other. h11
-# lets some of them pass (RFC 9110 section 5.5 and RFC 9112 section 2.2 allow it to).
+# Never valid in a head: control characters other than tab, and CR or LF without the other. h11
+# accepts some of them (as RFC 9110 section 5.5 and RFC 9112 section 2.2 allow).
 _IMPOSSIBLE = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?=[^\n])|(?<!\r)\n")
 
 _REQUEST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [\x21-\x7e]+ HTTP/[0-9]\.[0-9]")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ABSOLUTE = re.compile(r"https?://([^/?]+)(.*)", re.IGNORECASE)
 
-# Bytes of a head, and of a body, read at once.
+# Bytes of a head, and of a body, per read.
 _GLANCE = 4096
 _PIECE = 64 * 1024
 
-# Bytes of a refused client that are read without waiting before its connection is closed.
+# Bytes drained from a refused client, without waiting, before its connection is closed.
 _DRAINED = 256 * 1024
 
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
 class Head(NamedTuple):
-    """Hold a request's head.
+    """Hold the head of a request.
 
     Attributes:
         method, target, version: the request line, such as ``GET``, ``/path?query``, ``HTTP/1.1``.
-        headers: pairs of a name in lower case and a value, in order; repeated ones stay apart.
+        headers: pairs of a name in lower case and a value, in order; repeated ones are separate.
     """
 
     method: str
@@ -88,14 +88,14 @@ class Head(NamedTuple):
 
 
 def parse_head(head: bytes) -> Head:
-    """Return what a request's head says, its last empty line included.
+    """Parse the head of a request, including its final empty line.
 
-    Headers whose names have an underscore are left out: in an environ they could not be told from
-    those with a hyphen.
+    Headers whose names have an underscore are dropped: in an environ they would be
+    indistinguishable from those with a hyphen.
 
     Raises:
-        HandshakeError: it is no head of HTTP/1.1 or 1.0, or could be understood in two ways;
-            ``status`` says what to answer.
+        HandshakeError: it is not a head of HTTP/1.1 or 1.0, or it is ambiguous; ``status`` is the
+            status of the answer.
     """
     _check_characters(head, 0)
     first, *lines = head.removesuffix(_END).split(b"\r\n")
@@ -113,7 +113,7 @@ def parse_head(head: bytes) -> Head:
         raise HandshakeError("the end of the request head is missing", 400)
     pairs = []
     for line in lines:
-        # Not h11's own headers, in which equal Content-Lengths are one.
+        # Not h11's own headers, in which identical Content-Lengths are merged.
         name, _, value = line.decode("latin-1").partition(":")
         pairs.append((name.lower(), value.strip(" \t")))
     _check_single([name for name, _ in pairs])
@@ -126,7 +126,7 @@ def parse_head(head: bytes) -> Head:
 
 
 def joined(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return one value for each name, as RFC 9110 section 5.3 has it, and RFC 6265 for cookies."""
+    """Return one value per name, joined by RFC 9110 section 5.3, and RFC 6265 for cookies."""
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -147,7 +147,7 @@ def _check_single(names: list[str]) -> None:
 
 
 def _what_is_wrong(first: bytes, lines: list[bytes]) -> str:
-    """Name what h11 refused in a head."""
+    """Describe why h11 refused a head."""
     if not _REQUEST_LINE.fullmatch(first):
         return "the request line is not a method, a target in ASCII and HTTP/1.1"
     names = []
@@ -176,20 +176,21 @@ def read_request(
 ) -> dict[str, Any]:
     """Return the environ of the request that arrives on ``sock``.
 
-    Repeated headers are joined there as RFC 9110 section 5.3 has it; ``HEADERS`` names the key
-    under which all of them are, in order.
+    Repeated headers are joined by RFC 9110 section 5.3; the key ``HEADERS`` holds all of them, in
+    order.
 
     Args:
-        sock: a connected socket; its timeout is changed. What comes after the head stays in it.
-        deadline: when the head must have come.
-        max_size: bytes of the head.
-        methods: what may be asked for; the body of a ``POST`` is for ``read_body``.
-        held: called with how many bytes have come, after each read; what it raises ends the wait.
+        sock: a connected socket; its timeout is changed. Bytes after the head stay in it.
+        deadline: when the head must be complete.
+        max_size: the maximum size of the head.
+        methods: the allowed methods; the body of a ``POST`` is left to ``read_body``.
+        held: called after each read with the number of bytes so far; an exception ends the reading.
 
     Raises:
-        HandshakeError: no HTTP request, one for another method, or a head above ``max_size``
-            bytes; ``status`` says what to answer. TimeoutError: it did not come in time. OSError:
-            the socket failed.
+        HandshakeError: it is not an HTTP request, or for another method, or its head exceeds
+            ``max_size`` bytes; ``status`` is the status of the answer.
+        TimeoutError: it did not arrive in time.
+        OSError: the socket failed.
     """
     method, target, version, headers = parse_head(_read_head(sock, deadline, max_size, held))
     if version not in ("HTTP/1.1", "HTTP/1.0"):
@@ -204,7 +205,7 @@ def read_request(
         raise HandshakeError(text, 405)
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
-        "REQUEST_URI": f"{path}{mark}{query}",  # it alone tells an empty query from none
+        "REQUEST_URI": f"{path}{mark}{query}",  # only this distinguishes an empty query from none
         "PATH_INFO": unquote(path),
         "QUERY_STRING": query,
         "SERVER_PROTOCOL": version,
@@ -220,10 +221,10 @@ def read_request(
 
 
 def _within(target: str, headers: tuple[tuple[str, str], ...]) -> str:
-    """Return the path and query of a target.
+    """Return the path and query of a request target.
 
-    That of a proxy, a whole URL, must be taken (RFC 9112 section 3.2.2); its host would count in
-    place of the header's, so they have to agree.
+    A whole URL, as sent to proxies, must be accepted (RFC 9112 section 3.2.2); its host would take
+    precedence over the header, so they must agree.
     """
     whole = _ABSOLUTE.fullmatch(target)
     if whole is not None:
@@ -241,7 +242,7 @@ def _read_head(
     max_size: int,
     held: Callable[[int], object] | None,
 ) -> bytes:
-    """Read up to the empty line and no further; what cannot be a head is refused as it comes."""
+    """Read exactly up to the empty line; refuse invalid input as soon as it arrives."""
     head = bytearray()
     found = -1
     while found < 0:
@@ -257,10 +258,10 @@ def _read_head(
 
 
 def _size_within_head(sock: socket.socket, deadline: Deadline, head: bytearray) -> int:
-    """Return how many bytes can be read of a head that is not whole yet, and none after it."""
+    """Return how many bytes can be read that certainly belong to the incomplete head."""
     part = next((n for n in (3, 2, 1) if head.endswith(_END[:n])), 0)
     if isinstance(sock, ssl.SSLSocket):
-        return len(_END) - part  # which has no way to look without taking
+        return len(_END) - part  # TLS cannot be read without consuming
     ahead = head[len(head) - part :] + _receive(sock, deadline, _GLANCE, socket.MSG_PEEK)
     found = ahead.find(_END)
     return len(ahead) - part if found < 0 else found + len(_END) - part
@@ -287,16 +288,16 @@ def read_body(
 ) -> bytes:
     """Return the body of a request whose head ``read_request`` returned.
 
-    Its length must be told. A client that asks whether it may go on is told so.
+    Its length must be declared. A client that expects 100 (Continue) gets it.
 
     Args:
-        held: called with the number of bytes that have come, after each piece; what it raises
-            ends the reading.
+        held: called after each read with the number of bytes so far; an exception ends the reading.
 
     Raises:
-        HandshakeError: there is no length, or it is above ``max_size`` bytes, or the body ends
-            before it, or more has come already; ``status`` says what to answer. TimeoutError: it
-            did not come in time. OSError: the socket failed.
+        HandshakeError: the length is missing or exceeds ``max_size`` bytes, or the body is shorter
+            or longer; ``status`` is the status of the answer.
+        TimeoutError: it did not arrive in time.
+        OSError: the socket failed.
     """
     length = environ.get("CONTENT_LENGTH", "")
     if "HTTP_TRANSFER_ENCODING" in environ or not length:
@@ -321,7 +322,7 @@ def read_body(
 
 
 def _more_came(sock: socket.socket) -> bool:
-    """Return whether bytes are there already, without taking or awaiting any."""
+    """Return whether more bytes have arrived, without consuming or awaiting any."""
     if isinstance(sock, ssl.SSLSocket):
         return sock.pending() > 0
     sock.setblocking(False)
@@ -332,7 +333,7 @@ def _more_came(sock: socket.socket) -> bool:
 
 
 def refusal_headers(status: int) -> dict[str, str]:
-    """Return the headers that go with a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2)."""
+    """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2)."""
     headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close"}
     if status == HTTPStatus.UPGRADE_REQUIRED:
         headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
@@ -342,14 +343,14 @@ def refusal_headers(status: int) -> dict[str, str]:
 
 
 def refuse(sock: socket.socket, status: int, text: str, timeout: float) -> None:
-    """Answer a request with an error status and one sentence, then end the connection."""
+    """Answer a request with an error status and a sentence, then close the connection."""
     respond(sock, status, f"{text}\n".encode(), refusal_headers(status), timeout)
 
 
 def respond(
     sock: socket.socket, status: int, body: bytes, headers: dict[str, str], timeout: float
 ) -> None:
-    """Answer a request, then end the connection."""
+    """Answer a request, then close the connection."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(body)}"]
     headers = {"Connection": "close"} | headers
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -360,10 +361,9 @@ def respond(
 
 
 def _drain(sock: socket.socket) -> None:
-    """Read what has come and nobody asked for; never waits.
+    """Discard bytes that have arrived unread; never blocks.
 
-    A socket that is closed over unread bytes resets its connection, which can cost the client the
-    answer.
+    Closing a socket with unread bytes resets its connection, and the client may lose the answer.
     """
     sock.setblocking(False)
     drained = 0
@@ -371,4 +371,4 @@ def _drain(sock: socket.socket) -> None:
         while drained < _DRAINED and (data := sock.recv(_PIECE)):
             drained += len(data)
     except OSError:
-        return  # nothing more is there, or the client has left
+        return  # no more bytes, or the client has disconnected

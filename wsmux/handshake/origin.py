@@ -1,7 +1,7 @@
 """Decide whether a browser page may connect.
 
-Browsers send ``Origin`` with every WebSocket handshake and do not apply the same-origin policy to
-it, so that any page could use a visitor's cookies. Other clients send none, and pass.
+Browsers send ``Origin`` with every WebSocket handshake, but do not apply the same-origin policy to
+it, so any page could use a visitor's cookies. Other clients send none, and are accepted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ __all__ = ["allowed_origins", "origin_allowed"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
-# What browsers write as a name: other letters as punycode. Underscores are common within companies.
+# Host names as browsers write them: in punycode if not ASCII. Underscores are common in intranets.
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?")
 
-# A host whose last label looks like this is an IPv4 address to browsers, which write it with dots.
+# A host whose last label matches is an IPv4 address to browsers, which write it in dotted form.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def allowed_origins(origins: Iterable[str] | None) -> frozenset[str] | None:
-    """Return the origins that a user lists, checked; ``None`` stays what it is.
+    """Return the origins that a user lists, validated; ``None`` is returned unchanged.
 
     Raises:
-        TypeError: they are no collection of strings. ValueError: no browser sends one of them.
+        TypeError: they are not a collection of strings.
+        ValueError: one is not an origin that browsers send.
     """
     if origins is None:
         return None
@@ -81,10 +82,10 @@ def origin_allowed(
     """Return whether a request with this ``Origin`` and ``Host`` may be accepted.
 
     Args:
-        origin: the header, ``None`` when there is none.
+        origin: the ``Origin`` header, ``None`` if there is none.
         host: the ``Host`` header.
         secure: whether the request came over TLS.
-        allowed: the only origins to accept, of ``allowed_origins``, compared whole; ``"*"``
+        allowed: the only origins to accept, from ``allowed_origins``, compared as a whole; ``"*"``
             accepts all, ``"loopback"`` the same origin if its host is ``localhost`` or a loopback
             address. ``None`` accepts the same origin: scheme, host and port.
     """
@@ -95,7 +96,7 @@ def origin_allowed(
         return False
     if allowed is None:
         return given == ours
-    # Whoever owns a name can have it resolve to this machine, and then is of the same origin.
+    # The owner of a domain could make it resolve to this machine, and would then be same-origin.
     local = "loopback" in allowed and given == ours and is_loopback(given[1])
     return local or given in {_normal(entry) for entry in allowed}
 
@@ -106,19 +107,19 @@ def _same_origin(host: str | None, secure: bool) -> tuple[str, str, int] | None:
 
 
 def _normal(origin: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port; ``None`` for what is no origin, such as ``null``."""
+    """Return scheme, host and port; ``None`` if it is not an origin, such as ``null``."""
     try:
         parts = urlsplit(origin)
         port = parts.port
     except ValueError:
         return None
     scheme = parts.scheme
-    # urlsplit drops empty parts, tabs and line ends, which no origin has.
+    # urlsplit drops empty parts, tabs and line breaks, none of which an origin has.
     whole = origin.lower() == f"{scheme}://{parts.netloc.lower()}"
     if not whole or "@" in parts.netloc or parts.netloc.endswith(":"):
         return None
     if port is not None and not parts.netloc.endswith(f":{port}"):
-        return None  # such as 080, which no browser writes
+        return None  # such as 080, never written by browsers
     if scheme not in _DEFAULT_PORTS or not parts.hostname:
         return None
     return scheme, parts.hostname.lower(), _DEFAULT_PORTS[scheme] if port is None else port

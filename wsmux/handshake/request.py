@@ -1,4 +1,4 @@
-"""The HTTP request that a connection began with."""
+"""Define the HTTP request with which a connection began."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ __all__ = ["Request"]
 
 
 class Request(NamedTuple):
-    """What a client asked for when it connected; header names are in lower case.
+    """Hold the request of a client; header names are in lower case.
 
     Attributes:
         path, query: the target; the path is unquoted.
-        headers: a value for each name; those of a header that was sent several times are joined
-            with commas, of ``Cookie`` with semicolons. Names with an underscore are left out.
-        remote_address: host and port of who connected, maybe a proxy.
-        header_pairs: the same headers as they came, in order, repeated ones apart. A WSGI server
-            has joined them before.
-        client_address: the host alone, behind ``Config.trusted_proxies`` the one they name.
+        headers: one value per name; repeated headers are joined with commas, ``Cookie`` with
+            semicolons. Names with an underscore are dropped.
+        remote_address: host and port of the peer of the socket, which may be a proxy.
+        header_pairs: the original headers in order, with repeated ones separate. A WSGI server has
+            already joined them.
+        client_address: the host of the client; behind ``Config.trusted_proxies`` the one they
+            report.
     """
 
     path: str

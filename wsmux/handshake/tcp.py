@@ -1,4 +1,4 @@
-"""Connect a plain TCP socket, or one with TLS, to carry streams without a WebSocket."""
+"""Connect a TCP or TLS socket that carries streams without a WebSocket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEME = "tcp"
 
 
 def is_tcp(url: str) -> bool:
-    """Return whether an address names a plain socket."""
+    """Return whether a URL is for a plain socket."""
     return urlsplit(url).scheme == SCHEME
 
 
@@ -24,8 +24,10 @@ def connect_tcp(url: str, ssl_context: ssl.SSLContext | None, deadline: Deadline
     """Return a socket connected to ``tcp://host:port``.
 
     Raises:
-        ValueError: the address lacks a host or a port. HandshakeError: the host name cannot be
-        resolved, or TLS failed. TimeoutError: it took too long. OSError: nobody answered.
+        ValueError: the URL lacks a host or a port.
+        HandshakeError: the host name cannot be resolved, or TLS failed.
+        TimeoutError: it took too long.
+        OSError: the connection failed.
     """
     parts = urlsplit(url)
     if not parts.hostname or not parts.port or parts.path.strip("/"):

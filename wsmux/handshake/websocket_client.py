@@ -1,18 +1,18 @@
-"""Shake hands as a client with websocket-client, and hand over the socket.
+"""Perform the client handshake with websocket-client, and take over the socket.
 
-websocket-client resolves names, goes through HTTP and SOCKS proxies, does TLS and checks the
-response. It reads the response a byte at a time, so nothing behind it is swallowed. What it leaves
-open is done here:
+websocket-client resolves names, connects through HTTP and SOCKS proxies, does TLS and checks the
+response. It reads the response byte by byte, so it consumes nothing after it. What it does not
+cover is done here:
 
-- Its timeout is per read, and it takes any number of headers. The socket it reads from is wrapped
-  for the time of the handshake, to hold one deadline and one size for the whole of it. (An HTTP
-  proxy's own answer to CONNECT is read before that; there the timeout is per read.)
-- It follows redirects with all headers, wherever they lead. Here, credentials stay with the host
-  they were meant for.
-- It says "Invalid WebSocket Header" of any wrong header, and takes extensions it did not offer, and
-  a subprotocol where none was offered.
-- It sends an ``Origin``, as if it were a browser, which a server behind a proxy may take for that
-  of a foreign page. Here, only if one is asked for.
+- Its timeout is per read, and it accepts any number of headers. During the handshake its socket is
+  wrapped, to enforce one deadline and one size for the whole handshake. (An HTTP proxy's own answer
+  to CONNECT is read before that; there the timeout is per read.)
+- It follows redirects with all headers, wherever they lead. Here, credentials are sent only to the
+  host they were meant for.
+- It reports "Invalid WebSocket Header" for any wrong header, and accepts extensions it did not
+  offer, and a subprotocol where none was offered.
+- It sends ``Origin`` as if it were a browser, which a server behind a proxy may mistake for that of
+  a foreign page. Here it is sent only on request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .headers import check_options, header_lines
 
 __all__ = ["shake_hands"]
 
-# What websocket-client takes, beyond what this package sets itself.
+# Accepted options of websocket-client, apart from those set by this package.
 OPTIONS = frozenset(
     {
         "cookie",
@@ -57,20 +57,20 @@ OPTIONS = frozenset(
 
 REDIRECT_LIMIT = 3
 
-# Headers that only the host they were given for may see.
+# Headers sent only to the host they were given for.
 CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 
-# What a path that serves something else, or nothing, is answered with; Werkzeug says 400 of it.
+# Statuses for a path that serves something else, or nothing; Werkzeug answers 400 there.
 ELSEWHERE = frozenset({200, 204, 404, 405})
 
-# Characters of a refusal's text that an error shows.
+# Characters of a refusal's body shown in an error.
 MAX_TOLD = 200
 
 _SCHEMES = {"http": "ws", "https": "wss"}
 
 
 class _Watched:
-    """A socket whose handshake must end within bounds of time and size."""
+    """Limit the time and size of a handshake on a socket."""
 
     def __init__(self, sock: socket.socket, deadline: Deadline, limit: int) -> None:
         self.socket = sock
@@ -88,34 +88,34 @@ class _Watched:
         self.socket.settimeout(remaining)
         data = self.socket.recv(size)
         self._left -= len(data)
-        if size == 1:  # the head is read so, a body in larger pieces
+        if size == 1:  # the head is read this way, a body in larger pieces
             self.head += data
         if self._left < 0:
             raise HandshakeError("the response to the handshake is too long", self.status())
         return data
 
     def status(self) -> int | None:
-        """Return the status of the response, as far as it has come."""
+        """Return the status of the response, as far as it has arrived."""
         parts = bytes(self.head[:64]).split(None, 2)
         return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else None
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the response for a sentence on what is wrong with it."""
+        """Return the headers of the response, for error messages."""
         lines = self.head.decode("latin-1").split("\n")[1:]
         pairs = (line.partition(":") for line in lines if ":" in line)
         return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
 class _Client(websocket.WebSocket):
-    """Watch the socket as soon as websocket-client sets it."""
+    """Wrap the socket as soon as websocket-client sets it."""
 
     watched: _Watched | None = None
 
     def __init__(self, deadline: Deadline, limit: int, **options: Any) -> None:
         self._watch = (deadline, limit)
         super().__init__(**options)
-        # It reads frames, which are never read here, by a method bound to this object: such a
-        # circle would keep the connection's socket until the garbage collector comes.
+        # It would read frames, which never happens here, through a bound method of this object: a
+        # reference cycle that would keep the socket until garbage collection.
         self.frame_buffer: Any = None
 
     @property
@@ -137,13 +137,14 @@ def shake_hands(
     max_size: int,
     options: Mapping[str, Any],
 ) -> tuple[socket.socket, str | None]:
-    """Connect, upgrade, and return the socket with the subprotocol that the server chose.
+    """Connect, upgrade, and return the socket and the subprotocol that the server chose.
 
     Raises:
-        HandshakeError: the server, a proxy or TLS refused, or answered what is no upgrade.
-        TimeoutError: it took too long. OSError: no connection came about.
-        TypeError: an option that websocket-client does not have. ValueError, TypeError: it is no
-        such URL, or what cannot stand in a request; then nothing was dialled.
+        HandshakeError: the server, a proxy or TLS refused, or the answer is not an upgrade.
+        TimeoutError: it took too long.
+        OSError: the connection failed.
+        ValueError, TypeError: the URL is invalid, websocket-client has no such option, or a value
+            cannot be sent in a request. Raised before connecting.
     """
     url = check_url(url, "ws", "wss")
     unknown = set(options) - OPTIONS
@@ -155,7 +156,8 @@ def shake_hands(
     kept = dict(options)
     lines = header_lines(headers)
     if hosts := [line for line in lines if _name(line) == "host"]:
-        # websocket-client would send it beside its own, and of two each reader takes another.
+        # websocket-client would send it in addition to its own, and readers differ in which one
+        # they use.
         lines = [line for line in lines if _name(line) != "host"]
         kept.setdefault("host", hosts[-1].partition(":")[2].strip())
     for _ in range(kept.pop("redirect_limit", REDIRECT_LIMIT) + 1):
@@ -188,7 +190,7 @@ def _connect(
     deadline: Deadline,
     options: Mapping[str, Any],
 ) -> str | None:
-    """Make one attempt; return where it was redirected to, ``None`` if it is done."""
+    """Make one attempt; return the redirect location, ``None`` if the handshake is done."""
     passed = {name: value for name, value in options.items() if name not in ("sslopt", "sockopt")}
     passed.setdefault("http_proxy_timeout", deadline.remaining())
     passed.setdefault("suppress_origin", passed.get("origin") is None)
@@ -231,7 +233,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _check_unasked(url: str, client: _Client, offered: Sequence[str]) -> None:
-    """Refuse an answer that chooses what was not offered (RFC 6455 section 4.1)."""
+    """Refuse a response that chooses something not offered (RFC 6455 section 4.1)."""
     assert client.handshake_response is not None
     headers = client.handshake_response.headers
     chosen = headers.get("sec-websocket-extensions")
@@ -245,7 +247,7 @@ def _check_unasked(url: str, client: _Client, offered: Sequence[str]) -> None:
 
 
 def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
-    """Name the header that made websocket-client refuse a response."""
+    """Name the header because of which websocket-client refused a response."""
     headers = client.watched.headers() if client.watched else {}
     if headers.get("upgrade", "").lower() != "websocket":
         return "its Upgrade header does not say websocket"
@@ -265,7 +267,7 @@ def _what_is_wrong(client: _Client, offered: Sequence[str]) -> str:
 
 
 def _answered(url: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
-    """Return a sentence on an answer that is no upgrade, with its text but for that of a page."""
+    """Describe a response that is not an upgrade, with its body unless that is a page."""
     try:
         answer = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
@@ -282,7 +284,7 @@ def _answered(url: str, status: int, headers: Mapping[str, str], body: bytes) ->
 
 @contextmanager
 def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterator[None]:
-    """Turn what websocket-client and python-socks raise into what this package raises."""
+    """Convert exceptions of websocket-client and python-socks into those of this package."""
     try:
         yield
     except websocket.WebSocketBadStatusException as error:
@@ -305,7 +307,7 @@ def _mapped_errors(url: str, client: _Client, offered: Sequence[str]) -> Iterato
         raise TimeoutError(f"no answer from {url} in time") from error
     except Exception as error:
         if not type(error).__module__.startswith("python_socks"):
-            # websocket-client gives an error of connecting the address that it tried.
+            # websocket-client adds the address it tried to errors of connecting.
             tried = isinstance(error, ConnectionError) or hasattr(error, "remote_ip")
             if isinstance(error, OSError) and tried:
                 raise not_connected(url, error) from error

@@ -1,10 +1,10 @@
-"""Shake hands as a server with simple-websocket, and hand over the socket.
+"""Perform the server handshake with simple-websocket, and take over the socket.
 
 simple-websocket finds the socket in the environ of Werkzeug, gunicorn and gevent's pywsgi, and
-answers the upgrade with wsproto. Its thread and events are replaced by ones that do nothing, so
-nothing of it touches the socket after the 101. The request is checked here, and it is given one of
-our own words in its place: of the client's only the key and the chosen subprotocol. What else a
-client says cannot make it fail then, and an extension, which it would accept, is never offered.
+answers the upgrade using wsproto. Its thread and events are replaced by ones that do nothing, so it
+does not touch the socket after the 101. The request is checked here, and simple-websocket gets one
+written by us instead: from the client's it contains only the key and the chosen subprotocol. So
+nothing else in the request can make it fail, and it cannot accept an extension.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ __all__ = [
     "request_of",
 ]
 
-# Headers of one value. Several are joined with commas in an environ, and none of these has any.
+# Headers with a single value. Repeated ones are joined with commas in an environ, which none of
+# these contains.
 _ONE_VALUE = ("Host", "Origin", "Sec-WebSocket-Key", "Sec-WebSocket-Version")
 
-# Where WSGI servers put the target as it came; not all of them do.
+# Keys of the raw target; not all WSGI servers set them.
 _TARGETS = ("REQUEST_URI", "RAW_URI", "QUERY_STRING")
 
-# Where simple-websocket looks for the socket.
+# Keys under which simple-websocket looks for the socket.
 _SOCKETS = (
     "werkzeug.socket",
     "gunicorn.socket",
@@ -60,15 +61,16 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PROTOCOL = re.compile(rf"{_TOKEN.pattern}(/{_TOKEN.pattern})?")
 _NO_BODY = re.compile(r"0*")
 
-# What a request of another version is told; the doctor knows it by this.
+# The error for another HTTP version; the doctor recognises it by this.
 WANTED_VERSION = "a WebSocket starts with HTTP/1.1"
 
-# A server stream sent in the segment of the 101 is lost by the js-ws client; 5 ms later is fine.
+# The js-ws client loses a server stream that arrives in the same segment as the 101; 5 ms later is
+# fine.
 JS_WS_FIRST_FRAME = 0.05
 
 
 class Accepted(NamedTuple):
-    """Hold what came of a handshake; ``mode`` names the WSGI server."""
+    """Hold the result of a handshake; ``mode`` names the WSGI server."""
 
     socket: socket.socket
     mode: str
@@ -79,26 +81,26 @@ class _NoThread:
         self.name = ""
 
     def start(self) -> None:
-        """Start nothing: the socket is ours."""
+        """Do nothing: the socket is ours."""
 
 
 class _NoEvent:
     def set(self) -> None:
-        """Wake nobody: nobody waits."""
+        """Do nothing: no thread waits."""
 
 
 def is_upgrade(environ: Mapping[str, Any]) -> bool:
-    """Return whether a request is for a WebSocket, be it a good one or not."""
+    """Return whether a request asks for a WebSocket, even incorrectly."""
     members = environ.get("HTTP_UPGRADE", "").split(",")
     return "websocket" in (member.strip(" \t").lower() for member in members)
 
 
 def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -> list[str]:
-    """Return the subprotocols that a request for a WebSocket offers.
+    """Return the subprotocols offered by a request for a WebSocket.
 
     Raises:
-        HandshakeError: it is no such request, or from a page that may not connect; ``status`` is
-            the HTTP status that refuses.
+        HandshakeError: the request is invalid, or comes from a page that may not connect;
+            ``status`` is the HTTP status of the refusal.
     """
     offers = _check_handshake(environ)
     origin, host = environ.get("HTTP_ORIGIN"), environ.get("HTTP_HOST")
@@ -109,7 +111,7 @@ def check_upgrade(environ: Mapping[str, Any], origins: Collection[str] | None) -
 
 
 def _check_handshake(environ: Mapping[str, Any]) -> list[str]:
-    """Check all of a handshake but its origin; return the subprotocols it offers."""
+    """Check a handshake except its origin; return the subprotocols it offers."""
     if not is_upgrade(environ):
         raise HandshakeError("this address serves WebSockets only; send an upgrade", 426)
     _check_request_line(environ)
@@ -146,14 +148,14 @@ def _check_request_line(environ: Mapping[str, Any]) -> None:
 
 
 def _key(name: str) -> str:
-    """Return where an environ has a header."""
+    """Return the key of a header in an environ."""
     return "HTTP_" + name.upper().replace("-", "_")
 
 
 def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKEN) -> list[str]:
     """Return the members of a header that is a list."""
     words = [word.strip(" \t") for word in environ.get(key, "").split(",")]
-    words = [word for word in words if word]  # RFC 9110 section 5.6.1 wants empty ones ignored
+    words = [word for word in words if word]  # RFC 9110 section 5.6.1: ignore empty ones
     if not all(map(member.fullmatch, words)):
         name = key.removeprefix("HTTP_").replace("_", "-").title().replace("socket", "Socket")
         raise HandshakeError(f"the {name} header has a character that is not allowed there", 400)
@@ -163,10 +165,10 @@ def _words(environ: Mapping[str, Any], key: str, member: re.Pattern[str] = _TOKE
 def check_request(
     environ: Mapping[str, Any], protocols: tuple[str, ...], origins: Collection[str] | None
 ) -> str:
-    """Return the wire to speak; raise ``HandshakeError`` with the HTTP status that refuses.
+    """Return the wire to use; raise ``HandshakeError`` with the HTTP status of the refusal.
 
-    A client that offers no subprotocol, as most that speak Yamux, gets ``js-ws`` if that is
-    served, else the only wire; of several, none is guessed.
+    A client without a subprotocol, like most that use Yamux, gets ``js-ws`` if that is served, or
+    else the only wire; with several, none is guessed.
     """
     offered = check_upgrade(environ, origins)
     served = subprotocols(protocols)
@@ -182,7 +184,7 @@ def check_request(
 
 
 def _is_key(key: str) -> bool:
-    """Return whether a header is what RFC 6455 section 4.2.1 wants of a key."""
+    """Return whether a header is a key as RFC 6455 section 4.2.1 requires."""
     try:
         return len(base64.b64decode(key, validate=True)) == 16
     except ValueError:
@@ -190,7 +192,7 @@ def _is_key(key: str) -> bool:
 
 
 def request_of(environ: Mapping[str, Any]) -> Request:
-    """Return what the client asked for."""
+    """Return the client's request."""
     pairs = environ.get(HEADERS)
     if pairs is None:
         pairs = tuple(
@@ -209,16 +211,16 @@ def request_of(environ: Mapping[str, Any]) -> Request:
 
 
 def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
-    """Answer the upgrade of a request, for a wire or without a subprotocol.
+    """Accept the upgrade of a request, for a wire or without a subprotocol.
 
-    Its origin was checked by ``check_upgrade``; the rest is checked once more.
+    Its origin was checked by ``check_upgrade``; everything else is checked again.
 
-    The socket is a duplicate, so that it outlives the WSGI server's; a TLS socket cannot be
-    duplicated and is the server's own.
+    The returned socket is a duplicate, so that it outlives the WSGI server's; a TLS socket cannot
+    be duplicated and is the server's own.
 
     Raises:
-        HandshakeError: the WSGI server gives no socket, the request is malformed, bytes after it
-            have come already that the WSGI server keeps, or the client has left.
+        HandshakeError: the WSGI server provides no socket, the request is malformed, the WSGI
+            server has already read bytes after it, or the client has disconnected.
     """
     if environ.get("SERVER_SOFTWARE", "").startswith("gevent"):
         _check_patched()
@@ -257,7 +259,7 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
         raise HandshakeError(f"the client disconnected before the answer: {error}", 400) from error
     sock = server.sock
     if not isinstance(sock, ssl.SSLSocket):
-        # simple-websocket has duplicated gevent's already.
+        # simple-websocket has already duplicated gevent's socket.
         fd = sock.detach() if server.mode == "gevent" else os.dup(sock.fileno())
         sock = socket.socket(fileno=fd)
     if protocol == "js-ws":
@@ -266,7 +268,7 @@ def accept(environ: Mapping[str, Any], protocol: str | None) -> Accepted:
 
 
 def _check_patched() -> None:
-    """Refuse to block the one thread of gevent's pywsgi with calls that gevent does not know."""
+    """Refuse if blocking calls would stop gevent's only thread, since it was not patched."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("threading"):
         raise HandshakeError(
@@ -275,26 +277,26 @@ def _check_patched() -> None:
 
 
 def _came_early(environ: Mapping[str, Any]) -> bool:
-    """Return whether a WSGI server has read bytes after the request, where nobody will find them.
+    """Return whether a WSGI server has read bytes beyond the request, which would be lost.
 
-    A client waits for the answer (RFC 6455 section 4.1). What comes while the server does not read
-    stays in the socket, and is the first that the framing gets.
+    A client must wait for the answer (RFC 6455 section 4.1). Bytes that the server does not read
+    stay in the socket, and reach the framing.
     """
     body = environ.get("wsgi.input")
-    body = getattr(body, "rfile", body)  # gevent's, if it takes the request for an ordinary one
+    body = getattr(body, "rfile", body)  # gevent's, if it considers the request an ordinary one
     unreader = getattr(getattr(body, "reader", None), "unreader", None)
     read = getattr(unreader, "buf", None)
     if read is not None:  # gunicorn's
         return bool(read.getvalue())
     sock = getattr(getattr(body, "raw", None), "_sock", None)
-    if body is None or sock is None:  # else Werkzeug's or gevent's file over the socket
+    if body is None or sock is None:  # otherwise Werkzeug's or gevent's file over the socket
         return False
     timeout = sock.gettimeout()
-    sock.setblocking(False)  # else looking into an empty buffer would read the socket
+    sock.setblocking(False)  # otherwise a peek into an empty buffer would read the socket
     try:
         return bool(body.peek(1))
     except OSError:
-        return False  # TLS has nothing more, or the socket has failed, which the answer will tell
+        return False  # TLS has no more bytes, or the socket failed, as the answer will show
     finally:
         sock.settimeout(timeout)
 
