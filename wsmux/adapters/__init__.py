@@ -1,7 +1,7 @@
-"""Let HTTP clients speak over streams: ``requests`` and the standard library's ``http.client``.
+"""Use HTTP clients over streams: ``requests`` and the standard library's ``http.client``.
 
-Opening a stream costs no round trip, so each request of ``requests`` gets one of its own: no
-keep-alive that may be stale, and none that holds a worker of the other end.
+Opening a stream costs no round trip, so each request of ``requests`` gets its own: there is no
+stale keep-alive, and none that occupies a worker at the other end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MuxAdapter", "StreamHTTPConnection", "http_connection"]
 
-# Nobody pays for requests who uses the standard library only.
+# Importing the adapter for the standard library must not import requests.
 __getattr__ = lazy_names(
     __name__,
     {

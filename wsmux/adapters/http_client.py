@@ -1,7 +1,7 @@
-"""Let the standard library's HTTP client speak over streams of a connection.
+"""Use the standard library's HTTP client over streams of a connection.
 
-``http.client`` needs little of a socket: to send, to make a file for reading, and to close when
-both are done with it. That is what stands here in front of a stream.
+``http.client`` needs little of a socket: sending, a file for reading, and closing once both are
+done with it. This module provides that for a stream.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def http_connection(
     """Return an ``http.client.HTTPConnection`` over a connection's streams, or over one stream.
 
     Args:
-        carrier: a connection, of which a stream is opened when a request needs one; or a stream,
-            which serves as long as the other end keeps it open, and belongs to the result.
-        host: what the ``Host`` header says.
+        carrier: a connection, on which a stream is opened whenever a request needs one; or a
+            stream, which is used as long as the other end keeps it open, and which the result then
+            owns.
+        host: the value of the ``Host`` header.
         timeout: seconds that each wait for the stream may take; ``None`` for no limit.
 
-    It is for one thread at a time, as every ``HTTPConnection``. What it raises is what
-    ``HTTPConnection`` does: ``TimeoutError``, ``http.client.HTTPException`` and ``OSError``; an
-    error of the stream that is none of them comes as ``ConnectionAbortedError``, with its cause.
+    Like any ``HTTPConnection`` it is for one thread at a time, and raises ``TimeoutError``,
+    ``http.client.HTTPException`` and ``OSError``; errors of the stream that are none of these are
+    raised as ``ConnectionAbortedError``, with their cause.
     """
     return StreamHTTPConnection(carrier, host, timeout)
 
@@ -44,16 +45,17 @@ class StreamHTTPConnection(http.client.HTTPConnection):
 
     def __init__(self, carrier: Connection | Stream, host: str, timeout: float | None) -> None:
         super().__init__(host)
-        # Set behind the constructor, which takes ``None`` for the socket module's default.
+        # Set after the constructor, for which ``None`` is the socket module's default.
         self.timeout = timeout
         self._carrier = carrier
 
     def connect(self) -> None:
-        """Open a stream, or take the one given; called by the first request.
+        """Open a stream, or use the given one; called by the first request.
 
         Raises:
-            TimeoutError: no room for a stream in time. ConnectionError: the connection has ended,
-            its peer takes no further streams, or the one stream is used up.
+            TimeoutError: no stream could be opened in time.
+            ConnectionError: the connection has ended, its peer accepts no more streams, or the
+                given stream is used up.
         """
         with _os_errors():
             if isinstance(self._carrier, Connection):
@@ -67,7 +69,7 @@ class StreamHTTPConnection(http.client.HTTPConnection):
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Raise what callers of a socket expect."""
+    """Convert errors into those that callers of a socket expect."""
     try:
         yield
     except WsmuxError as error:
@@ -79,8 +81,8 @@ def _os_errors() -> Iterator[None]:
 class _StreamSocket:
     """The part of a socket that ``http.client`` uses.
 
-    As with sockets, the stream is closed when the socket and its files are; and as a TCP socket
-    that is closed with bytes unread, it is reset then, since somebody is still sending.
+    As with sockets, the stream is closed once the socket and its files are. Like a TCP socket
+    closed with unread bytes, it is then reset if there are any, since the peer is still sending.
     """
 
     def __init__(self, stream: Stream, timeout: float | None) -> None:
@@ -91,7 +93,7 @@ class _StreamSocket:
         stream.timeout = timeout
 
     def settimeout(self, timeout: float | None) -> None:
-        """Set the seconds that each further call may block."""
+        """Set how many seconds each later call may block."""
         self._stream.timeout = timeout
 
     def sendall(self, data: Any, flags: int = 0) -> None:
@@ -115,7 +117,7 @@ class _StreamSocket:
             self.release()
 
     def release(self) -> None:
-        """Count one user less."""
+        """Release one user's reference."""
         with self._lock:
             self._users -= 1
             last = not self._users
@@ -126,15 +128,15 @@ class _StreamSocket:
                 self._stream.close()
 
     def _has_unread(self) -> bool:
-        self._stream.timeout = 0  # what is there, and no waiting
+        self._stream.timeout = 0  # check without waiting
         try:
             return bool(self._stream.read(1))
-        except Exception:  # it has ended, or nothing is there: whatever stands for that
+        except Exception:  # it has ended or has no bytes, whatever the exception
             return False
 
 
 class _Reader(io.RawIOBase):
-    """The file under a response."""
+    """The raw file of a response."""
 
     def __init__(self, sock: _StreamSocket, stream: Stream) -> None:
         super().__init__()

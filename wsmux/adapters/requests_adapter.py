@@ -1,7 +1,7 @@
-"""Let ``requests`` speak over streams of a connection: ``session.mount("mux://", MuxAdapter(c))``.
+"""Use ``requests`` over streams of a connection: ``session.mount("mux://", MuxAdapter(c))``.
 
-Each request has a stream of its own. The response's body is read from it piece by piece, so that a
-caller who does not read holds the other end back, and who closes the response early resets it.
+Each request has its own stream. The response's body is read from it piece by piece, so a caller
+that does not read blocks the other end, and one that closes the response early resets the stream.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ class MuxAdapter(BaseAdapter):
         session.mount("mux://", MuxAdapter(connection))
         session.get("mux://anything/path", timeout=5)
 
-    The host of the URL is what the ``Host`` header says, and chooses nothing else. Any number of
-    threads may use it. ``timeout`` is what requests takes: seconds to open a stream, and for each
-    wait while sending and receiving; ``verify``, ``cert`` and ``proxies`` do not apply. Nothing is
-    sent twice: a failed request is for the caller to repeat.
+    The host of the URL is used only for the ``Host`` header. Any number of threads may use the
+    adapter. ``timeout`` is as in requests: seconds to open a stream, and for each wait while
+    sending and receiving; ``verify``, ``cert`` and ``proxies`` do not apply. Failed requests are
+    not retried.
 
     Args:
-        connection: what carries the streams, or a function that returns one, asked for each
-            request, for who connects again after a loss. The adapter closes none.
+        connection: the connection, or a function that returns one, called for each request, so that
+            the application can reconnect. The adapter does not close it.
 
-    Raises what requests documents: ``ConnectTimeout`` (no room for a stream in time),
-    ``ReadTimeout`` (the other end was silent, or took no more of the body), ``ConnectionError``
-    (the stream or the connection ended; ``wsmux``'s error is its cause), ``InvalidHeader``,
-    ``InvalidURL``; and while a body is read ``ChunkedEncodingError`` and ``ConnectionError``.
+    Raises the documented exceptions of requests: ``ConnectTimeout`` (no stream could be opened in
+    time), ``ReadTimeout`` (the other end was silent, or accepted no more of the body),
+    ``ConnectionError`` (the stream or the connection ended; the cause is ``wsmux``'s error),
+    ``InvalidHeader``, ``InvalidURL``; and, while a body is read, ``ChunkedEncodingError`` and
+    ``ConnectionError``.
     """
 
     def __init__(self, connection: Connection | Callable[[], Connection]) -> None:
@@ -62,7 +63,7 @@ class MuxAdapter(BaseAdapter):
         self._connection = connection
 
     def close(self) -> None:
-        """Do nothing: the connection is the caller's."""
+        """Do nothing: the connection belongs to the caller."""
 
     def send(
         self,
@@ -73,7 +74,7 @@ class MuxAdapter(BaseAdapter):
         cert: Any = None,
         proxies: Any = None,
     ) -> requests.Response:
-        """Send a request and return its response, whose body is still to be read."""
+        """Send a request and return its response; the body is read later."""
         connect_timeout, read_timeout = timeout if isinstance(timeout, tuple) else (timeout,) * 2
         head = _head(request)
         opened = self._open(request, connect_timeout)
@@ -108,7 +109,8 @@ def _head(request: requests.PreparedRequest) -> h11.Request:
     """Return the head of the request.
 
     Raises:
-        InvalidURL: there is no host in it. InvalidHeader: a header cannot be sent.
+        InvalidURL: it has no host.
+        InvalidHeader: a header cannot be sent.
     """
     parts = urlsplit(request.url or "")
     if not parts.netloc:
@@ -134,7 +136,7 @@ def _latin(text: str | bytes) -> bytes:
 
 
 def _pieces(body: Any) -> Iterator[bytes]:
-    """Yield what is sent of a body in any of the forms that requests allows."""
+    """Yield the pieces of a body, in any of the forms that requests accepts."""
     if body is None:
         return
     if isinstance(body, str):
@@ -172,12 +174,12 @@ def _response(
         request_method=request.method,
         request_url=request.url,
     )
-    # What it does with cookies, encodings and headers is the same for every transport.
+    # Its handling of cookies, encodings and headers is the same for every transport.
     return HTTPAdapter.build_response(cast(HTTPAdapter, adapter), request, raw)
 
 
 class _Body(io.RawIOBase):
-    """The body of a response, and what urllib3 and requests ask of http.client's response."""
+    """The body of a response, with the parts of http.client's that urllib3 and requests use."""
 
     def __init__(self, exchange: Exchange, fields: HTTPMessage) -> None:
         super().__init__()
@@ -203,8 +205,8 @@ class _Body(io.RawIOBase):
         try:
             piece = exchange.receive_body()
         except TimeoutError:
-            raise  # urllib3 knows it
-        except Exception as error:  # the application's own, too, that stands for a code
+            raise  # urllib3 handles it
+        except Exception as error:  # also an exception of the application, from code_to_reason
             self.close()
             raise BrokenBody(f"the response broke off: {error}") from error
         if not piece:
@@ -212,7 +214,7 @@ class _Body(io.RawIOBase):
         return piece
 
     def read1(self, size: int = -1) -> bytes:
-        """Return what there is, as a buffered file does."""
+        """Return the available bytes, like a buffered file."""
         return self.read(size) or b""
 
     def isclosed(self) -> bool:
@@ -220,7 +222,7 @@ class _Body(io.RawIOBase):
         return self.closed
 
     def close(self) -> None:
-        """End the exchange; one that is not complete resets its stream."""
+        """End the exchange; if it is incomplete, its stream is reset."""
         if not self.closed:
             super().close()
             self._exchange.end()
