@@ -1,7 +1,7 @@
-"""Listen on a port and give each connection a thread.
+"""Listen on a socket and give each connection a thread.
 
-The accept thread only accepts. TLS, the HTTP request and the upgrade happen in the connection's
-own thread, under one deadline and one size, so that a slow client holds up nobody. That thread
+The accept thread only accepts. TLS, the HTTP request and the upgrade happen in the connection's own
+thread, under one deadline and one size limit, so that a slow client blocks no other. That thread
 then serves the connection.
 """
 
@@ -35,17 +35,17 @@ from ..runtime.threads import daemon_thread, register, start_thread
 
 __all__ = ["DRAIN", "MAX_CONNECTIONS", "REFUSAL", "Acceptor", "listen", "listen_unix"]
 
-# Connections served at once, those in their handshake included: one thread each, and one for I/O.
+# Maximum connections, including those in their handshake: each takes one thread, and one for I/O.
 MAX_CONNECTIONS = 1024
 
-# Connections that the system holds until they are accepted.
+# Connections that the system queues until they are accepted.
 BACKLOG = 128
 
-# Seconds that shutdown lets what is running end, by default.
+# Default seconds for which shutdown lets open streams finish.
 DRAIN = 10.0
 
-# Seconds to wait when the system has no descriptor for a new connection, and for the answer to a
-# client that is refused to get out.
+# Seconds to wait if the system has no descriptor left for a new connection, and to send a refusal
+# to a client.
 PAUSE = 0.1
 REFUSAL = 1.0
 
@@ -53,19 +53,20 @@ _log = logger("wsmux")
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one.
+    """Return a listening socket; port 0 picks a free port.
 
-    Several processes of one user may listen on a ``shared`` port; the system deals out connections.
+    Several processes of one user may listen on a ``shared`` port; the system distributes
+    connections among them.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=shared)
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Return a listening Unix socket; one that nobody listens on any more is replaced.
+    """Return a listening Unix socket; a stale socket file is replaced.
 
     Raises:
-        OSError: somebody listens there, or the path cannot be used.
+        OSError: another process listens there, or the path cannot be used.
     """
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -82,23 +83,23 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def _cut(sock: socket.socket) -> None:
-    """End both directions of a socket that another thread waits for, TLS or not."""
-    with suppress(OSError):  # the client was first
+    """End both directions of a socket on which another thread waits, with TLS or without."""
+    with suppress(OSError):  # the client has disconnected
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _where(error: Exception) -> str:
-    """Return in one line what was raised and where: a traceback is more than a peer may print."""
+    """Describe an exception and its origin in one line: peers must not cause tracebacks in logs."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
     return f"{type(error).__name__}: {error} ({place})"
 
 
 class _HeldBody:
-    """Count what has come of the body of a request, among all that peers have sent here.
+    """Account for the received body of a request, within the memory limit of the process.
 
     Args:
-        sock: where it comes from.
+        sock: the socket it arrives on.
         limit: ``Config.max_process_buffer``.
     """
 
@@ -109,10 +110,10 @@ class _HeldBody:
         self._given_up = False
 
     def add(self, size: int) -> None:
-        """Note how many bytes have come.
+        """Record how many bytes have arrived.
 
         Raises:
-            HandshakeError: with 503; all peers together have sent too much, and this one most.
+            HandshakeError: all peers together exceed the limit, and this is the largest, with 503.
         """
         if size - self._reported >= REPORT_STEP:
             self._reported = size
@@ -121,7 +122,7 @@ class _HeldBody:
         self.check()
 
     def wake(self) -> None:
-        """Give up: it is the largest. Called by the thread whose report went above the limit."""
+        """Give up, as the largest holder. Called by a thread whose report exceeded the limit."""
         self._given_up = True
         cut_reading(self._sock)
 
@@ -132,12 +133,12 @@ class _HeldBody:
 
 
 class Acceptor(ABC):
-    """Accept connections until ``shutdown``; the base of the servers.
+    """Accept connections until ``shutdown``; the base class of the servers.
 
     Attributes:
-        host, port: where it listens; the port is a real one even if 0 was asked for. For a Unix
+        host, port: the listening address; the actual port, even if 0 was requested. For a Unix
             socket, its path and 0.
-        url: the scheme with both.
+        url: the address as a URL.
     """
 
     def __init__(
@@ -152,12 +153,12 @@ class Acceptor(ABC):
     ) -> None:
         self._listener = listener
         self._config = config
-        self._http = http  # refusals are said in its words
+        self._http = http  # refusals are HTTP responses
         self._ssl_context = ssl_context
         self._max_connections = max_connections
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, Guest] = {}
-        self._opening: set[socket.socket] = set()  # whose clients have something to say first
+        self._opening: set[socket.socket] = set()  # waiting for their clients
         self._served = threading.local()  # the ``socket`` of each connection's thread
         self._shutting_down = threading.Lock()
         self._stopping = threading.Event()
@@ -183,7 +184,7 @@ class Acceptor(ABC):
         register(self)
 
     def serve_forever(self) -> None:
-        """Block until another thread calls ``shutdown``; Ctrl-C shuts down and goes on up."""
+        """Block until another thread calls ``shutdown``; Ctrl-C shuts down and is re-raised."""
         try:
             self._stopped.wait()
         except KeyboardInterrupt:
@@ -192,10 +193,10 @@ class Acceptor(ABC):
 
     @abstractmethod
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """Stop accepting and end what is running; ``timeout`` seconds are given to it."""
+        """Stop accepting and end all connections, which have ``timeout`` seconds to finish."""
 
     def _shut_down_once(self, timeout: float | None) -> None:
-        with self._shutting_down:  # a call that a second Ctrl-C interrupts can be made again
+        with self._shutting_down:  # a call interrupted by a second Ctrl-C can be repeated
             if not self._stopped.is_set():
                 with self._lock:
                     self._stopping.set()
@@ -205,14 +206,14 @@ class Acceptor(ABC):
                         _cut(sock)
                 try:
                     self._end(Deadline(timeout))
-                except Exception:  # what was served has failed; it has ended all the same
+                except Exception:  # serving failed, but has ended all the same
                     self._stopped.set()
                     raise
                 self._stopped.set()
 
     @abstractmethod
     def _end(self, deadline: Deadline) -> None:
-        """End every connection; nothing is accepted any more."""
+        """End all connections; no more are accepted."""
 
     def _join_threads(self, deadline: Deadline) -> None:
         with self._lock:
@@ -227,7 +228,7 @@ class Acceptor(ABC):
             _log.debug("%s was no longer listening: %s", self.url, error)
         self._acceptor.join()
         if self._unix:
-            with suppress(FileNotFoundError):  # somebody tidied up
+            with suppress(FileNotFoundError):  # already removed
                 os.unlink(self.host)
         self._listener.close()
 
@@ -236,7 +237,7 @@ class Acceptor(ABC):
         self.shutdown(0.0)
 
     def forked(self) -> None:
-        """Let go of the port in a forked child; the parent goes on serving."""
+        """Release the port in a forked child; the parent continues to serve."""
         self._lock = threading.Lock()
         self._shutting_down = threading.Lock()
         self._stopping, self._stopped = threading.Event(), threading.Event()
@@ -255,7 +256,7 @@ class Acceptor(ABC):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Shut down; after an exception, Ctrl-C among them, without letting anything end."""
+        """Shut down; after an exception, including Ctrl-C, without waiting for streams to end."""
         self.shutdown(DRAIN if exc is None else 0.0)
 
     # The accept thread
@@ -272,11 +273,11 @@ class Acceptor(ABC):
             try:
                 self._start(sock, address)
             except HandshakeError as error:
-                # Nobody reads words before TLS, which is too slow for this thread.
+                # Refusals cannot be read before TLS, which is too slow for this thread.
                 self._refuse(sock, None if self._ssl_context else error.status, str(error))
 
     def _start(self, sock: socket.socket, address: Any) -> None:
-        """Give a connection its thread.
+        """Start the thread of a connection.
 
         Raises:
             HandshakeError: there is no room for it; nothing is counted then.
@@ -287,7 +288,7 @@ class Acceptor(ABC):
             args=(sock, address),
             name=f"wsmux-{self.port}-{address[1] if address else 'unix'}",
         )
-        # Only this thread brings in more.
+        # Only this thread adds connections.
         full = len(self._threads) - self._admission.leaving >= self._max_connections
         if full and not self._admission.make_room():
             self._admission.leave(guest)
@@ -303,7 +304,7 @@ class Acceptor(ABC):
             raise HandshakeError("no thread for this connection", 503) from error
 
     def _let_go(self, thread: threading.Thread) -> None:
-        """Forget a thread, and count its connection no more."""
+        """Remove a thread, and stop counting its connection."""
         self._admission.leave(self._threads.get(thread))
         with self._lock:
             self._threads.pop(thread, None)
@@ -314,7 +315,7 @@ class Acceptor(ABC):
         self._served.socket = sock
         try:
             self._serve(sock, address)
-        except Exception as error:  # which no server foresees
+        except Exception as error:  # unexpected
             self._served.socket.close()
             _log.error("%s: serving %s failed: %s", self.url, address, _where(error))
             _log.debug("%s: serving %s failed", self.url, address, exc_info=error)
@@ -323,11 +324,11 @@ class Acceptor(ABC):
 
     @abstractmethod
     def _serve(self, sock: socket.socket, address: Any) -> None:
-        """Shake hands and serve one connection until it has ended."""
+        """Perform the handshake and serve one connection until it has ended."""
 
     @contextmanager
     def _cut_by_shutdown(self, sock: socket.socket) -> Iterator[None]:
-        """Let a shutdown end a wait for a client that is not served yet."""
+        """Let a shutdown end the wait for a client that is not served yet."""
         with self._lock:
             if self._stopping.is_set():
                 raise ConnectionAbortedError("the server shuts down")
@@ -340,21 +341,21 @@ class Acceptor(ABC):
 
     @contextmanager
     def _awaiting(self, sock: socket.socket) -> Iterator[None]:
-        """Let a shutdown, and a client that gets this one's place, end a wait in a handshake."""
+        """Let a shutdown, or a client that replaces this one, end a wait during the handshake."""
         guest = self._guest()
         guest.sock = sock
         try:
-            self._admission.check(guest)  # only now does another thread see what to end
+            self._admission.check(guest)  # from now on other threads can end the wait
             with self._cut_by_shutdown(sock):
                 yield
         except (HandshakeError, OSError):
-            self._admission.check(guest)  # it was ended so, and that is what to answer
+            self._admission.check(guest)  # that is why it ended, and the answer
             raise
         finally:
             guest.sock = None
 
     def _secure(self, sock: socket.socket, deadline: Deadline) -> socket.socket:
-        """Do TLS, if that was asked for."""
+        """Perform the TLS handshake, if configured."""
         if self._ssl_context is None:
             return sock
         sock.settimeout(deadline.remaining())
@@ -377,9 +378,9 @@ class Acceptor(ABC):
         deadline: Deadline,
         methods: Collection[str] = ("GET",),
     ) -> dict[str, Any]:
-        """Return the environ of the HTTP request that arrives, and count whose it is.
+        """Return the environ of the next HTTP request, and count the address of its client.
 
-        One that brings a body is unfinished until ``_body`` has it.
+        A request with a body is unfinished until ``_body`` has read it.
         """
         guest = self._guest()
         held = partial(self._admission.hold, guest)
@@ -399,8 +400,9 @@ class Acceptor(ABC):
         """Read the body of a request, which counts as received memory until the block ends.
 
         Raises:
-            HandshakeError: as ``read_body``; or with 503, where others need its place or its
-                memory. OSError: as ``read_body``.
+            HandshakeError: as ``read_body``; or with 503, if other clients need its place or its
+                memory.
+            OSError: as ``read_body``.
         """
         held = _HeldBody(sock, self._config.max_process_buffer)
         try:
@@ -416,7 +418,7 @@ class Acceptor(ABC):
             process_memory.forget(held)
 
     def _settle(self) -> None:
-        """End the handshake of this thread's connection, where there is no HTTP request."""
+        """End the handshake of this thread's connection, if there is no HTTP request."""
         self._admission.settle(self._guest())
 
     def _guest(self) -> Guest:
@@ -425,7 +427,7 @@ class Acceptor(ABC):
     def _upgrade(
         self, sock: socket.socket, environ: dict[str, Any], protocol: str | None
     ) -> socket.socket:
-        """Answer a checked request with a WebSocket, and return its socket."""
+        """Accept a checked request as a WebSocket, and return its socket."""
         accepted = accept(environ, protocol)
         if accepted.socket is not sock:
             sock.close()
@@ -433,7 +435,7 @@ class Acceptor(ABC):
         return accepted.socket
 
     def _refused(self, sock: socket.socket, address: Any, error: Exception) -> None:
-        """Log why no connection came about, and tell the client where HTTP has words for it."""
+        """Log why a connection failed, and answer the client if HTTP allows it."""
         if isinstance(error, HandshakeError):
             _log.info("%s refused %s: %s", self.url, address, error)
             self._refuse(sock, error.status, str(error))

@@ -1,14 +1,14 @@
-"""Join two connections, of any two wires, so that their peers' streams reach each other.
+"""Relay streams between two connections, of any two wires.
 
 One thread runs the ``StreamRelay``, which carries the bytes of all streams. Each direction of a
-bridged stream is a ``RelayedHalf``. What would wake a reading or writing thread makes its half
-ready and unparks the relay's thread, which then moves what can be moved and never waits for a
-single half. It takes bytes from a source only when their target has credit for them, so that a
-stalled reader at one end stalls the writer at the other, and no stream beside it.
+bridged stream is a ``RelayedHalf``. Events that would wake a reading or writing thread instead mark
+its half as ready and unpark the relay's thread, which then moves whatever it can, without waiting
+for any single half. It takes bytes from a source only if the target has credit for them, so that a
+stalled reader at one end stalls the writer at the other, and no other stream.
 
-Locks: the mutexes of the two connections are held one after the other, never both. A half is marked
-as noted under either; the relay takes the mark away before it looks, so nothing is missed, and at
-worst it looks once too often.
+Locks: the mutexes of the two connections are held one after the other, never both. A half may be
+marked as noted under either; the relay clears the mark before it checks the half, so it misses
+nothing, and at worst checks once too often.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["StreamRelay", "bridge", "carried_code"]
 
 
 class Signal(Waiter):
-    """A waiter that notes a half as ready instead of waking a thread."""
+    """A waiter that marks a half as ready instead of waking a thread."""
 
     parks = False
 
@@ -61,7 +61,8 @@ class End:
     """One end of a bridged stream.
 
     Attributes:
-        error: what one half was ended with here; on some wires that ends the other half, too.
+        error: the error with which one half was ended here; on some wires that ends the other half,
+            too.
     """
 
     __slots__ = ("multiplexer", "record", "error", "stream")
@@ -73,17 +74,17 @@ class End:
         self.error: BaseException | None = None
 
     def let_go(self) -> None:
-        """Leave the stream to whoever comes next."""
+        """Detach from the stream, so that others can use it."""
         with self.multiplexer.mutex:
             self.record.reader, self.record.writer = Waiter(), Waiter()
             self.record.reading = self.record.writing = False
 
     def gone_locked(self) -> BaseException | None:
-        """Return what the whole stream was ended with, if it was."""
+        """Return the error with which the whole stream was ended, if it was."""
         return None if self.record.id in self.multiplexer.table.records else self.error
 
     def refuse(self, code: int) -> None:
-        """End both halves of a stream that finds no way on."""
+        """End both halves of a stream that cannot be relayed."""
 
         def refuse(wakes: list[Parker]) -> None:
             self.multiplexer.table.reset(self.record, code)
@@ -97,12 +98,12 @@ class RelayedHalf:
     """One direction of a bridged stream.
 
     Attributes:
-        pending: bytes taken from the source that the send queue of the target had no room for.
-        asked: a turn in that queue was asked for.
+        pending: bytes taken from the source for which the target's send queue had no room.
+        asked: a turn in that queue was requested.
         noted: it is in the relay's list, or about to be.
         done: the direction has ended, whatever the cause.
-        lost: the cause is the end of a connection.
-        back: the other direction, until both are over.
+        lost: it ended because a connection did.
+        back: the other direction, until both have ended.
     """
 
     __slots__ = ("asked", "back", "done", "lost", "noted", "pending", "signal", "source", "target")
@@ -116,13 +117,13 @@ class RelayedHalf:
         self.signal = Waiter()
 
     def part(self) -> None:
-        """Leave both streams, and let each direction be freed without a garbage collector."""
+        """Detach from both streams, and break the reference cycle of the two directions."""
         back = self.back
         if back is None:
             return
         for half in (self, back):
             half.source.let_go()
-            half.signal = Waiter()  # the one before knows this half
+            half.signal = Waiter()  # the previous one refers to this half
             half.back = None
 
 
@@ -139,13 +140,14 @@ class StreamRelay:
         self._accepting = set(accepting)
         self._parker = borrow()
         self._ready: deque[RelayedHalf] = deque()
-        self._halves: set[RelayedHalf] = set()  # for the relay's thread
-        # Not closed, so that nothing cut looks whole; the end of the other connection ends them.
+        self._halves: set[RelayedHalf] = set()  # only for the relay's thread
+        # Not closed, so that nothing truncated looks complete; the end of the other connection ends
+        # them.
         self._lost: list[RelayedHalf] = []
         self._moved = False
 
     def close(self) -> None:
-        """Let go of everything; it has run for the last time, its connections have ended."""
+        """Release everything, after the last run; the connections have ended."""
         for half in {*self._halves, *self._ready, *self._lost}:
             half.part()
         self._halves.clear()
@@ -154,12 +156,12 @@ class StreamRelay:
         give_back(self._parker)
 
     def added_all(self, connection: Connection) -> None:
-        """Note that no further stream of a connection comes, most likely because it has ended."""
+        """Record that no more streams of a connection will be added, usually since it has ended."""
         self._accepting.discard(connection)
         self._parker.unpark()
 
     def add(self, one: Stream, other: Stream) -> None:
-        """Carry everything that comes on either stream to the other, and its end."""
+        """Relay everything between two streams, including their ends."""
         near, far = End(one), End(other)
         there, back = RelayedHalf(near, far), RelayedHalf(far, near)
         there.back, back.back = back, there
@@ -185,7 +187,7 @@ class StreamRelay:
     def run(self, one: Connection, other: Connection) -> Connection:
         """Move bytes until a connection has ended; return that one.
 
-        What it had received before is still delivered, as long as that makes progress within
+        Bytes it had received before are still delivered, as long as there is progress within
         ``Config.close_timeout``.
         """
         grace: Deadline | None = None
@@ -212,12 +214,12 @@ class StreamRelay:
         return connection in self._accepting or connection in carried
 
     def _move(self) -> None:
-        """Give each half that was ready when this began one turn."""
+        """Give one turn to each half that was ready at the start."""
         for _ in range(len(self._ready)):
             half = self._ready.popleft()
             half.noted = False
             if half.done:
-                half.target.multiplexer.wake()  # it may have been given a turn in the send queue
+                half.target.multiplexer.wake()  # it may have got a turn in the send queue
                 continue
             self._halves.add(half)
             if self._step(half):
@@ -232,7 +234,7 @@ class StreamRelay:
                     half.part()
 
     def _step(self, half: RelayedHalf) -> bool:
-        """Move one frame or one end; tell whether there may be more to do at once."""
+        """Move one frame or one end; return whether there may be more to do at once."""
         multiplexer, record = half.target.multiplexer, half.target.record
         with multiplexer.mutex:
             failure, lost = record.write_failure, multiplexer.transport.error is not None
@@ -251,7 +253,7 @@ class StreamRelay:
         return False
 
     def _take(self, half: RelayedHalf, credit: int) -> None:
-        """Take what the target may be sent now from the source, or the source's end."""
+        """Take as much from the source as the target may be sent now, or the source's end."""
         multiplexer, record = half.source.multiplexer, half.source.record
         owes = False
         with multiplexer.mutex:
@@ -277,7 +279,7 @@ class StreamRelay:
             half.lost = lost
 
     def _push(self, half: RelayedHalf) -> bool:
-        """Queue what was taken; tell whether all of it was."""
+        """Queue the bytes taken; return whether all were queued."""
         multiplexer, record = half.target.multiplexer, half.target.record
         with multiplexer.mutex:
             while (
@@ -299,7 +301,7 @@ class StreamRelay:
     # Ends that are errors
 
     def _stop_source(self, half: RelayedHalf, error: BaseException) -> None:
-        """Pass on to the source's writer that the target's reader reads no more."""
+        """Tell the source's writer that the target's reader has stopped reading."""
         half.done = True
         half.source.error = error
         code = carried_code(
@@ -318,7 +320,7 @@ class StreamRelay:
         multiplexer.change(reset)
 
     def _abort_target(self, half: RelayedHalf, error: BaseException) -> None:
-        """Pass on to the target's reader that the source's writer has aborted."""
+        """Tell the target's reader that the source's writer has aborted."""
         half.target.error = error
         multiplexer, record = half.target.multiplexer, half.target.record
         code = carried_code(error, half.source.multiplexer.protocol, multiplexer.protocol)
@@ -332,9 +334,9 @@ class StreamRelay:
 
 
 def carried_code(error: BaseException, source: MuxProtocol, target: MuxProtocol) -> int | None:
-    """Return the code that says on another wire what ended a half; ``None`` where nothing did.
+    """Return the code for the end of a half on another wire; ``None`` if there was no error.
 
-    A code of the application that the other wire keeps for itself, or cannot carry, becomes 0.
+    An application code that the other wire reserves, or cannot carry, becomes 0.
     """
     cause = error if isinstance(error, StreamRefused | StreamReset) else error.__cause__
     if isinstance(cause, StreamRefused):
@@ -352,23 +354,24 @@ _log = logger("wsmux")
 
 
 def bridge(one: Connection, other: Connection) -> None:
-    """Carry the streams that either peer opens to the other one, until a connection has ended.
+    """Relay the streams that either peer opens to the other one, until a connection has ended.
 
-    Blocks. Each stream that comes on one connection is opened on the other; bytes, ends and resets
-    go both ways as they come, with the flow control of both wires kept: a peer that does not read
-    holds up the writer of that stream at the other end, and nothing else. A stream that cannot be
-    opened there within its ``Config.open_timeout`` is refused.
+    Blocks. Each stream that arrives on one connection is opened on the other; bytes, ends and
+    resets are relayed both ways as they arrive, under the flow control of both wires: a peer that
+    does not read blocks the writer of that stream at the other end, and nothing else. A stream that
+    cannot be opened there within its ``Config.open_timeout`` is refused.
 
-    When one connection has ended, what it had received is delivered (``Config.close_timeout`` is
-    given for progress), and the other one is closed: with the same code after a good end, else
-    with 1014 (bad gateway). Nobody else may accept or use streams of the two meanwhile.
+    When one connection has ended, the bytes it had received are delivered (``Config.close_timeout``
+    applies to progress), and the other one is closed: with the same code after a clean end,
+    otherwise with 1014 (bad gateway). Nothing else may accept or use streams of the two connections
+    meanwhile.
 
-    What a wire cannot say is lost on it: on ``bymux`` a reset looks like a clean end, ``yamux``
-    resets both halves at once, and application codes below 64 become 0 on ``wsmux``. A refusal is
-    seen as such by peers that can tell it from a reset (``wsmux``).
+    Features that a wire lacks are lost on it: on ``bymux`` a reset looks like a clean end,
+    ``yamux`` resets both halves at once, and application codes below 64 become 0 on ``wsmux``. Only
+    peers that can distinguish a refusal from a reset (``wsmux``) see it as such.
 
     Raises:
-        TypeError: one of them is no connection.
+        TypeError: one of them is not a connection.
     """
     for each in (one, other):
         if not isinstance(each, Connection):
@@ -405,7 +408,7 @@ def _code_behind(ended: Connection) -> int:
 
 
 def _accept(incoming: Connection, outgoing: Connection, relay: StreamRelay) -> None:
-    """Open on one connection what the peer of the other has opened."""
+    """Open the streams of one connection's peer on the other connection."""
     try:
         for stream in incoming:
             try:

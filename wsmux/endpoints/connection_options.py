@@ -1,4 +1,4 @@
-"""Hold what every way to make a connection lets the caller choose, and make connections of it."""
+"""Hold the options that all ways to make a connection share, and make connections from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DEFAULT_WORKERS", "ConnectionHandler", "ConnectionOptions"]
 
 ConnectionHandler = Callable[[Connection], object]
 
-# Threads that run the stream handlers of one connection.
+# Default number of threads that run the stream handlers of one connection.
 DEFAULT_WORKERS = 64
 
 _log = logger("wsmux")
@@ -32,7 +32,7 @@ _log = logger("wsmux")
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """See ``connect`` for what each field means."""
+    """Hold the options; ``connect`` describes each field."""
 
     config: Config = field(default_factory=Config)
     accept_streams: bool = True
@@ -61,7 +61,7 @@ class ConnectionOptions:
     def over_websocket(
         self, sock: socket.socket, role: Role, protocol: str, request: Request | None = None
     ) -> Connection:
-        """Return a connection over a WebSocket whose handshake is done."""
+        """Return a connection over a WebSocket after its handshake."""
         parts = wire(protocol).over_websocket(role, self.config, self.bymux_state)
         return self._connection(sock, role, parts, request)
 
@@ -90,12 +90,12 @@ class ConnectionOptions:
                 reason_to_code=self.reason_to_code,
                 request=request,
             )
-        except (OSError, RuntimeError):  # the system has no descriptor, or no thread, to give
+        except (OSError, RuntimeError):  # no descriptor or thread left
             sock.close()
             raise
 
     def start_workers(self, connection: Connection) -> None:
-        """Start serving incoming streams in the background, if a handler was given."""
+        """Start serving incoming streams in the background, if there is a handler."""
         if self.stream_handler is not None:
             StreamWorkers(connection, self.stream_handler, self.workers).start()
 

@@ -1,8 +1,8 @@
-"""Speak HTTP/1.1 over one stream, as client or server, by h11.
+"""Implement HTTP/1.1 over one stream, as client or server, using h11.
 
-h11 comes with simple-websocket (by wsproto). It is strict where others guess: an ambiguous length,
-a bare CR or a space before a colon is an error, so that nothing can be smuggled after a request.
-Bodies pass in pieces, so that a slow reader holds back its writer by the stream's credit.
+h11 is a dependency of simple-websocket (by wsproto). It is strict where others guess: an ambiguous
+length, a bare CR or a space before a colon is an error, which prevents request smuggling. Bodies
+pass in pieces, so that a slow reader blocks the writer by the stream's credit.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["CHUNK", "Exchange", "Headers", "end_to_end"]
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
-# Bytes of a body passed on at once: what a frame carries.
+# Bytes of a body passed on at once: the size of a frame.
 CHUNK = 64 * 1024
 
-# Bytes of the head of a request or response; as ``Config.max_handshake_size``.
+# Maximum size of the head of a request or response; as ``Config.max_handshake_size``.
 MAX_HEAD = 64 * 1024
 
-# Headers that concern one connection only (RFC 9110 section 7.6.1, RFC 2616 section 13.5.1). What
-# frames the message is written again for the next connection; ``Expect`` was met on this one.
+# Headers that concern one connection only (RFC 9110 section 7.6.1, RFC 2616 section 13.5.1).
+# Framing headers are written anew for the next connection; ``Expect`` has been handled on this one.
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -44,10 +44,10 @@ HOP_BY_HOP = frozenset(
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """Return the headers that are for the other end, in lower case.
+    """Return the headers meant for the other end, in lower case.
 
-    Those that ``Connection`` names are left out too, but for ``Content-Length``: naming that is a
-    known way to make two servers see two different requests (RFC 9110 section 7.6.1).
+    Those listed in ``Connection`` are dropped too, except ``Content-Length``: listing it is a known
+    way to make two servers see two different requests (RFC 9110 section 7.6.1).
     """
     named: set[bytes] = set()
     found = [(name.lower(), value) for name, value in headers]
@@ -58,30 +58,30 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in found if name not in dropped]
 
 
-# States of an end that has said all of its message.
+# States of an end whose message is complete.
 _DONE = (h11.DONE, h11.MUST_CLOSE, h11.CLOSED)
 
 
 class Exchange:
     """One end of HTTP/1.1 over a stream; for one thread.
 
-    ``stream.timeout`` is for each wait for the stream.
+    ``stream.timeout`` applies to each wait for the stream.
 
-    Every method raises what the stream's calls do: ``TimeoutError``, ``WsmuxError``. ``receive``
-    raises ``h11.RemoteProtocolError`` too, when the peer breaks the rules of HTTP, and ``send``
-    raises ``h11.LocalProtocolError`` when this side does; both are ``h11.ProtocolError``.
+    All methods raise the errors of the stream: ``TimeoutError``, ``WsmuxError``. ``receive`` also
+    raises ``h11.RemoteProtocolError`` if the peer violates HTTP, and ``send`` raises
+    ``h11.LocalProtocolError`` if this side does; both are ``h11.ProtocolError``.
     """
 
     def __init__(self, stream: Stream, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
         self.stream = stream
         self.connection = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
-        self.idle = True  # no byte of the next message has come
-        self.failed = False  # the stream has, as far as it was used here
+        self.idle = True  # no byte of the next message has arrived
+        self.failed = False  # the stream failed when used here
 
     def receive(self) -> h11.Event:
-        """Return the next event, waiting for the peer; ``h11.ConnectionClosed`` is its end.
+        """Return the next event, waiting for the peer; ``h11.ConnectionClosed`` is the end.
 
-        A client that waits for 100 (Continue) is told to go on.
+        A client that expects 100 (Continue) gets it.
         """
         while True:
             event = self.connection.next_event()
@@ -105,7 +105,7 @@ class Exchange:
             raise
 
     def send(self, *events: h11.Event) -> None:
-        """Send events, those of one call in one write."""
+        """Send events, with one write per call."""
         parts: list[bytes] = []
         for event in events:
             parts += self.connection.send_with_data_passthrough(event) or ()
@@ -117,9 +117,9 @@ class Exchange:
             raise
 
     def send_body(self, pieces: Iterable[bytes]) -> bool:
-        """Send the pieces of a body and its end; false if the peer wants no more of it.
+        """Send the pieces of a body and its end; return false if the peer wants no more of it.
 
-        That is its right: it may have answered already.
+        It may do so, for example because it has already answered.
         """
         try:
             for piece in pieces:
@@ -132,7 +132,7 @@ class Exchange:
         return True
 
     def receive_response(self) -> h11.Response:
-        """Return the final response's head; informational ones are passed over."""
+        """Return the head of the final response, skipping informational ones."""
         while True:
             event = self.receive()
             if isinstance(event, h11.Response):
@@ -152,20 +152,20 @@ class Exchange:
                 return bytes(event.data)
 
     def received_all(self) -> bool:
-        """Return whether the peer's message has come to its end."""
+        """Return whether the peer's message is complete."""
         return self.connection.their_state in _DONE
 
     def _settle(self) -> None:
-        """Drop what has come of the body: its end is there at once when there is none."""
+        """Discard the available part of the body; without a body, its end is there at once."""
         try:
             while self.connection.their_state is h11.SEND_BODY:
                 if isinstance(self.connection.next_event(), type):
                     return
         except h11.RemoteProtocolError:
-            return  # their state tells
+            return  # their state shows it
 
     def next_cycle(self) -> bool:
-        """Begin again for a further request on the stream; false if there can be none."""
+        """Start over for another request on the stream; return false if there can be none."""
         self._settle()
         if self.connection.our_state is not h11.DONE or self.connection.their_state is not h11.DONE:
             return False
@@ -174,7 +174,7 @@ class Exchange:
         return True
 
     def end(self) -> None:
-        """Close the stream if the exchange is complete, else reset it. Never blocks."""
+        """Close the stream if the exchange is complete, otherwise reset it. Never blocks."""
         if self.stream.closed:
             return
         self._settle()

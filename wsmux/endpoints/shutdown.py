@@ -1,7 +1,7 @@
-"""End connections so that their peers know what to do: go away, let streams end, close with 1001.
+"""Shut down connections gracefully: send GO_AWAY, let streams end, close with 1001.
 
-``Server`` does so with its own. Under a WSGI server each connection lives in a request, so an
-extension keeps them in a ``ConnectionRegistry``, which a signal may end.
+``Server`` does this with its own connections. Under a WSGI server each connection is served within
+a request, so an extension keeps them in a ``ConnectionRegistry``, which a signal may shut down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logger("wsmux")
 def end_connections(
     connections: Collection[Connection], deadline: Deadline, close_timeout: float
 ) -> Deadline:
-    """Let the streams of every connection end, then close it; return what is left for that.
+    """Let the streams of every connection end, then close it; return the deadline for closing.
 
     Blocks until ``deadline`` while streams are open, then for at most ``close_timeout`` seconds.
     """
@@ -50,7 +50,7 @@ def end_connections(
 
 
 class ConnectionRegistry:
-    """Know the connections that are served in threads of somebody else, and end them together."""
+    """Track the connections served in threads of a WSGI server, and end them together."""
 
     def __init__(self, close_timeout: float) -> None:
         self._close_timeout = close_timeout
@@ -58,30 +58,30 @@ class ConnectionRegistry:
         fork.register(self)
 
     def forked(self) -> None:
-        """Begin again: a forked child serves none of them."""
+        """Start over: a forked child serves no connections."""
         self._lock = threading.Lock()
         self._connections: set[Connection] = set()
         self._stopping = False
 
     @property
     def stopping(self) -> bool:
-        """Whether no further connection is served."""
+        """Whether no more connections are accepted."""
         return self._stopping
 
     @property
     def connections(self) -> list[Connection]:
-        """Those that are served at this moment."""
+        """The connections currently being served."""
         with self._lock:
             return list(self._connections)
 
     def check(self) -> None:
-        """Raise a ``HandshakeError`` with status 503 for a request that comes too late."""
+        """Raise a ``HandshakeError`` with status 503 for a request after the shutdown began."""
         if self._stopping:
             raise HandshakeError("the server shuts down", status=503)
 
     @contextmanager
     def serving(self, connection: Connection) -> Iterator[None]:
-        """End the connection with the others as long as the block lasts."""
+        """Register a connection for the shutdown while the block lasts."""
         with self._lock:
             self._connections.add(connection)
             late = self._stopping
@@ -94,23 +94,24 @@ class ConnectionRegistry:
                 self._connections.discard(connection)
 
     def shutdown(self, timeout: float | None) -> None:
-        """Take no further connection, and end those there are; see ``end_connections``."""
+        """Accept no more connections, and end the existing ones; see ``end_connections``."""
         with self._lock:
             self._stopping = True
             connections = list(self._connections)
         end_connections(connections, Deadline(timeout), self._close_timeout)
 
     def drain_on_sigterm(self, timeout: float | None) -> None:
-        """Shut down on SIGTERM, in a thread, before or beside what the signal did so far.
+        """Shut down on SIGTERM, in a thread, before or alongside the previous action of the signal.
 
-        Raises: ValueError: this is not the main thread.
+        Raises:
+            ValueError: not called in the main thread.
         """
 
         def drain(number: int, frame: FrameType | None) -> None:
             dies = before == signal.SIG_DFL
             if dies:
-                signal.signal(number, signal.SIG_DFL)  # the second signal does not wait
-            # Nothing may wait in a signal handler under gevent, as Thread.start does.
+                signal.signal(number, signal.SIG_DFL)  # a second signal does not wait
+            # Nothing may block in a signal handler under gevent, as Thread.start does.
             _thread.start_new_thread(self._drain, (timeout, number if dies else None))
             if callable(before):
                 before(number, frame)

@@ -1,9 +1,10 @@
-"""Run a handler for each stream that the peer opens, in a bounded set of reused threads.
+"""Run a handler for each stream that the peer opens, in a bounded pool of reusable threads.
 
-A worker waits in ``accept_stream`` itself. When the last waiting one takes a stream, it first sees
-to it that another is waiting, unless there are as many as allowed; then further streams wait in the
-connection's accept queue, and are refused after ``Config.open_timeout``. So no stream is handed
-from thread to thread, and calls nested deeper than there are workers end in a typed refusal.
+A worker waits in ``accept_stream`` itself. When the last waiting one gets a stream, it first makes
+sure that another is waiting, unless the limit is reached; then further streams wait in the
+connection's accept queue, and are refused after ``Config.open_timeout``. So streams are never
+handed from thread to thread, and calls nested more deeply than there are workers end in a typed
+refusal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["StreamHandler", "StreamWorkers"]
 
 StreamHandler = Callable[[Stream], object]
 
-# Seconds that a worker waits for a further stream before it ends; one per connection stays.
+# Seconds after which a waiting worker ends; one per connection stays.
 IDLE = 10.0
 
 _log = logger("wsmux")
@@ -43,7 +44,7 @@ class StreamWorkers:
         self._spawn()
 
     def run(self) -> None:
-        """Run as the first worker; return when the connection has ended."""
+        """Run as the first worker, until the connection has ended."""
         with self._lock:
             self._count += 1
             self._waiting += 1
@@ -87,7 +88,7 @@ class StreamWorkers:
             self._spawn()
             try:
                 self._handle(stream)
-            except BaseException:  # such as SystemExit: this thread ends, its place is free
+            except BaseException:  # such as SystemExit: this thread ends, and frees its place
                 with self._lock:
                     self._count -= 1
                 raise
@@ -101,7 +102,7 @@ class StreamWorkers:
             stream.reset(error)
             _log.info("the handler of stream %d ended: %s", stream.id, error)
         except Exception as error:
-            if stream.reset(error):  # the application has a code for it
+            if stream.reset(error):  # the application has a code for this error
                 _log.info("the handler of stream %d ended with %r", stream.id, error)
             else:
                 _log.exception("the handler of stream %d failed; the stream was reset", stream.id)
