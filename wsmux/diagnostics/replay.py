@@ -1,12 +1,12 @@
-"""Run the peer's part of a recorded conversation against a handler, and compare what it answers.
+"""Replay the peer's side of a recorded conversation to a handler, and compare the answers.
 
-The handler gets a real connection, with a real machine, over a socket pair. At the other end stands
-the recording: it sends the frames that were received then, each when the handler's side has said as
-much as it had then, and has granted the credit that the frame needs. So it does not matter how fast
-either is.
+The handler gets a real connection, with a real machine, over a socket pair. At the other end the
+recording sends the frames that were received then, each once the handler's side has sent as much as
+it had then, and has granted the credit that the frame needs. So the speed of either side does not
+matter.
 
-What is compared is what was said, stream by stream: the bytes, and the ends with their codes.
-Credit and pings are a matter of time, and are not; pings are answered as they come.
+Compared are, for each stream, the bytes and the ends with their codes. Credit and pings depend on
+timing and are not compared; pings are answered as they arrive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Outcome", "replay"]
 CHUNK = 256 * 1024
 POLLIN, POLLOUT = select.POLLIN, select.POLLOUT
 
-# What the handler's side says when its handler returns, on one wire or another.
+# Frames sent when the handler returns, on one wire or another.
 GOODBYE = ("CARRIER_CLOSE 1000", "GO_AWAY 0", "CLOSE", "STOP_READ")
 
 CARRIER = {f"CARRIER_{kind.name}": kind for kind in (Opcode.CLOSE, Opcode.PING, Opcode.PONG)}
@@ -49,12 +49,12 @@ KINDS = CARRIER | {"TEXT": Opcode.TEXT}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a replay.
+    """Hold the result of a replay.
 
     Attributes:
-        fed: frames that were sent to the handler's side.
-        streams: those on which something was said, by either side.
-        differences: where the answers differ from the recorded ones, a sentence each.
+        fed: the number of frames sent to the handler's side.
+        streams: the number of streams on which either side sent anything.
+        differences: sentences that describe how the answers differ from the recorded ones.
     """
 
     fed: int
@@ -63,12 +63,12 @@ class Outcome:
 
 
 class Said:
-    """Gather what one side has said, but for what is a matter of time.
+    """Collect what one side has sent, except what depends on timing.
 
     Attributes:
         data: the bytes on each stream.
-        marks: what else was said on each, and under ``None`` on the connection.
-        credit: what was granted to each stream.
+        marks: the other frames on each stream, and under ``None`` those for the connection.
+        credit: the credit granted to each stream.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Said:
         self.credit: Counter[int] = Counter()
 
     def add(self, head: FrameHead, raw: bytes) -> None:
-        """Take a frame."""
+        """Add a frame."""
         stream = head.stream
         if stream is not None:
             data = self.data.setdefault(stream, bytearray())
@@ -88,26 +88,26 @@ class Said:
             self.marks.setdefault(stream, Counter())[mark] += 1
 
     def size(self, stream: int) -> int:
-        """Return how many bytes were said on a stream, -1 if nothing at all was."""
+        """Return how many bytes were sent on a stream, -1 if no frame was."""
         return len(self.data[stream]) if stream in self.data else -1
 
     def count(self, stream: int | None, mark: str) -> int:
-        """Return how often a mark was said."""
+        """Return how often a mark was sent."""
         return self.marks.get(stream, Counter())[mark]
 
     def reads_no_more(self, stream: int) -> bool:
-        """Return whether the other side need not write on a stream any further."""
+        """Return whether the other side need not write to a stream any more."""
         marks = self.marks.get(stream, Counter())
         return any("write" in mark or "RST" in mark or mark == "STOP_READ" for mark in marks)
 
     def forget_goodbye(self) -> None:
-        """Leave out that the handler returned, which it may not have done in the recording."""
+        """Ignore that the handler returned, which may not have happened in the recording."""
         for mark in GOODBYE:
             self.marks.get(None, Counter()).pop(mark, None)
 
 
 def marks_of(head: FrameHead) -> list[str]:
-    """Return what a frame says besides bytes, credit and pings."""
+    """Return the marks of a frame: its content apart from bytes, credit and pings."""
     if head.type in ("PING", "PONG", "CARRIER_PING", "CARRIER_PONG", "ACK", "DATA", "CREDIT"):
         return (
             [flag for flag in head.flags if flag in ("SYN", "FIN")] if head.type == "DATA" else []
@@ -122,14 +122,14 @@ def marks_of(head: FrameHead) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """What the handler's side must have said before the recording goes on."""
+    """What the handler's side must have sent before the recording continues."""
 
     stream: int | None
     size: int
     marks: list[tuple[str, int]]
 
     def met(self, said: Said) -> bool:
-        """Return whether it has."""
+        """Return whether it has been sent."""
         if self.stream is not None and said.size(self.stream) < self.size:
             return False
         return all(said.count(self.stream, mark) >= count for mark, count in self.marks)
@@ -142,18 +142,18 @@ class Expected(NamedTuple):
 
 @dataclass
 class Script:
-    """A recording, as what to wait for and what to send."""
+    """A recording, as steps to wait for and to send."""
 
     steps: list[Expected | Entry] = field(default_factory=list)
     said: Said = field(default_factory=Said)
-    closes: bool = False  # either side's Close is in it
+    closes: bool = False  # it contains a close frame of either side
 
     @classmethod
     def of(cls, spoken: str, entries: Iterable[Entry]) -> Script:
         """Read the frames of a recording of this wire.
 
         Raises:
-            BadRecording: it has heads only, or others than its frames have.
+            BadRecording: it has headers only, or they do not match the frames.
         """
         script = cls()
         for number, entry in enumerate(entries, 2):
@@ -189,7 +189,7 @@ def is_answer(head: FrameHead) -> bool:
 
 
 class Player:
-    """The recorded peer, at one end of a socket."""
+    """Play the recorded peer, at one end of a socket."""
 
     def __init__(self, header: Header, script: Script, sock: socket.socket, config: Config) -> None:
         self._wire = header.wire
@@ -209,7 +209,7 @@ class Player:
         self.ended = False  # the handler's side has closed its end
 
     def play(self, patience: float) -> str | None:
-        """Send and await everything; return what did not come within ``patience`` seconds."""
+        """Run all steps; return a description of what did not arrive in ``patience`` seconds."""
         steps, number = self._script.steps, 0
         deadline = Deadline(patience)
         while number < len(steps):
@@ -228,7 +228,7 @@ class Player:
         return None
 
     def end(self, code: int | None, patience: float) -> None:
-        """Close, or cut without a ``code``, and take what still comes."""
+        """Close, or disconnect without a ``code``, and receive the rest."""
         deadline = Deadline(patience)
         if code is not None and self._framing.has_controls:
             self._out += self._framing.encode_control(Opcode.CLOSE, encode_close(code, ""))
@@ -246,13 +246,13 @@ class Player:
         if stream is None or not length or self.said.reads_no_more(stream):
             return True
         granted = self._entitled + self.said.credit[stream]
-        # What the recorded peer was not entitled to either is sent all the same.
+        # Frames to which the recorded peer was not entitled either are sent all the same.
         lacked = self._fed_bytes[stream] + length - self._entitled
         allowed = self._script.said.credit[stream] < lacked
         return allowed or self._fed_bytes[stream] + length <= granted
 
     def _closed(self) -> bool:
-        """Return whether the handler's side has said that nothing follows."""
+        """Return whether the handler's side has sent a close frame."""
         return any(mark.startswith("CARRIER_CLOSE") for mark in self.said.marks.get(None, ()))
 
     def _missing(self, step: Expected | Entry) -> str:
@@ -275,7 +275,7 @@ class Player:
         self.fed += 1
 
     def _exchange(self, deadline: Deadline) -> None:
-        """Send and receive what can be, waiting for it at most until the deadline."""
+        """Send and receive as much as possible, waiting at most until the deadline."""
         poller = select.poll()
         poller.register(self._sock, POLLIN | POLLOUT if self._out else POLLIN)
         ready = sum(event for _, event in poller.poll(1000 * (deadline.remaining() or 0)))
@@ -309,7 +309,7 @@ class Player:
             self._send(yamux_head(Type.PING, Flag.ACK, 0, head.value or 0))
 
     def _send(self, frame: bytes, kind: Opcode = Opcode.BINARY) -> None:
-        # Where a length goes between them, the head must be told from what follows it.
+        # If a length goes between them, the header must be separated from the rest.
         joined = not isinstance(self._framing, ByteFraming)
         start = 0 if joined else parse_head(frame, TYPE_WIDTHS[self._wire])[2]
         self._out += b"".join(self._framing.encode((frame[:start], frame[start:]), kind))
@@ -322,12 +322,12 @@ def replay(
     stream_handler: StreamHandler | None = None,
     patience: float = 5.0,
 ) -> Outcome:
-    """Run a recording against a handler: of connections, or of the streams that the peer opens.
+    """Replay a recording to a handler of connections, or of the streams that the peer opens.
 
-    Blocks, for at most ``patience`` seconds without progress at a time.
+    Blocks; fails after ``patience`` seconds without progress.
 
     Raises:
-        BadRecording: it has lost frames, has heads only, or is of no wire that there is.
+        BadRecording: frames are missing, it has headers only, or its wire is unknown.
     """
     if header.lost_sent or header.lost_received:
         raise BadRecording(
@@ -364,7 +364,7 @@ def replay(
                 player.said.forget_goodbye()
             differences += compare(script.said, player.said)
             player.end(None if script.closes or lost else CloseCode.NORMAL_CLOSURE, patience)
-        except FrameError as error:  # on a plain socket no such frame can come
+        except FrameError as error:  # impossible on a plain socket
             raise BadRecording(f"a frame of the recording cannot be sent: {error}") from error
         finally:
             connection.abort()
@@ -378,7 +378,7 @@ def replay(
 
 
 def compare(recorded: Said, answered: Said) -> list[str]:
-    """Return where two sides differ in what they said, a sentence for each."""
+    """Return sentences that describe how the frames of two sides differ."""
     found = []
     for stream in sorted(set(recorded.data) | set(answered.data)):
         one, other = recorded.data.get(stream, b""), answered.data.get(stream, b"")

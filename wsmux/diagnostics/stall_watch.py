@@ -1,12 +1,12 @@
-"""Notice connections on which something stands still, and tell each stall once.
+"""Detect stalled connections, and report each stall once.
 
 ::
 
     watch = StallWatch(server, after=30)  # logs a warning for each stall
 
-One daemon thread looks after all watches of the process. It is there as long as there is one, and
-sleeps between its looks; a look costs the connection what ``connection.explain()`` does. Nothing is
-asked of the threads that read and write.
+One daemon thread serves all watches of the process. It runs as long as there are any, and sleeps
+between checks; a check costs the connection as much as ``connection.explain()`` does. Reading and
+writing threads are not slowed down.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .status import Connections, Watched
 
 __all__ = ["Stall", "StallWatch"]
 
-# Looks in the time that something may stand still: it is told a quarter of that late at most.
+# Checks per stall time: a stall is reported up to a quarter of it late.
 LOOKS = 4
 
-# Sentences of one stall; a thousand stuck streams have one cause, most likely.
+# Findings per stall; a thousand stuck streams most likely have one cause.
 MAX_FINDINGS = 20
 
-# Stalls logged in a second, a line each; the rest are counted in one further line. A network that
-# goes away stalls every connection at once.
+# Stalls logged per second, one line each; one more line counts the rest. A network failure stalls
+# every connection at once.
 MAX_LINES = 20
 
-# A write that stands still is one stall, whatever it waits for in its course.
+# A stalled write is a single stall, even if the cause of its wait changes.
 WRITES = frozenset({Cause.NO_CREDIT, Cause.BOTH_FULL, Cause.NO_ROOM})
 
 _log = logger("wsmux.watchdog")
@@ -49,11 +49,11 @@ _Key = tuple[str, Cause | None, int | None]
 
 
 class Stall(NamedTuple):
-    """What stands still on a connection; ``str`` says it in one line.
+    """Describe a stall of a connection; ``str`` formats it as one line.
 
     Attributes:
-        connection: the one.
-        findings: what ``explain()`` says to it, the longest first; at most 20.
+        connection: the connection.
+        findings: those of ``explain()``, longest first; at most 20.
         left_out: how many more there are.
     """
 
@@ -67,7 +67,7 @@ class Stall(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """Remember what waited at the last look."""
+    """Hold the state of a wait at the last check."""
 
     moved: int
     since: float
@@ -77,23 +77,23 @@ class _Seen(NamedTuple):
 class StallWatch:
     """Watch connections until they have ended, or until ``stop``.
 
-    Told is what keeps bytes from moving: writers without credit, both sides writing with nobody
-    reading, bytes and streams that nobody takes here, a full socket, a mute peer. Threads that wait
-    for what the peer may send are not. A stall is told once; when it is over and comes again, it is
-    told again. That a write gives up and is tried again does not end a stall, as long as no byte
-    moves.
+    Reported are waits that keep bytes from moving: writers without credit, both sides writing and
+    neither reading, bytes and streams not taken here, a full socket, a silent peer. Threads that
+    wait for something the peer may send are not. A stall is reported once; if it ends and recurs,
+    it is reported again. A write that times out and is retried does not end a stall, as long as no
+    byte moves.
 
     Args:
         connections: a connection, a ``Server`` or ``Mux`` (weakly held), a collection of these, or
-            a function that returns one and is asked at each look.
-        after: seconds of standing still; told a quarter of that later at most.
-        tell: called with a ``Stall``, in the watch's own thread, which other watches share: it
-            must not block. What it raises is logged. By default a warning is logged for each, of
-            all watches at most 20 a second; one more line counts the rest.
+            a function that returns one and is called at each check.
+        after: seconds without progress; a stall is reported up to a quarter of that late.
+        tell: called with a ``Stall``, in the watch's own thread, which other watches share: it must
+            not block. Exceptions are logged. By default a warning is logged for each, at most 20
+            per second over all watches; one more line counts the rest.
 
     Raises:
-        ValueError: ``after`` is no number of seconds above 0, or above a day.
-        NoThreadError: the system has no thread to give, or the interpreter is exiting.
+        ValueError: ``after`` is not above 0 s, or exceeds a day.
+        NoThreadError: the system has no thread left, or the interpreter is exiting.
     """
 
     def __init__(
@@ -109,11 +109,11 @@ class StallWatch:
         self._after = after
         self._tell = tell or _warnings.tell
         self._seen: dict[_Key, _Seen] = {}
-        self.due: float = time.monotonic() + after / LOOKS  # of the next look; for the thread alone
+        self.due: float = time.monotonic() + after / LOOKS  # of the next check; only for the thread
         _thread.add(self)
 
     def stop(self) -> None:
-        """Look no further. Never blocks; a ``tell`` that has begun may still run."""
+        """Stop watching. Never blocks; a ``tell`` that has begun may still be running."""
         _thread.remove(self)
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class StallWatch:
         self.stop()
 
     def look(self, now: float) -> bool:
-        """Look at every connection; tell whether there may be any later. For the thread."""
+        """Check all connections; return whether there may be any later. For the thread."""
         self.due = now + self._after / LOOKS
         connections = self._watched.living()
         names = thread_names() if connections else {}
@@ -146,7 +146,7 @@ class StallWatch:
         return connections is not None
 
     def _lasts(self, name: str, finding: Finding, before: dict[_Key, _Seen], now: float) -> bool:
-        """Note a finding; tell whether it is to be told now."""
+        """Record a finding; return whether to report it now."""
         key = (name, None if finding.cause in WRITES else finding.cause, finding.stream_id)
         seen = before.get(key)
         if seen is None or seen.moved != finding.moved:
@@ -163,10 +163,9 @@ class StallWatch:
 
 
 class _Warnings:
-    """Log stalls in at most ``MAX_LINES`` lines a second, and how many were left out in one more.
+    """Log at most ``MAX_LINES`` stalls a second, and in one more line how many were suppressed.
 
-    The limit of the logger is for lines that repeat each other; each of these names another
-    connection.
+    The limit of the logger is for repeated lines; each of these names another connection.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -175,9 +174,9 @@ class _Warnings:
         fork.register(self)
 
     def forked(self) -> None:
-        """Count again: a forked child has none of the connections, and maybe a lock held."""
+        """Start over: a forked child has none of the connections, and the lock may be held."""
         self._lock = threading.Lock()
-        self._until = -math.inf  # the end of the second that the counts are for
+        self._until = -math.inf  # the end of the second being counted
         self._lines = self._left_out = 0
         self._summed = False
 
@@ -189,7 +188,8 @@ class _Warnings:
             if self._lines > MAX_LINES:
                 self._left_out += 1
                 return
-        # Each sentence is a value by itself, or the cut of long values would lose the later ones.
+        # Each sentence is a separate value, or the later ones would be lost when long values are
+        # truncated.
         text = f"%s stalls: {'; '.join(['%s'] * len(stall.findings))}"
         values: tuple[object, ...] = (stall.connection.name, *stall.findings)
         if stall.left_out:
@@ -197,7 +197,7 @@ class _Warnings:
         _log.warning(text, *values, extra=PACED)
 
     def tell_left_out(self) -> None:
-        """Log how many were left out, once a second; what it cannot say now, a later look says."""
+        """Log how many were suppressed, once a second; the rest is left to a later check."""
         with self._lock:
             self._next_second_locked()
             if not self._left_out or self._summed:
@@ -217,7 +217,7 @@ _warnings = _Warnings()
 
 
 class _Thread:
-    """Run the looks of all watches when they are due."""
+    """Run the checks of all watches when they are due."""
 
     def __init__(self) -> None:
         self.forked()
@@ -225,14 +225,14 @@ class _Thread:
         register(self)
 
     def forked(self) -> None:
-        """Begin again: a forked child has none of the connections."""
+        """Start over: a forked child has none of the connections."""
         self._mutex = threading.Lock()
         self._watches: set[StallWatch] = set()
         self._asleep = Waiter()
         self._running = False
 
     def leave(self) -> None:
-        """Look after nothing any more; see ``runtime.threads``."""
+        """Stop all watches; see ``runtime.threads``."""
         wakes: list[Parker] = []
         with self._mutex:
             self._watches.clear()
@@ -240,7 +240,7 @@ class _Thread:
         wake(wakes)
 
     def add(self, watch: StallWatch) -> None:
-        """Look after a watch; the first one starts the thread."""
+        """Add a watch; the first one starts the thread."""
         wakes: list[Parker] = []
         with self._mutex:
             if not self._running:
@@ -252,7 +252,7 @@ class _Thread:
         wake(wakes)
 
     def remove(self, watch: StallWatch) -> None:
-        """Look after a watch no longer; the thread ends with the last one."""
+        """Remove a watch; the thread ends with the last one."""
         wakes: list[Parker] = []
         with self._mutex:
             self._watches.discard(watch)
@@ -270,7 +270,7 @@ class _Thread:
                 self.remove(watch)
 
     def _next(self) -> StallWatch | None:
-        """Wait until a watch is due; return ``None`` when there is none left."""
+        """Wait until a watch is due; return ``None`` when none is left."""
         with self._mutex:
             while self._watches:
                 watch = min(self._watches, key=lambda watch: watch.due)

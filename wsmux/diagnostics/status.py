@@ -1,9 +1,10 @@
-"""Describe the connections of a process in one JSON document, for live pages and tables.
+"""Describe the connections of a process in a JSON document, for live pages and tables.
 
-It is bounded, whatever the process serves, and says what it leaves out. It tells no header, no
-query and no byte of what is carried: who may see the page need not be who may see the data.
+Its size is limited, whatever the process serves, and it says what is omitted. It contains no
+headers, queries or transferred bytes, since those who may see the page need not be those who may
+see the data.
 
-``connections_of`` finds the connections, where a caller names one, several, or who serves them.
+``Watched`` looks up the connections that a caller names: one, several, or those of a server.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ..runtime.logs import printable
 
 __all__ = ["STALLED_AFTER", "VERSION", "Connections", "Serving", "Watched", "document"]
 
-# Of the document; a reader refuses another one.
+# Version of the document; readers refuse any other.
 VERSION = 1
 
-# Seconds of standing still from which something is shown as stalled, by default.
+# Default number of seconds without progress after which something is shown as stalled.
 STALLED_AFTER = 5.0
 
-# Connections and streams of each that are shown: those where something waits, and the largest.
+# Connections, and streams of each, that are shown: those with waiting threads, and the largest.
 MAX_CONNECTIONS = 100
 MAX_STREAMS = 50
 
-# Sentences to a connection, and characters of a text that the peer or the application chose.
+# Findings per connection, and characters of a text chosen by the peer or the application.
 MAX_FINDINGS = 20
 MAX_TEXT = 200
 
@@ -50,11 +51,11 @@ TOTALS = (
 
 
 def document(connections: Collection[Connection], after: float) -> dict[str, Any]:
-    """Return what there is to show, ready for ``json.dumps``.
+    """Return the document, ready for ``json.dumps``.
 
     Args:
-        connections: those to show.
-        after: seconds of standing still from which something counts as stalled.
+        connections: the connections to show.
+        after: seconds without progress after which something counts as stalled.
     """
     counted = [(connection, connection.stats()) for connection in connections]
     shown = heapq.nlargest(MAX_CONNECTIONS, counted, key=lambda pair: _interest(pair[1]))
@@ -80,7 +81,7 @@ def _interest(stats: ConnectionStats) -> tuple[int, int, int]:
 
 
 def _number(connection: Connection) -> tuple[int, str]:
-    """Return what sorts connections by their age."""
+    """Return a key that sorts connections by age."""
     number = connection.name.rpartition("-")[2]
     return (int(number) if number.isdecimal() else 0), connection.name
 
@@ -114,7 +115,7 @@ def _in_order(streams: list[StreamStats]) -> list[StreamStats]:
 def _stream(stream: StreamStats, found: list[Finding], after: float) -> dict[str, Any]:
     return {
         **stream._asdict(),
-        "id": str(stream.id),  # numbers of JavaScript are exact up to 2^53
+        "id": str(stream.id),  # JavaScript's numbers are exact only up to 2^53
         "reader": None if stream.reader is None else stream.reader._asdict(),
         "writer": None if stream.writer is None else stream.writer._asdict(),
         "stalled": _stalled([each for each in found if each.stream_id == stream.id], after),
@@ -122,7 +123,7 @@ def _stream(stream: StreamStats, found: list[Finding], after: float) -> dict[str
 
 
 def _stalled(found: list[Finding], after: float) -> float | None:
-    """Return for how many seconds something stands still; ``None`` if nothing does for long."""
+    """Return for how many seconds something has stalled; ``None`` if less than ``after``."""
     longest = max((each.seconds for each in found if each.cause.stalls), default=0.0)
     return round(longest, 3) if longest >= after else None
 
@@ -139,15 +140,15 @@ def _finding(finding: Finding, after: float) -> dict[str, Any]:
 
 @runtime_checkable
 class Serving(Protocol):
-    """What serves connections: a ``Server``, a ``wsmux.flask.Mux``."""
+    """An object that serves connections: a ``Server`` or a ``wsmux.flask.Mux``."""
 
     @property
     def connections(self) -> Iterable[Connection]:
-        """Those that are served at this moment."""
+        """The connections currently being served."""
 
     @property
     def stopping(self) -> bool:
-        """Whether no further one is served."""
+        """Whether no more connections are served."""
 
 
 Source: TypeAlias = Connection | Serving
@@ -155,20 +156,20 @@ Connections: TypeAlias = Source | Callable[[], Iterable[Source]] | Iterable[Sour
 
 
 class Watched:
-    """Look up the connections that somebody named.
+    """Look up the connections that an argument names.
 
-    Who serves them is not kept alive by it. A collection is copied; a function is asked each time,
-    and what it returns is checked then.
+    Servers are not kept alive by it. A collection is copied; a function is called each time, and
+    its result is checked then.
 
     Raises:
-        TypeError: it is nothing of what ``Connections`` lists.
+        TypeError: the argument is none of what ``Connections`` lists.
     """
 
     def __init__(self, named: Connections) -> None:
         self._servers: tuple[weakref.ref[Serving], ...] = ()
         self._ask: Callable[[], Iterable[Source]] | None = None
         self._fixed: tuple[Connection, ...] = ()
-        if isinstance(named, type):  # a class has what its instances have, but serves nothing
+        if isinstance(named, type):  # has the attributes of its instances
             raise _unfit(named)
         if callable(named) and not isinstance(named, Connection | Serving):
             self._ask = named
@@ -180,12 +181,12 @@ class Watched:
         )
 
     def living(self) -> list[Connection] | None:
-        """Return those that have not ended; ``None`` when there will never be one again."""
+        """Return the open connections; ``None`` if there will never be any again."""
         found = [connection for connection in self.all() if not connection.closed]
         return None if self._ends() and not found else found
 
     def all(self) -> list[Connection]:
-        """Return those that are named at this moment, whether they have ended or not."""
+        """Return all connections named at this moment, even ended ones."""
         if self._ask is not None:
             return _served(_checked(self._ask()))
         return _served([*self._fixed, *self._living_servers()])
@@ -195,12 +196,12 @@ class Watched:
         return [server for server in servers if server is not None]
 
     def _ends(self) -> bool:
-        """Return whether no further one will be named."""
+        """Return whether no more connections will be named."""
         return self._ask is None and all(server.stopping for server in self._living_servers())
 
 
 def _served(sources: Iterable[Source]) -> list[Connection]:
-    """Return the connections of all, each once."""
+    """Return the connections of all sources, without duplicates."""
     found: dict[Connection, None] = {}
     for each in sources:
         found.update(dict.fromkeys([each] if isinstance(each, Connection) else each.connections))
@@ -208,7 +209,7 @@ def _served(sources: Iterable[Source]) -> list[Connection]:
 
 
 def _checked(found: Iterable[Source]) -> list[Source]:
-    if not isinstance(found, Iterable) or isinstance(found, Connection):  # that yields streams
+    if not isinstance(found, Iterable) or isinstance(found, Connection):  # iterating yields streams
         raise _unfit(found)
     sources = list(found)
     for each in sources:

@@ -1,7 +1,7 @@
-"""Publish a process's connections to its own user, for ``wsmux top PID``.
+"""Publish the connections of a process to its own user, for ``wsmux top PID``.
 
-A Unix socket in a directory that is the user's alone; who connects is sent one JSON document of
-``wsmux.diagnostics.status`` and asked nothing. Root may look, too.
+A Unix socket in a private directory of the user sends each client one JSON document of
+``wsmux.diagnostics.status`` and reads nothing. Root has access, too.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ from .status import STALLED_AFTER, Connections, Watched, document
 
 __all__ = ["LiveSocket", "socket_path"]
 
-# Seconds that who looks may take to read its document, while others wait.
+# Seconds that a client may take to read its document, while others wait.
 PATIENCE = 5.0
 
 BACKLOG = 16
 
-# Seconds before it is tried again to accept somebody.
+# Seconds before a failed accept is retried.
 PAUSE = 1.0
 
 _log = logger("wsmux")
-_taken = threading.Lock()  # held by the one there may be in a process
+_taken = threading.Lock()  # held by the only one of this process
 
 
 def socket_path(pid: int, user: int) -> Path:
-    """Return where the process of a user publishes."""
+    """Return the path at which the process of a user publishes."""
     return Path(tempfile.gettempdir()) / f"wsmux-{user}" / f"{pid}.sock"
 
 
 class LiveSocket:
-    """Publish connections until ``stop``, from one daemon thread; one of these in a process.
+    """Publish connections until ``stop``, from one daemon thread; at most one per process.
 
     ::
 
         with wsmux.serve(handler) as server, wsmux.LiveSocket(server):
             server.serve_forever()  # and "wsmux top PID" from another terminal
 
-    The socket lies in the directory for temporary files, so who looks must see the same one.
+    The socket is in the directory for temporary files, which clients must share.
 
     Args:
         connections: a connection, a ``Server`` or ``Mux``, a collection of these, or a function
-            that returns one and is asked each time.
-        stalled_after: seconds of standing still from which something is told as stalled.
+            that returns one and is called each time.
+        stalled_after: seconds without progress after which something is reported as stalled.
 
     Raises:
         ValueError: ``stalled_after`` is not above 0.
-        RuntimeError: this process publishes already. NoThreadError: there is no thread.
-        OSError: the socket cannot be made, or its directory can be entered by others.
+        RuntimeError: this process already publishes its connections.
+        NoThreadError: no thread could be started.
+        OSError: the socket cannot be created, or other users have access to its directory.
     """
 
     def __init__(self, connections: Connections, *, stalled_after: float = STALLED_AFTER) -> None:
@@ -89,7 +90,7 @@ class LiveSocket:
         register(self)
 
     def stop(self) -> None:
-        """Publish no longer. Waits for who is looking, for five seconds at most."""
+        """Stop publishing. Waits up to five seconds for a client that is being served."""
         if os.getpid() != self._pid or not self._stopping.acquire(blocking=False):
             return
         self._stopped.set()
@@ -103,14 +104,14 @@ class LiveSocket:
 
     def _let_go(self) -> None:
         self._listener.close()
-        with suppress(FileNotFoundError):  # somebody tidied up
+        with suppress(FileNotFoundError):  # already removed
             self.path.unlink()
         _taken.release()
 
     def forked(self) -> None:
-        """Let go of the socket in a forked child, which may publish its own connections."""
+        """Close the socket in a forked child, which may publish its own connections."""
         self._listener.close()
-        with suppress(RuntimeError):  # the parent had let go
+        with suppress(RuntimeError):  # the parent had released it
             _taken.release()
 
     def __enter__(self) -> Self:
@@ -133,7 +134,7 @@ class LiveSocket:
                     if self._stopped.wait(0.0):
                         return
                     _log.warning("serving a client of %s failed: %s", self.path, error)
-                    self._stopped.wait(PAUSE)  # a descriptor may come free
+                    self._stopped.wait(PAUSE)  # a descriptor may become free
                     continue
                 with asking:
                     self._tell(asking)
@@ -154,7 +155,7 @@ def _listen(path: Path) -> socket.socket:
     found = path.parent.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"{path.parent} must be a directory that only this user can access")
-    path.unlink(missing_ok=True)  # of a process that was killed and had the same number
+    path.unlink(missing_ok=True)  # left by a killed process with the same pid
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(path))
