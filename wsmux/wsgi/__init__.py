@@ -1,8 +1,8 @@
-"""Publish a WSGI application from the client's side of a connection, and reach it from outside.
+"""Publish a WSGI application from the client's side of a connection, reachable from outside.
 
-Where nobody can connect to (behind NAT, on a laptop, in a Spark executor), ``serve`` answers the
-requests that come down a connection it has made; ``Published`` is the other half, on a server that
-everybody can reach::
+Where clients cannot connect to (behind NAT, on a laptop, in a Spark executor), ``serve`` answers
+requests that arrive over an outgoing connection; ``Published`` is the other half, on a server that
+is publicly reachable::
 
     with wsmux.connect("wss://example.org/laptop", headers=SECRET) as connection:
         with wsmux.wsgi.serve(connection, app) as publication:
@@ -11,7 +11,7 @@ everybody can reach::
     laptop = wsmux.wsgi.Published(mux, "/laptop", token="...")    # mux = wsmux.flask.Mux(app)
     app.wsgi_app = laptop.wrap(app.wsgi_app)
 
-Each request has a stream of its own, and HTTP/1.1 is spoken on it.
+Each request has its own stream, which carries HTTP/1.1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Pass the requests for a prefix to the application that a client publishes.
+"""Forward the requests under a path prefix to an application published by a client.
 
-The client connects to a WebSocket route, says a token, and from then on requests under the prefix
-go down new streams of its connection. Nothing of a request is passed on unread: it is taken apart
-and written again by h11, so that it cannot say one thing here and another there. What it may not
-say at all (two lengths, a length that is no number, control characters) is answered by 400.
+The client connects to a WebSocket route with a token; from then on requests under the prefix are
+sent on new streams of its connection. No part of a request is forwarded unparsed: h11 parses and
+rewrites it, so that it cannot mean different things here and there. Invalid requests (two lengths,
+a length that is not a number, control characters) are answered with 400.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ __all__ = ["Published"]
 # Seconds of one wait for the published application; as nginx's ``proxy_read_timeout``.
 TIMEOUT = 60.0
 
-# Clients that publish the same prefix at once; further ones are turned away.
+# Clients that may publish the same prefix at once; further ones are refused.
 MAX_PUBLISHERS = 16
 
 # Close codes: policy violation, try again later.
 
-# What only this end may say; a client's own words about itself are dropped.
+# Headers that only this server may set; the client's own are dropped.
 FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
 
-# Characters of a path that stay as they are (RFC 3986 section 3.3).
+# Characters of a path that are not escaped (RFC 3986 section 3.3).
 PATH_SAFE = "/:@!$&'()*+,;=~"
 
 _log = logger("wsmux.wsgi")
 
 
 class Routes(Protocol):
-    """What gives a handler a path; ``wsmux.flask.Mux`` does."""
+    """An object that registers handlers for paths, such as ``wsmux.flask.Mux``."""
 
     def route(self, path: str, **options: Any) -> Callable[[Any], object]:
-        """Serve connections at a path by the handler that is decorated."""
+        """Serve connections at a path with the decorated handler."""
 
 
 class _Refused(Exception):
-    """Carry the status and sentence to answer a request with."""
+    """Hold the status and sentence of a refusal."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
@@ -60,24 +60,25 @@ class _Refused(Exception):
 
 
 class Published:
-    """Answer for applications that clients publish; a WSGI application itself.
+    """Answer requests for applications published by clients; itself a WSGI application.
 
     Args:
-        routes: a ``wsmux.flask.Mux``, of which the route ``prefix`` is taken; without one, have
-            ``take`` called with each publisher's connection.
-        prefix: the path under which requests are passed on; the application sees what is behind
-            it, and the prefix itself in ``X-Forwarded-Prefix``.
-        token: what a publisher must send as ``Authorization: Bearer TOKEN``.
+        routes: a ``wsmux.flask.Mux``, on which the route ``prefix`` is registered; without one,
+            call ``take`` with each publisher's connection.
+        prefix: the path under which requests are forwarded; the application sees the rest of the
+            path, and the prefix in ``X-Forwarded-Prefix``.
+        token: required from publishers as ``Authorization: Bearer TOKEN``.
         authorize: decides instead of a token; called with the publisher's ``wsmux.Request``.
         timeout: seconds of one wait for the application, or for a stream to it.
 
-    The publisher that came last is asked; when its connection ends, the one before it. Nothing is
-    sent twice, but for a stream that was refused untouched. Answers: 502 nobody publishes, or what
-    does broke off; 504 it was too slow; 400 a request that may not be passed on.
+    Requests go to the most recent publisher; when its connection ends, to the previous one. Nothing
+    is retried, except on a stream that was refused unprocessed. Errors are 502 if there is no
+    publisher or it broke off, 504 if it was too slow, and 400 for a request that may not be
+    forwarded.
 
-    It knows the clients that are connected to its own process: run one process. A published
-    application shares the origin of this server, with its cookies: publish what you trust. Bodies
-    pass in pieces; a request's is sent before the answer is read.
+    Only clients connected to its own process count, so run a single process. A published
+    application shares the origin of this server, with its cookies: publish only what you trust.
+    Bodies pass in pieces; the body of a request is sent before the answer is read.
     """
 
     def __init__(
@@ -106,12 +107,12 @@ class Published:
 
     @property
     def publishers(self) -> int:
-        """How many clients publish at the moment."""
+        """The number of clients that are currently publishing."""
         with self._lock:
             return len(self._publishers)
 
     def take(self, connection: Connection) -> None:
-        """Pass requests to a connection until it ends, if it may publish; blocks until then."""
+        """Forward requests to a connection until it ends, if it may publish; blocks until then."""
         request = connection.request
         if request is None or not self._may_publish(request):
             _log.warning("%s may not publish here", connection.name)
@@ -142,7 +143,7 @@ class Published:
     # Requests
 
     def wrap(self, app: WsgiApp) -> WsgiApp:
-        """Return a WSGI application that passes requests under the prefix on, others to ``app``."""
+        """Return a WSGI application that forwards requests under the prefix, others to ``app``."""
 
         def choose(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
             path, prefix = environ.get("PATH_INFO", ""), self._prefix
@@ -159,7 +160,7 @@ class Published:
         return choose
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Pass one request on; ``SCRIPT_NAME`` is the prefix, ``PATH_INFO`` what is behind it."""
+        """Forward one request; ``SCRIPT_NAME`` is the prefix, ``PATH_INFO`` the rest."""
         try:
             answer, exchange = self._ask(environ)
         except _Refused as error:
@@ -189,12 +190,12 @@ class Published:
             if broken or isinstance(error, h11.RemoteProtocolError):
                 _log.info("a published application broke off: %s", error)
                 raise _Refused("502 Bad Gateway", "the published application broke off") from error
-            if isinstance(error, h11.LocalProtocolError):  # fewer bytes than announced
+            if isinstance(error, h11.LocalProtocolError):  # fewer bytes than declared
                 raise _Refused("400 Bad Request", "the body does not match its length") from error
             raise
 
     def _open(self) -> Any:
-        """Open a stream to the publisher that came last and takes one."""
+        """Open a stream to the most recent publisher that accepts one."""
         with self._lock:
             candidates = self._publishers[::-1]
         for connection in candidates:
@@ -213,7 +214,7 @@ class Published:
 
 
 def _request(environ: Environ) -> h11.Request:
-    """Return the request to pass on."""
+    """Return the request to forward."""
     path = quote(environ.get("PATH_INFO", "").encode("latin-1"), safe=PATH_SAFE) or "/"
     query = environ.get("QUERY_STRING", "")
     received: Headers = []
@@ -224,7 +225,7 @@ def _request(environ: Environ) -> h11.Request:
                 if not name.startswith(FORWARDED):
                     received.append((name, value.encode("latin-1")))
         headers = end_to_end(received)
-        if "HTTP_HOST" not in environ:  # HTTP/1.0 knows none
+        if "HTTP_HOST" not in environ:  # optional in HTTP/1.0
             headers.append((b"host", environ["SERVER_NAME"].encode("latin-1")))
         if environ.get("CONTENT_TYPE"):
             headers.append((b"content-type", environ["CONTENT_TYPE"].encode("latin-1")))
@@ -239,7 +240,7 @@ def _request(environ: Environ) -> h11.Request:
 
 
 def _framing(environ: Environ) -> Headers:
-    """Return the one header that says where the body ends."""
+    """Return the header that determines the end of the body."""
     length = environ.get("CONTENT_LENGTH") or ""
     coding = environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower()
     if length and coding:
@@ -256,7 +257,7 @@ def _framing(environ: Environ) -> Headers:
 
 
 def _forwarded(environ: Environ) -> Headers:
-    """Return what the application is told of the client, which has no say in it."""
+    """Return the headers that describe the client to the application, set by this server only."""
     told = {
         b"x-forwarded-for": environ.get("REMOTE_ADDR", ""),
         b"x-forwarded-proto": environ.get("wsgi.url_scheme", "http"),
@@ -268,7 +269,7 @@ def _forwarded(environ: Environ) -> Headers:
 
 
 def _body(environ: Environ) -> Iterator[bytes]:
-    """Yield the body in pieces; h11 minds that they are as many bytes as announced."""
+    """Yield the body in pieces; h11 checks that they match the declared length."""
     source: io.BufferedIOBase = environ["wsgi.input"]
     length = environ.get("CONTENT_LENGTH") or ""
     if not length and not environ.get("HTTP_TRANSFER_ENCODING"):
@@ -287,7 +288,7 @@ def _body(environ: Environ) -> Iterator[bytes]:
 
 
 class _Answer:
-    """The body of an answer; closed before its end, it resets the stream."""
+    """The body of an answer; if closed before its end, the stream is reset."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

@@ -1,4 +1,4 @@
-"""Run a WSGI application for one request that came down a stream (PEP 3333)."""
+"""Run a WSGI application for one request that arrived on a stream (PEP 3333)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ DEFAULT_PORTS = {"http": "80", "https": "443"}
 def make_environ(request: h11.Request, exchange: Exchange, scheme: str) -> Environ:
     """Return the environ of a request.
 
-    Headers with an underscore are left out: they would be taken for those with a hyphen. Where
-    the body is in chunks, a Content-Length beside it is left out (RFC 9112 section 6.3).
+    Headers with an underscore are dropped: they would be mistaken for those with a hyphen. If the
+    body is chunked, a Content-Length is dropped (RFC 9112 section 6.3).
     """
     target = request.target.decode("latin-1")
     if target.startswith(("http://", "https://")):  # RFC 9112 section 3.2.2
@@ -75,7 +75,7 @@ def make_environ(request: h11.Request, exchange: Exchange, scheme: str) -> Envir
 
 
 class Run:
-    """Run an application for one request, and send what it answers."""
+    """Run an application for one request, and send its answer."""
 
     def __init__(self, exchange: Exchange, request: h11.Request) -> None:
         self._exchange = exchange
@@ -87,8 +87,8 @@ class Run:
         """Run it to the end.
 
         Raises:
-            WsmuxError, TimeoutError: the stream failed. Exception: the application did, or has
-            answered what HTTP does not allow.
+            WsmuxError, TimeoutError: the stream failed.
+            Exception: the application failed, or its answer is not valid HTTP.
         """
         result = app(environ, self._start)
         try:
@@ -104,7 +104,7 @@ class Run:
     def _start(
         self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo = None
     ) -> Write:
-        """The application's ``start_response``."""
+        """Implement the ``start_response`` of the application."""
         if exc_info is not None and exc_info[1] is not None:
             if self.head_sent:
                 try:
@@ -140,7 +140,7 @@ class Run:
         self._bodiless = self._bodiless or self._head.status_code in (204, 304)
 
     def answer(self, status: int, text: str) -> None:
-        """Answer an error in the application's place, if it has not begun to."""
+        """Send an error instead of the application's answer, if that has not begun."""
         if self.head_sent:
             return
         self.head_sent = True
@@ -151,7 +151,7 @@ class Run:
 
 
 class _Input(io.RawIOBase):
-    """The body of the request; its end is end of file."""
+    """The body of the request; it ends with end of file."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class _Input(io.RawIOBase):
 
 
 class _ErrorLog(io.TextIOBase):
-    """``wsgi.errors``: what an application writes there goes to the log, a record a write."""
+    """``wsgi.errors``: whatever an application writes is logged, one record per write."""
 
     def writable(self) -> bool:
         return True

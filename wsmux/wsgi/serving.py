@@ -1,4 +1,4 @@
-"""Answer HTTP requests that come down streams by a WSGI application."""
+"""Answer HTTP requests that arrive on streams with a WSGI application."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from .running import Run, WsgiApp, make_environ
 
 __all__ = ["Publication", "StreamServer", "serve"]
 
-# Threads that answer requests; as gunicorn's documents suggest for one processor or two.
+# Threads that answer requests; as gunicorn's documentation suggests for one or two processors.
 WORKERS = 16
 
 # Seconds of one wait for the other end while a request is read or answered.
 TIMEOUT = 60.0
 
-# Seconds that a stream may stay without a further request. It holds a worker, and another stream
-# costs nothing.
+# Seconds that a stream may wait for another request: it occupies a worker, and a new stream costs
+# nothing.
 KEEP_ALIVE = 5.0
 
 _log = logger("wsmux.wsgi")
 
 
 class StreamServer:
-    """A stream handler that speaks HTTP/1.1 for a WSGI application.
+    """A stream handler that serves a WSGI application over HTTP/1.1.
 
-    ``wsmux.connect(url, stream_handler=StreamServer(app))`` and ``wsmux.serve`` take it.
+    Pass it to ``wsmux.connect(url, stream_handler=StreamServer(app))`` or to ``wsmux.serve``.
 
     Args:
         app: the application; it runs in as many threads at once as there are workers.
         timeout: seconds of one wait for the other end; then the stream is reset.
-        scheme: what ``wsgi.url_scheme`` says.
+        scheme: the value of ``wsgi.url_scheme``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StreamServer:
         self._scheme = scheme
 
     def __call__(self, stream: Stream) -> None:
-        """Answer the requests on a stream until the other end closes it, or has no more."""
+        """Answer the requests on a stream until the other end closes it or sends no more."""
         exchange = Exchange(stream, h11.SERVER)
         stream.timeout = self._timeout
         while (request := self._request(exchange)) is not None:
@@ -62,7 +62,7 @@ class StreamServer:
             stream.timeout = KEEP_ALIVE
 
     def _request(self, exchange: Exchange) -> h11.Request | None:
-        """Return the next request; ``None`` when there is none, or none that can be answered."""
+        """Return the next request; ``None`` if there is none, or none that can be answered."""
         try:
             event = exchange.receive()
         except h11.RemoteProtocolError as error:
@@ -76,7 +76,7 @@ class StreamServer:
         return event if isinstance(event, h11.Request) else None
 
     def _answer(self, exchange: Exchange, request: h11.Request) -> bool:
-        """Run the application; false if the stream is of no further use."""
+        """Run the application; return false if the stream cannot be used any more."""
         run = Run(exchange, request)
         if request.method == b"CONNECT" or not request.target.startswith((b"/", b"http", b"*")):
             run.answer(501, "only requests for a path are answered")
@@ -91,14 +91,14 @@ class StreamServer:
             path = request.target.decode("latin-1")
             _log.exception("the application failed for %r", path)
             if run.head_sent:
-                exchange.stream.reset()  # half an answer must not look whole
+                exchange.stream.reset()  # a partial answer must not look complete
                 return False
             run.answer(500, "the application failed")
         return True
 
 
 def _refuse(exchange: Exchange, status: int, text: str) -> None:
-    """Answer what was no request."""
+    """Answer input that is not a valid request."""
     if exchange.connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
     body = f"{text}\n".encode()
@@ -112,19 +112,19 @@ def _refuse(exchange: Exchange, status: int, text: str) -> None:
 
 
 class Publication:
-    """An application that is published over a connection; made by ``serve``."""
+    """An application published over a connection; returned by ``serve``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the connection has ended; tell whether it has in ``timeout`` seconds."""
+        """Wait up to ``timeout`` seconds until the connection has ended; return whether it has."""
         return self._connection.wait_closed(timeout)
 
     def shutdown(self, timeout: float | None = 10.0) -> None:
-        """Take no further requests, let running ones end, and close the connection.
+        """Accept no more requests, let running ones finish, and close the connection.
 
-        Blocks for at most ``timeout`` seconds, and ``Config.close_timeout`` for the closing.
+        Blocks for at most ``timeout`` seconds, plus ``Config.close_timeout`` for closing.
         """
         end_connections(
             [self._connection], Deadline(timeout), self._connection.config.close_timeout
@@ -152,20 +152,20 @@ def serve(
 ) -> Publication:
     """Answer HTTP requests on the streams that the other end opens; return at once.
 
-    It ends with the connection, or by ``shutdown`` of what is returned.
+    It ends with the connection, or by ``shutdown`` of the result.
 
     Args:
-        connection: one without a stream handler: its streams are taken.
-        app: the WSGI application. The request's headers are those that the other end sends; after
-            ``Published``, wrap it in Werkzeug's ``ProxyFix(app, x_for=1, x_proto=1, x_host=1,
-            x_prefix=1)`` to see the public address.
+        connection: a connection without a stream handler, since its streams are accepted here.
+        app: the WSGI application. It sees the headers that the other end sends; after
+            ``Published``, wrap it in Werkzeug's
+            ``ProxyFix(app, x_for=1, x_proto=1, x_host=1, x_prefix=1)`` to see the public address.
         workers: requests that run at once; further ones wait, and are refused after
             ``Config.open_timeout``.
         timeout: seconds of one wait for the other end; a stream that exceeds it is reset.
-        scheme: ``wsgi.url_scheme``.
+        scheme: the value of ``wsgi.url_scheme``.
 
-    What the application raises is logged, and answered by 500 if nothing was sent yet; else the
-    stream is reset, so that half an answer does not look whole.
+    Exceptions of the application are logged, and answered with 500 if nothing was sent yet;
+    otherwise the stream is reset, so that a partial answer does not look complete.
     """
     if workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
