@@ -1,7 +1,7 @@
 """Carry TCP connections, Unix sockets and commands through a connection.
 
-``TunnelServer`` offers what it is told to, ``Forwarder`` and ``RemoteProcess`` use it; see the
-README beside this file.
+``TunnelServer`` offers what it allows explicitly; ``Forwarder`` and ``RemoteProcess`` use it. See
+the README in this folder.
 """
 
 from __future__ import annotations

@@ -1,36 +1,36 @@
-"""Decide which places a tunnel may reach. Nothing is allowed that no pattern names.
+"""Decide which destinations a tunnel may reach. Only those that a pattern names are allowed.
 
 Patterns are ``HOST:PORTS`` and ``unix:/PATH``:
 
 ======================  ============================================================
 ``redis.internal:6379``  that name, whatever it resolves to
-``*.example.org:443``    every name below it, not itself
+``*.example.org:443``    every name below it, but not the domain itself
 ``10.0.0.7:5432``        that address, and names that resolve to it
 ``10.0.0.0/8:1-1023``    these addresses, and names that resolve to them; a port range
 ``[2001:db8::/32]:*``    the same in IPv6; every port
 ``*:443``                every host
 ``unix:/run/app.sock``   that socket
-``!10.0.0.0/8:*``        none of these: a pattern after ``!`` denies, whatever allows it
+``!10.0.0.0/8:*``        none of these: a pattern after ``!`` denies, whatever else allows it
 ======================  ============================================================
 
-Each address that a name resolves to is judged, and those that are allowed are connected to as they
-were found, so that the name cannot resolve to another one meanwhile.
+Each address that a name resolves to is checked, and the allowed ones are connected to exactly as
+resolved, so that the name cannot resolve to another one meanwhile.
 
-**Special addresses must be named.** Loopback, link-local addresses, the metadata services of
-clouds, multicast, the unspecified and reserved addresses, and IPv6 addresses that stand for IPv4
-ones (NAT64, 6to4, Teredo) are the ``SPECIAL`` networks. Neither ``*`` nor ``*.example.org`` nor a
-network that merely contains such an address allows it. What allows it is its exact address, a
-network that lies within each special network that the address is in (so ``169.254.0.0/16`` names
-link-local addresses, but not ``169.254.169.254``, which is in a special network of its own), or the
-exact name that resolves to it. Private networks, such as ``10.0.0.0/8``, are not special: what is
-behind the server is what tunnels are for. Deny them where they are not.
+**Special addresses must be named.** Loopback, link-local addresses, cloud metadata services,
+multicast, the unspecified and reserved addresses, and IPv6 addresses that stand for IPv4 ones
+(NAT64, 6to4, Teredo) are the ``SPECIAL`` networks. Such an address is not allowed by ``*``, by
+``*.example.org``, or by a network that merely contains it. It is allowed by the exact address, by a
+network that lies within each special network that contains the address (so ``169.254.0.0/16`` names
+link-local addresses, but not ``169.254.169.254``, which is in a special network of its own), or by
+the exact name that resolves to it. Private networks, such as ``10.0.0.0/8``, are not special, since
+tunnels are meant to reach hosts behind the server. Deny them where that is not wanted.
 
-An IPv4 address written as an IPv6 one (``::ffff:10.0.0.1``) counts as what it is. One that is
-embedded by NAT64, 6to4 or Teredo is judged beside the address that embeds it: it must not be
-denied, and it must be named if it is special. So ``[64:ff9b::/96]:80`` allows no way to loopback.
+An IPv4-mapped IPv6 address (``::ffff:10.0.0.1``) counts as the IPv4 address. An address embedded by
+NAT64, 6to4 or Teredo is checked in addition to the address that embeds it: it must not be denied,
+and it must be named if it is special. So ``[64:ff9b::/96]:80`` does not allow loopback.
 
-A denied name is refused as a client writes it; the same host by its address, or by another name,
-is not. Denied addresses are refused by whatever name.
+A denied name is refused as written by the client; the same host by its address, or by another name,
+is not. Denied addresses are refused under any name.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Network = IPv4Network | IPv6Network
 _PORTS = re.compile(r"(?P<all>\*)|(?P<first>[0-9]{1,5})(-(?P<last>[0-9]{1,5}))?")
 
 
-# What is allowed only if it is named. The smaller networks stand beside those around them because
-# each one that an address is in wants naming.
+# Allowed only if named. Smaller networks are listed in addition to those that contain them, because
+# an address must be named within each of its networks.
 SPECIAL: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
@@ -72,7 +72,7 @@ SPECIAL: tuple[Network, ...] = tuple(
         "2002::/16",
         "fe80::/10",
         "ff00::/8",
-        # Metadata services, which give credentials to whoever asks
+        # Metadata services, which give credentials to any client
         "169.254.169.254/32",  # AWS, Azure, Google, OpenStack and most others
         "169.254.170.2/32",  # AWS, for containers
         "169.254.170.23/32",
@@ -92,7 +92,7 @@ SPECIAL: tuple[Network, ...] = tuple(
     )
 )
 
-# Whose addresses stand for IPv4 ones: RFC 6052, 8215, 2765, 3056, 4380.
+# Networks of addresses that stand for IPv4 ones: RFC 6052, 8215, 2765, 3056, 4380.
 _LAST_32_BITS = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"))
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _6TO4 = IPv6Network("2002::/16")
@@ -118,7 +118,7 @@ class _Rule(NamedTuple):
         return self.network is not None and address in self.network
 
     def names(self, address: Address) -> bool:
-        """Return whether it contains an address, and is no wider than what makes it special."""
+        """Return whether it contains an address, and is no wider than its special networks."""
         return (
             self.network is not None
             and address in self.network
@@ -127,15 +127,15 @@ class _Rule(NamedTuple):
 
 
 class AllowList:
-    """Hold patterns; frozen, and safe to use from any thread.
+    """Hold patterns; immutable, and usable from any thread.
 
     Args:
-        patterns: what is allowed and what is denied, in any order; see the module.
+        patterns: what is allowed and what is denied, in any order; see the module docstring.
         name: what errors call them.
 
     Raises:
-        ValueError: one is no pattern; the text says which, and why. TypeError: they are no
-            collection of strings.
+        ValueError: one is not a valid pattern; the text says which, and why.
+        TypeError: they are not a collection of strings.
     """
 
     def __init__(self, patterns: Iterable[str] = (), *, name: str = "patterns") -> None:
@@ -160,9 +160,9 @@ class AllowList:
         return bool(self._patterns)
 
     def by_name(self, place: Place) -> bool:
-        """Return whether a place is allowed as it is written.
+        """Return whether a destination is allowed as written.
 
-        Its addresses are for ``by_address``, also if it is written as one.
+        Its addresses must be checked with ``by_address``, even if it is written as one.
         """
         if isinstance(place, Unix):
             return place in self._paths
@@ -173,7 +173,7 @@ class AllowList:
         )
 
     def by_address(self, place: Tcp, address: str) -> bool:
-        """Return whether an address may be connected to that the host of a place resolved to."""
+        """Return whether a connection may be made to an address of a destination's host."""
         found = _address(address)
         if found is None or self._denies(place, address):
             return False
@@ -187,17 +187,17 @@ class AllowList:
         )
 
     def may_resolve(self, place: Tcp) -> bool:
-        """Return whether a place is allowed as it is written, or may be by an address of its."""
+        """Return whether a destination is allowed as written, or may be by one of its addresses."""
         return self.by_name(place) or (
             not self._denies(place, place.host)
             and any(rule.network is not None for rule in _at(self._allowed, place.port))
         )
 
     def may_listen(self, place: Place) -> bool:
-        """Return whether a place may be listened at.
+        """Return whether listening at an address is allowed.
 
-        Special addresses are as others here. A name is not resolved: where addresses are denied at
-        its port, no name is allowed.
+        Special addresses are treated like any others here. Names are not resolved: if addresses are
+        denied at the port, no name is allowed.
         """
         unsure = (
             isinstance(place, Tcp)
@@ -228,7 +228,7 @@ def _within(inner: Network, outer: Network) -> bool:
 
 
 def _embedded(address: Address) -> list[IPv4Address]:
-    """Return the IPv4 addresses that an IPv6 one may stand for, besides a mapped one."""
+    """Return the IPv4 addresses that an IPv6 one may stand for, other than a mapped one."""
     if isinstance(address, IPv4Address):
         return []
     bits = int(address)
@@ -236,9 +236,9 @@ def _embedded(address: Address) -> list[IPv4Address]:
     if any(address in network for network in _LAST_32_BITS):
         found = [bits]
     elif address in _LOCAL_NAT64:
-        # The length of the prefix, which says where the IPv4 address is, is its network's affair:
-        # 96, 64, 56 or 48 bits, with 8 bits of zeros in the middle. Each reading counts, but for
-        # those that begin with zeros, which are paddings of another one.
+        # The prefix length determines where the IPv4 address is, and depends on the network: 96,
+        # 64, 56 or 48 bits, with 8 zero bits in the middle. Each reading counts, except those that
+        # begin with zeros, which are the padding of another one.
         found = [
             bits,
             bits >> 24,
@@ -249,7 +249,7 @@ def _embedded(address: Address) -> list[IPv4Address]:
     elif address in _6TO4:
         found = [bits >> 80]
     elif address in _TEREDO:
-        found = [bits >> 64, ~bits]  # of the server, and of the client
+        found = [bits >> 64, ~bits]  # of the server and of the client
     return [IPv4Address(each & 0xFFFFFFFF) for each in found]
 
 
@@ -275,7 +275,7 @@ def _ports(text: str, pattern: str) -> range:
     if match is None:
         raise ValueError(f"{pattern!r} names no port, range of ports or '*'")
     if match["all"]:
-        return range(MAX_PORT + 1)  # with the 0 that takes a free one to listen at
+        return range(MAX_PORT + 1)  # including 0, which picks a free port to listen at
     first = int(match["first"])
     last = int(match["last"] or first)
     if not 1 <= first <= last <= MAX_PORT:
@@ -295,7 +295,7 @@ def _network(text: str, pattern: str) -> Network:
 
 
 def _readings(text: str) -> list[Address]:
-    """Return all that a text stands for as an address, written or embedded; nothing of a name."""
+    """Return all addresses that a text stands for, written or embedded; none for a name."""
     try:
         written = ip_address(text)
     except ValueError:
@@ -304,7 +304,7 @@ def _readings(text: str) -> list[Address]:
 
 
 def _address(text: str) -> Address | None:
-    """Return the address that a text is, ``None`` for a name."""
+    """Return a text as an address, ``None`` for a name."""
     try:
         return unmapped(ip_address(text))
     except ValueError:

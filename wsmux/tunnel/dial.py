@@ -1,4 +1,4 @@
-"""Connect to the place that a tunnel goes to, if it is allowed."""
+"""Connect to the destination of a tunnel, if it is allowed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .places import Place, Tcp, Unix
 
 __all__ = ["CONNECT_TIMEOUT", "dial"]
 
-# Seconds for all addresses of a host together.
+# Total seconds for all addresses of a host.
 CONNECT_TIMEOUT = 10.0
 
 
 def dial(
     place: Place, allowed: AllowList | None, timeout: float = CONNECT_TIMEOUT
 ) -> socket.socket:
-    """Return a socket that is connected to a place.
+    """Return a socket that is connected to a destination.
 
-    Blocks for at most ``timeout`` seconds, and as long as the system takes to resolve a name. The
-    addresses of a host that are allowed are tried in the order of the resolver, each for its share
-    of the time. They are connected to as they were found: the name is not resolved again.
+    Blocks for at most ``timeout`` seconds, plus the time that the system takes to resolve a name.
+    The allowed addresses of a host are tried in the order of the resolver, each for its share of
+    the time. They are connected to as resolved: the name is not resolved again.
 
     Args:
         allowed: what may be connected to; ``None`` for everything.
@@ -63,7 +63,7 @@ def _resolved(place: Tcp, named: bool) -> list[tuple[int, Any]]:
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        if not named:  # a client that may not go there must not learn whether it exists
+        if not named:  # a client must not learn whether a forbidden name exists
             raise _forbidden(place) from error
         raise TunnelError(502, f"the name {place.host} cannot be resolved") from error
     return [(family, address) for family, _, _, _, address in found]
@@ -75,7 +75,7 @@ def _connected(family: int, address: Any, deadline: Deadline, place: Place) -> s
     except OSError as error:
         raise TunnelError(503, f"no socket for {place}: {error.strerror}") from error
     try:
-        sock.settimeout(max(deadline.remaining() or 0.0, 0.001))  # 0 would not wait at all
+        sock.settimeout(max(deadline.remaining() or 0.0, 0.001))  # 0 would be non-blocking
         sock.connect(address)
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

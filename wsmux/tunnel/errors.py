@@ -1,4 +1,4 @@
-"""Say why there is no tunnel, with the status that goes over the wire."""
+"""Report why there is no tunnel, with the status sent over the wire."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..exceptions import WsmuxError
 
 __all__ = ["MEANINGS", "TunnelError"]
 
-# What the statuses of an answer mean here; RFC 9110 section 15, as proxies use them.
+# The meanings of an answer's statuses; RFC 9110 section 15, as proxies use them.
 MEANINGS = {
     400: "bad request",
     403: "not allowed",
@@ -17,9 +17,9 @@ MEANINGS = {
 
 
 class TunnelError(WsmuxError):
-    """Report that a tunnel, or a remote command, did not come about.
+    """Report that a tunnel or a remote command could not be started.
 
-    ``status`` is one of ``MEANINGS``. Nothing was carried, so a retry is safe.
+    ``status`` is one of ``MEANINGS``. No data was carried, so a retry is safe.
     """
 
     retry_safe = True

@@ -21,22 +21,23 @@ from .request_head import (
 
 __all__ = ["HEAD_TIMEOUT", "answer", "ask", "receive_request"]
 
-# Seconds for a head to come, whatever the number of reads it takes. As ``Config`` has it for the
-# handshake.
+# Seconds for a complete head, however many reads it takes; the same as
+# ``Config.handshake_timeout``.
 HEAD_TIMEOUT = 10.0
 
 
 def ask(stream: Stream, request: Request, deadline: Deadline) -> str:
-    """Send a request and wait for its answer; return the answer's words.
+    """Send a request and wait for its answer; return the text of the answer.
 
     Afterwards the stream is the tunnel, without a timeout.
 
     Raises:
-        TunnelError: it was refused, or not answered in time. WsmuxError: the stream ended.
+        TunnelError: it was refused, or not answered in time.
+        WsmuxError: the stream ended.
     """
     try:
         stream.timeout = deadline.remaining()
-        with suppress(StreamWriteClosed):  # it has answered already, and tells why
+        with suppress(StreamWriteClosed):  # the peer has already answered, with the reason
             stream.write(encode_request(request))
         got = parse_answer(_read_head(stream, deadline))
     except TimeoutError as error:
@@ -53,7 +54,8 @@ def receive_request(stream: Stream, deadline: Deadline) -> Request:
     """Wait for the request at the start of a stream, and return it.
 
     Raises:
-        TunnelError: none came in time, or what came is none. WsmuxError: the stream ended.
+        TunnelError: none arrived in time, or it is invalid.
+        WsmuxError: the stream ended.
     """
     try:
         return parse_request(_read_head(stream, deadline))
@@ -65,7 +67,8 @@ def answer(stream: Stream, status: int, words: str) -> None:
     """Answer a request; after 200 the stream is the tunnel, without a timeout.
 
     Raises:
-        WsmuxError: the stream ended. WriteTimeout: the peer takes not even that.
+        WsmuxError: the stream ended.
+        WriteTimeout: the peer does not read the answer.
     """
     stream.timeout = HEAD_TIMEOUT
     stream.write(encode_answer(Answer(status, words)))
@@ -73,7 +76,7 @@ def answer(stream: Stream, status: int, words: str) -> None:
 
 
 def _read_head(stream: Stream, deadline: Deadline) -> bytes:
-    """Read up to the end of a head and no further: what follows belongs to the tunnel."""
+    """Read exactly up to the end of a head: whatever follows belongs to the tunnel."""
     head = bytearray()
     while not head.endswith(END):
         if len(head) >= MAX_HEAD + len(END):

@@ -1,4 +1,4 @@
-"""Forward ports of this side and of the server's through one connection, as ``ssh`` does."""
+"""Forward local ports and ports of the server through one connection, as ``ssh`` does."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _log = logger("wsmux.tunnel")
 
 
 class Forwarder(Closing):
-    """Carry connections through a server that offers tunnels, until ``close``.
+    """Carry connections through a tunnel server, until ``close``.
 
-    The connection to it is made again whenever it is lost. Tunnels that it carried are reset, and
-    new ones wait for the next connection.
+    The connection to the server is re-established whenever it is lost. Its tunnels are reset then,
+    and new ones wait for the next connection.
 
     ::
 
@@ -41,22 +41,23 @@ class Forwarder(Closing):
             ...
 
     Args:
-        connect: called with the arguments of ``wsmux.connect`` that tell of incoming streams, each
-            time that a connection is needed.
-        local: places to listen at here, and to be connected to by the server.
-        remote: places for the server to listen at, and to be connected to from here.
-        socks: places to listen at here, where each client says by SOCKS5 where it goes.
-        max_tunnels: connections at once at each entrance, and that the server may bring.
+        connect: called for each connection, with those arguments of ``wsmux.connect`` that concern
+            incoming streams.
+        local: where to listen here, and where the server connects to.
+        remote: where the server listens, and where to connect to from here.
+        socks: where to listen here for SOCKS5 clients, which name their destinations.
+        max_tunnels: concurrent connections per listening address, and from the server.
         patience: seconds that a new connection waits for the server.
-        tell: called with a sentence for each change of the connection and of where the server
-            listens, from any thread.
+        tell: called from any thread with a sentence for each change of the connection, and of where
+            the server listens.
 
     Attributes:
-        local, socks: where it listens here; ports are real ones even if 0 was asked for.
+        local, socks: where it listens here; with the actual ports, even if 0 was requested.
 
     Raises:
-        OSError: nothing can listen here, or no connection came about. TunnelError: the server does
-        not listen; on later connections that is told, and asked for again beside the tunnels.
+        OSError: listening here failed, or the connection could not be established.
+        TunnelError: the server refuses to listen; on later connections this is reported and retried
+            in the background.
         WsmuxError: as ``wsmux.connect``.
     """
 
@@ -75,7 +76,7 @@ class Forwarder(Closing):
         wanted = tuple(remote)
         self.local: list[Forward] = []
         self.socks: list[Place] = []
-        # The server says with each connection which of the forwards it is for.
+        # For each connection, the server names the forward that it belongs to.
         self._targets = {(str(key),): forward.to for key, forward in enumerate(wanted)}
         self._listening = RemoteListening(wanted, tell)
         incoming: dict[str, Any] = {"accept_streams": False}
@@ -106,20 +107,20 @@ class Forwarder(Closing):
         return f"<Forwarder {', '.join(map(str, ways))}>"
 
     def close(self) -> None:
-        """Stop listening, here and there, reset the tunnels, and close the connection."""
+        """Stop listening on both sides, reset the tunnels, and close the connection."""
         self._supervisor.close()  # first: threads that wait for it release the listeners
         self._stack.close()
 
     @property
     def remote(self) -> list[Forward]:
-        """Where the server listens, and where what comes there goes.
+        """Where the server listens, and where connections from there go.
 
-        After a reconnect the ports may be others where 0 was asked for, and what the server refuses
-        is missing until it is granted.
+        After a reconnect the ports may differ if 0 was requested, and refused ones are missing
+        until they are granted.
         """
         return self._listening.forwards
 
-    # From here to there
+    # Outgoing
 
     def _open(self, place: Place) -> Stream:
         return self._supervisor.open(Request("CONNECT", str(place)), self._patience)
@@ -127,7 +128,7 @@ class Forwarder(Closing):
     def _enter(self, to: Place, entrance: Place, sock: socket.socket) -> Stream:
         return self._open(to)
 
-    # From there to here
+    # Incoming
 
     def _incoming(self, stream: Stream) -> None:
         try:

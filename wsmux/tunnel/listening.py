@@ -1,4 +1,4 @@
-"""Listen, and carry each connection that comes through a stream."""
+"""Listen, and carry each incoming connection through a stream."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from .socks import SocksError, SocksServer
 
 __all__ = ["MAX_TUNNELS", "Enter", "Entrance", "Open", "open_by_socks"]
 
-# Makes the stream to a place.
+# Opens the stream to a destination.
 Open = Callable[[Place], Stream]
 
-# Makes the stream for a socket that was accepted at a place; it may talk to its client first.
+# Opens the stream for a socket accepted at an address; it may first talk to its client.
 Enter = Callable[[Place, socket.socket], Stream]
 
-# Connections carried at once at one entrance, two threads each; further ones are closed.
+# Concurrent connections per listening address, two threads each; further ones are closed.
 MAX_TUNNELS = 256
 
-# Seconds that a SOCKS client has for its part.
+# Seconds that a SOCKS client has for its request.
 SOCKS_TIMEOUT = 10.0
 
-# Seconds for threads to end whose streams were reset.
+# Seconds for the threads of reset streams to end.
 LAST = 2.0
 
 _log = logger("wsmux.tunnel")
 
 
 class Entrance(Acceptor):
-    """Listen at a place until ``shutdown``, in threads of its own.
+    """Listen at an address until ``shutdown``, in threads of its own.
 
     Args:
-        place: where; port 0 takes a free one, which ``place`` then tells.
-        enter: given the place and each accepted socket, returns the stream that it belongs to. It
-            may raise what wsmux and sockets do; then the socket is reset.
-        max_tunnels: connections at once; further ones are closed at once.
+        place: the address; port 0 picks a free port, which ``place`` then holds.
+        enter: called with the address and each accepted socket; returns the stream to join it to.
+            If it raises an error of wsmux or of sockets, the socket is reset.
+        max_tunnels: concurrent connections; further ones are closed at once.
 
     Raises:
-        OSError: nothing can listen there.
+        OSError: listening failed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Entrance(Acceptor):
         self.place: Place = place  # before the first connection is accepted
         super().__init__(
             listener,
-            # One program of a neighbour may have as many as ``max_tunnels``.
+            # A single program on a neighbouring host may use all of ``max_tunnels``.
             Config(max_connections_per_address=None, max_handshakes_per_address=None),
             scheme="tcp",
             http=False,
@@ -98,7 +98,7 @@ class Entrance(Acceptor):
                 stream = self._enter(self.place, sock)
         except (WsmuxError, OSError) as error:
             _log.warning("a connection to %s could not be tunnelled: %s", self.place, error)
-            if not isinstance(error, SocksError):  # that client was told
+            if not isinstance(error, SocksError):  # that client got a reply
                 reset_on_close(sock)
             sock.close()
             return
@@ -117,11 +117,12 @@ class Entrance(Acceptor):
 
 
 def open_by_socks(open_stream: Open, entrance: Place, sock: socket.socket) -> Stream:
-    """Let the client at a socket say by SOCKS5 where it goes, and return the stream to there.
+    """Let a client choose its destination by SOCKS5, and return the stream to it.
 
     Raises:
-        SocksError: it does not speak SOCKS5, or cannot go there; it was told.
-        TimeoutError: it took too long. OSError: it has left.
+        SocksError: it does not use SOCKS5, or its destination is refused; it got a reply.
+        TimeoutError: it took too long.
+        OSError: it has disconnected.
     """
     deadline = Deadline(SOCKS_TIMEOUT)
     client = SocksServer()

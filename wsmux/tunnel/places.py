@@ -1,4 +1,4 @@
-"""Name the ends of a tunnel: a TCP port of a host, or a Unix socket."""
+"""Define the ends of a tunnel: a TCP port of a host, or a Unix socket."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ LOOPBACK = "127.0.0.1"
 
 MAX_PORT = 65_535
 
-# Bytes of a host name, RFC 1035; and of a path in ``sockaddr_un``, less its closing zero.
+# Maximum bytes of a host name, RFC 1035; and of a path in ``sockaddr_un``, without its final zero.
 MAX_HOST = 253
 MAX_PATH = 107
 
-# Letters, digits and hyphens, and the underscore that names inside of clusters have.
+# Letters, digits, hyphens, and the underscores used in names within clusters.
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _PORT = re.compile(r"0|[1-9][0-9]{0,4}")
 _PATH = re.compile(r"/[!-~]+")
@@ -34,7 +34,7 @@ _TCP_END = re.compile(r"(?P<rest>.+):(?P<to>(\[[^\[\]]*\]|[^:\[\]]*):[^:]*)")
 
 
 class Tcp(NamedTuple):
-    """A port of a host, which is a name or an address."""
+    """A port of a host, given by name or by address."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ Place = Tcp | Unix
 
 
 class Forward(NamedTuple):
-    """Listen at one place, and carry what connects there to another."""
+    """Two ends: where to listen, and where to connect to."""
 
     listen: Place
     to: Place
@@ -66,13 +66,13 @@ class Forward(NamedTuple):
 
 
 def parse_place(text: str, *, listening: bool = False) -> Place:
-    """Return the place that ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:/PATH`` names.
+    """Parse ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:/PATH``.
 
     Args:
-        listening: port 0 is allowed, and takes a free one.
+        listening: allow port 0, which picks a free port.
 
     Raises:
-        ValueError: it is none; the text says why.
+        ValueError: it is none of these; the text says why.
 
     >>> parse_place("[::1]:80")
     Tcp(host='::1', port=80)
@@ -86,13 +86,13 @@ def parse_place(text: str, *, listening: bool = False) -> Place:
 
 
 def parse_forward(text: str) -> Forward:
-    """Return what ``[BIND:]PORT:HOST:PORT`` asks for, as ``ssh -L`` does.
+    """Parse ``[BIND:]PORT:HOST:PORT``, with the meaning that it has for ``ssh -L``.
 
-    Either end may be a Unix socket: ``/PATH:HOST:PORT``, ``PORT:unix:/PATH``. Without an address to
-    bind it is ``127.0.0.1``.
+    Either end may be a Unix socket: ``/PATH:HOST:PORT``, ``PORT:unix:/PATH``. The default bind
+    address is ``127.0.0.1``.
 
     Raises:
-        ValueError: it is of no such form; the text says why.
+        ValueError: it has another form; the text says why.
 
     >>> str(parse_forward("8080:example.org:80"))
     '127.0.0.1:8080 to example.org:80'

@@ -1,14 +1,14 @@
-"""Run the commands that a server allows, for clients at the other end of three streams.
+"""Run allowed commands for clients, each connected by three streams.
 
-``EXEC`` is the control stream: its answer is a token, and by ``STDIO`` and ``STDERR`` with that
-token the client opens the other two. Then the command starts. On the control stream the client may
-name signals, a line each; the last line there is ``exit CODE`` or ``signal NUMBER``, sent when the
-command has ended and what it wrote was handed over.
+``EXEC`` opens the control stream: its answer is a token, with which the client opens the other two
+streams by ``STDIO`` and ``STDERR``. Then the command starts. On the control stream the client may
+send signal names, one per line; the last line from the server is ``exit CODE`` or
+``signal NUMBER``, sent when the command has ended and all its output has been passed on.
 
-The command has a session of its own, no shell, a small environment, default signals, whatever the
-server ignores, and the server's working folder. When the client is gone, or resets a stream,
-everything in its process group is killed. The process is reaped last of all, so that its number
-means nobody else until then.
+The command gets its own session, no shell, a small environment, default signal handling (whatever
+the server ignores), and the server's working directory. If the client disconnects, or resets a
+stream, the whole process group is killed. The process is reaped last, so that its pid is not reused
+before.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .spawning import Spawned
 
 __all__ = ["SIGNALS", "Programs"]
 
-# Commands that run at once, five threads and three streams each.
+# Concurrent commands, with five threads and three streams each.
 MAX_PROCESSES = 16
 
-# What a client may send.
+# Signals that a client may send.
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "TERM", "KILL")}
 
-# Bytes of a line that names one.
+# Maximum length of a line with a signal name.
 MAX_LINE = 16
 
-# What a command gets of the server's environment, which may hold secrets.
+# Variables that a command inherits; the server's environment may contain secrets.
 ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
 
 Result = TypeVar("Result")
@@ -56,14 +56,15 @@ _log = logger("wsmux.tunnel")
 
 
 class Programs:
-    """Hold what may be run, and what is running.
+    """Hold the allowed programs, and the running commands.
 
     Args:
-        allowed: absolute paths, or names that are found on ``PATH`` now and never again.
-        max_processes: at once; beyond it requests are answered 503.
+        allowed: absolute paths, or names that are looked up on ``PATH`` once, now.
+        max_processes: concurrent commands; further requests are answered with 503.
 
     Raises:
-        ValueError: there is no such program. TypeError: they are no collection of strings.
+        ValueError: there is no such program.
+        TypeError: they are not a collection of strings.
     """
 
     def __init__(self, allowed: Iterable[str] = (), max_processes: int = MAX_PROCESSES) -> None:
@@ -78,7 +79,7 @@ class Programs:
         self._running: dict[str, _Running] = {}
 
     def run(self, control: Stream, request: Request) -> None:
-        """Serve the control stream of a command, until it has ended."""
+        """Serve the control stream of a command, until the command has ended."""
         if not self._paths:
             raise TunnelError(403, "commands are not allowed here")
         path = self._paths.get(request.target)
@@ -96,7 +97,7 @@ class Programs:
                 del self._running[token]
 
     def attach(self, stream: Stream, request: Request) -> None:
-        """Serve one of the other two streams, by the token that the client was given."""
+        """Serve one of the other two streams, identified by the token given to the client."""
         with self._lock:
             running = self._running.get(request.target)
         if running is None or not running.belongs(stream):
@@ -105,32 +106,32 @@ class Programs:
 
 
 class _Stopped(Exception):
-    """Leave a copying loop: the client is gone, and the command killed."""
+    """Leave a copying loop: the client has disconnected, and the command was killed."""
 
 
 class _Running:
     """One command, its pipes and its streams.
 
-    Five threads: those of the three streams, of which the control stream's waits for the process;
-    one that copies stdin, and one that obeys the client's signals.
+    Five threads: one for each of the three streams (that of the control stream waits for the
+    process), one that copies stdin, and one that handles the client's signals.
     """
 
     def __init__(self, control: Stream, path: str, request: Request) -> None:
         self._control = control
         self._path = path
         self._argv = [request.target, *request.arguments]
-        self._changed = threading.Condition()  # guards all below
-        self._taken: set[str] = set()  # of the other two streams, those that were asked for
+        self._changed = threading.Condition()  # guards all attributes below
+        self._taken: set[str] = set()  # which of the other two streams have been requested
         self._streams: dict[str, Stream] = {}
         self._process: Spawned | None = None
-        self._writing = 0  # of stdout and stderr, those that have not ended
+        self._writing = 0  # how many of stdout and stderr have not ended
         self._reaped = False
-        self._stopped = False  # the client is gone
+        self._stopped = False  # the client has disconnected
         self._over = False
         self._wake = Wakeup()
 
     def belongs(self, stream: Stream) -> bool:
-        """Return whether a stream comes from the client that asked for the command."""
+        """Return whether a stream belongs to the client that started the command."""
         return stream.connection is self._control.connection
 
     def run(self, token: str) -> None:
@@ -143,7 +144,7 @@ class _Running:
             if process is None:
                 return
             self._start(self._copy_in, threads)
-            # Not reaped: while it is a zombie, the number of its process group is no other's.
+            # Not reaped yet: a zombie keeps its process group id from being reused.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             with self._changed:
                 while self._writing:
@@ -160,7 +161,7 @@ class _Running:
         threads[-1].start()
 
     def _started(self, deadline: Deadline) -> Spawned | None:
-        """Start the process when both streams are there; ``None`` when it cannot."""
+        """Start the process once both streams are there; return ``None`` if it cannot start."""
         with self._changed:
             while len(self._streams) < 2:
                 if self._stopped:
@@ -200,9 +201,9 @@ class _Running:
         return process.wait()
 
     def _close(self, threads: Iterable[threading.Thread]) -> None:
-        """End what is left, and let go of everything."""
+        """End everything that remains, and release it."""
         process = self._process
-        if process is not None and not self._reaped:  # a thread did not start
+        if process is not None and not self._reaped:  # a thread could not be started
             self._kill()
             self._reap(process)
         with self._changed:
@@ -225,9 +226,9 @@ class _Running:
     # Signals
 
     def _kill(self) -> None:
-        """Kill the process group and stop the copying, whoever else may hold the pipes.
+        """Kill the process group and stop copying, even if other processes hold the pipes.
 
-        Once the process was reaped this does nothing: all that it wrote was handed over.
+        Does nothing once the process has been reaped: then all its output was passed on.
         """
         with self._changed:
             if self._reaped or self._stopped:
@@ -244,11 +245,11 @@ class _Running:
     def _signal(self, number: int) -> None:
         with self._changed:
             if self._process is not None and not self._reaped:
-                # Not gone: at the least it is a zombie.
+                # The pid is valid: at worst it is a zombie.
                 os.killpg(self._process.pid, number)
 
     def _obey(self) -> None:
-        """Pass on the signals that the client names; when it is gone, kill."""
+        """Send the signals that the client names; kill the command if it disconnects."""
         rest = b""
         try:
             while data := self._control.read(MAX_LINE):
@@ -259,14 +260,14 @@ class _Running:
                     self._signal(SIGNALS[line.decode("ascii", "replace")])
         except KeyError as error:
             _log.warning("%s is killed: its client names the signal %s", self._path, error)
-        except (WsmuxError, ValueError) as error:  # the latter when all is over
+        except (WsmuxError, ValueError) as error:  # ValueError once it has ended
             _log.debug("%s can no longer be signalled: %s", self._path, error)
         self._kill()
 
     # Copying
 
     def attach(self, stream: Stream, kind: str) -> None:
-        """Run the thread of another stream: copy what the process writes there."""
+        """Run the thread of another stream: copy the process's output to it."""
         with self._changed:
             if kind in self._taken or self._over:
                 raise TunnelError(400, f"the command already has its {kind}")
@@ -292,7 +293,7 @@ class _Running:
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
-                while not self._over:  # the other half may still be used
+                while not self._over:  # the other direction may still be in use
                     self._changed.wait()
 
     def _copy_out(self, pipe: IO[bytes], stream: Stream) -> None:
@@ -302,7 +303,7 @@ class _Running:
                 stream.write(data)
             stream.close_write()
         except StreamWriteClosed:
-            return  # the command learns of it by EPIPE
+            return  # the command gets EPIPE
         finally:
             pipe.close()
 
@@ -321,9 +322,9 @@ class _Running:
             _log.info("%s is killed: %s", self._path, error)
             self._kill()
         except BrokenPipeError:
-            stream.close_read()  # the command reads no further
+            stream.close_read()  # the command has closed its stdin
         except ValueError:
-            return  # all is over
+            return  # it has ended
         finally:
             pipe.close()
 

@@ -1,4 +1,4 @@
-"""Run a command at a server that allows it, as ``subprocess.Popen`` does here."""
+"""Run a command on a server that allows it, much like ``subprocess.Popen``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .request_head import Request
 
 __all__ = ["RemoteProcess"]
 
-# Bytes of the line that tells how it ended, with the reason why it could not start.
+# Maximum length of the line with the result, which may contain an error message.
 MAX_LINE = 1024
 
 
 class RemoteProcess(Closing):
-    """Start a command at once; leaving a ``with`` block kills what still runs.
+    """Start a command; leaving a ``with`` block kills it if it is still running.
 
     ::
 
@@ -35,16 +35,18 @@ class RemoteProcess(Closing):
 
     Args:
         connection: to a server with a ``TunnelServer`` that allows the program.
-        argv: the program, as the server names it, and its arguments; 8 KiB at most, quoted.
+        argv: the program, by the name that the server uses, and its arguments; at most 8 KiB,
+            quoted.
         timeout: seconds for the server to answer.
 
     Attributes:
-        stdio: reads stdout and writes stdin; ``close_write()`` is the end of stdin.
-        stderr: reads stderr. Whoever reads neither holds up the command.
+        stdio: reads stdout and writes stdin; ``close_write()`` ends stdin.
+        stderr: reads stderr. The command blocks if stdout or stderr is not read.
 
     Raises:
-        TunnelError: the server does not run it (403), or not now (503). WsmuxError: the
-        connection ended. TypeError: ``argv`` is no collection of strings, such as one string.
+        TunnelError: the server does not allow the program (403), or is busy (503).
+        WsmuxError: the connection ended.
+        TypeError: ``argv`` is not a collection of strings, for example a single string.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class RemoteProcess(Closing):
 
     def _join(self, connection: Connection, request: Request, deadline: Deadline) -> Stream:
         stream = self._open(connection, deadline)
-        with suppress(StreamReset):  # the command did not start, which ``wait`` tells
+        with suppress(StreamReset):  # the command did not start, as ``wait`` reports
             ask(stream, request, deadline)
         return stream
 
@@ -83,20 +85,22 @@ class RemoteProcess(Closing):
             name: one of ``HUP``, ``INT``, ``QUIT``, ``TERM`` and ``KILL``.
 
         Raises:
-            ValueError: it is no such name. WsmuxError: the command or the connection has ended.
+            ValueError: it is another name.
+            WsmuxError: the command or the connection has ended.
         """
         if name not in SIGNALS:
             raise ValueError(f"{name!r} is none of {', '.join(SIGNALS)}")
         self._control.write(f"{name}\n".encode())
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the command has ended and said all; return its exit code.
+        """Wait until the command has ended and all its output has been sent; return its exit code.
 
-        As with ``subprocess`` the code is negative, ``-N``, when signal ``N`` ended it.
+        As in ``subprocess``, the code is ``-N`` if signal ``N`` ended the command.
 
         Raises:
-            TimeoutError: it still runs. TunnelError: it could not be started, or the server
-            answers nonsense. WsmuxError: the connection ended; the command is killed.
+            TimeoutError: it is still running.
+            TunnelError: it could not be started, or the server's answer is invalid.
+            WsmuxError: the connection ended; the command is killed.
         """
         if self._code is None:
             self._control.timeout = timeout
@@ -110,13 +114,13 @@ class RemoteProcess(Closing):
         return self._code
 
     def close(self) -> None:
-        """Let go of the command; the server kills it if it still runs."""
+        """Release the command; the server kills it if it is still running."""
         for stream in self._opened:
             if not stream.closed:
                 try:
                     stream.close() if self._code is not None else stream.reset()
                 except StreamError:
-                    continue  # it has ended meanwhile
+                    continue  # it has ended in the meantime
 
 
 def _code(line: str) -> int:

@@ -1,10 +1,10 @@
-"""Ask the server to listen, again on each connection, and repeat what it refused.
+"""Ask the server to listen, anew on each connection, and retry refusals.
 
-A server may refuse after a reconnect what it granted before: it has not noticed yet that the last
-connection is lost and listens at the port for that, or what it allows has changed. That must not
-cost the tunnels which need no listening there, so only the first connection depends on it. Later, a
-refusal is told, and asked about again after pauses of full jitter, up to half a second before the
-first, doubled each time, up to 30 seconds, for as long as the connection lives.
+After a reconnect a server may refuse what it granted before: it has not yet noticed that the
+previous connection is lost and still listens for that, or its allow list has changed. Other tunnels
+must not suffer from that, so only the first connection depends on listening. Later, refusals are
+reported and retried with full jitter: after up to half a second at first, doubled each time, up to
+30 seconds, for the lifetime of the connection.
 """
 
 from __future__ import annotations
@@ -26,45 +26,46 @@ from .request_head import Request
 
 __all__ = ["RemoteListening"]
 
-# Seconds of the longest first pause before asking again, and of the longest of all.
+# Maximum seconds before the first retry, and before any.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 _log = logger("wsmux.tunnel")
 
 
 class RemoteListening:
-    """Ask the server to listen at places, and note where it does.
+    """Ask the server to listen, and track where it does.
 
     Args:
-        wanted: the places there, and where what comes goes; a server names each by its number.
-        tell: called with a sentence for each refusal and for its end, from any thread.
+        wanted: where to listen there, and where connections go; the server refers to each by its
+            number.
+        tell: called from any thread with a sentence for each refusal, and when it is resolved.
     """
 
     def __init__(self, wanted: Iterable[Forward], tell: Callable[[str], None]) -> None:
         self._wanted = tuple(wanted)
         self._tell = tell
-        self._lock = threading.Lock()  # guards all below
+        self._lock = threading.Lock()  # guards all attributes below
         self._connection: Connection | None = None
-        # By number. The server listens for as long as the stream lives.
+        # By number. The server listens as long as the stream is open.
         self._granted: dict[int, tuple[Stream, Place]] = {}
         self._thread: threading.Thread | None = None
 
     @property
     def forwards(self) -> list[Forward]:
-        """Where the server listens at the moment, and where what comes there goes."""
+        """Where the server currently listens, and where connections from there go."""
         with self._lock:
             granted = sorted((number, place) for number, (_, place) in self._granted.items())
         return [Forward(place, self._wanted[number].to) for number, place in granted]
 
     def begin(self, connection: Connection) -> None:
-        """Ask for everything on a connection that is new.
+        """Request everything on a new connection.
 
-        Blocks for ``HEAD_TIMEOUT`` seconds in all at most. What is refused on a later connection
-        than the first is asked for again in a thread.
+        Blocks for at most ``HEAD_TIMEOUT`` seconds in total. Refusals on later connections than the
+        first are retried in a thread.
 
         Raises:
-            TunnelError: something is refused on the first connection.
-            WsmuxError: the connection is of no use.
+            TunnelError: a request is refused on the first connection.
+            WsmuxError: the connection failed.
         """
         deadline = Deadline(HEAD_TIMEOUT)
         granted: dict[int, tuple[Stream, Place]] = {}
@@ -87,7 +88,7 @@ class RemoteListening:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait for the thread to end, when the connection has been closed."""
+        """Wait for the thread to end, after the connection has been closed."""
         if self._thread is not None:
             self._thread.join(HEAD_TIMEOUT)
 
@@ -103,7 +104,7 @@ class RemoteListening:
             raise
 
     def _ask_again(self, connection: Connection, refused: dict[int, str]) -> None:
-        """Ask for what was refused until it is granted, or the connection has ended."""
+        """Retry refused requests until they are granted, or the connection has ended."""
         pause = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while refused and not connection.wait_closed(pause.next()):
             for number, before in list(refused.items()):

@@ -1,13 +1,13 @@
-r"""Read and write what stands at the start of a tunnel's streams: a request, and its answer.
+r"""Parse and encode the request and the answer at the start of a tunnel's streams.
 
 Both are heads of HTTP/1.1 (RFC 9112), without a body::
 
     CONNECT redis.internal:6379 HTTP/1.1\r\n\r\n
     HTTP/1.1 200 OK\r\n\r\n
 
-The words of the answer are for people, one sentence; only the answer to ``LISTEN`` has the place
-there that is listened at, and the answer to ``EXEC`` a token. What comes after a head is carried.
-Parsing is strict: a byte that need not be there is refused.
+The text of the answer is a sentence for people, except that the answer to ``LISTEN`` contains the
+address at which the server listens, and the answer to ``EXEC`` a token. Whatever follows a head is
+carried. Parsing is strict: superfluous bytes are refused.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ __all__ = [
     "parse_request",
 ]
 
-# Bytes of a head. As websockets' limit of one line; the arguments of a command must fit as well.
+# Maximum size of a head. As websockets' limit for a line; the arguments of a command must fit as
+# well.
 MAX_HEAD = 8192
 
-# Characters of the words in an answer; longer ones are cut.
+# Maximum length of the text in an answer; longer ones are truncated.
 MAX_WORDS = 500
 
 END = b"\r\n\r\n"
@@ -45,7 +46,7 @@ _ARGUMENT = re.compile(r"([A-Za-z0-9_.~-]|%[0-9A-F]{2})*")
 
 
 class Request(NamedTuple):
-    """Ask for something. ``arguments`` are those of a command, or what a listener sends back."""
+    """A request; ``arguments`` are those of a command, or the key that a listener returns."""
 
     method: str
     target: str
@@ -53,7 +54,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Say what has become of a request."""
+    """The answer to a request."""
 
     status: int
     words: str
@@ -63,7 +64,7 @@ def encode_request(request: Request) -> bytes:
     """Return the bytes of a request.
 
     Raises:
-        TunnelError: it is longer than ``MAX_HEAD``, or what it asks for cannot stand in a line.
+        TunnelError: it is longer than ``MAX_HEAD``, or its target cannot be sent in a line.
     """
     lines = [f"{request.method} {request.target} HTTP/1.1"]
     if not _REQUEST.fullmatch(lines[0]):
@@ -74,7 +75,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_answer(answer: Answer) -> bytes:
-    """Return the bytes of an answer; what its words may not have in them becomes a ``?``."""
+    """Return the bytes of an answer; characters not allowed in its text become ``?``."""
     words = re.sub(r"[^ -~]", "?", answer.words[:MAX_WORDS])
     return _encode([f"HTTP/1.1 {answer.status} {words}"])
 
@@ -87,10 +88,10 @@ def _encode(lines: Iterable[str]) -> bytes:
 
 
 def parse_request(head: bytes) -> Request:
-    """Return the request that a head is. Fields other than ``Arg`` are read over.
+    """Parse a head as a request, ignoring fields other than ``Arg``.
 
     Raises:
-        TunnelError: it is none.
+        TunnelError: it is not a request.
     """
     first, *fields = _lines(head)
     match = _REQUEST.fullmatch(first)
@@ -102,10 +103,10 @@ def parse_request(head: bytes) -> Request:
 
 
 def parse_answer(head: bytes) -> Answer:
-    """Return the answer that a head is. Fields are read over.
+    """Parse a head as an answer, ignoring its fields.
 
     Raises:
-        TunnelError: it is none.
+        TunnelError: it is not an answer.
     """
     first, *fields = _lines(head)
     match = _ANSWER.fullmatch(first)

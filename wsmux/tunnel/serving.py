@@ -1,4 +1,4 @@
-"""Serve what clients ask for at the start of their streams: tunnels, listening, commands."""
+"""Serve requests at the start of streams: tunnels, listening, commands."""
 
 from __future__ import annotations
 
@@ -35,21 +35,22 @@ class TunnelServer:
         wsmux.serve(stream_handler=tunnels.serve, workers=256)
         mux.stream_route("/tunnel")(tunnels.serve)  # the same in Flask
 
-    Nothing is allowed unless it is named here. Who may connect at all is for the server or the
-    route to decide; each stream of whoever may is served alike.
+    Only what is named here is allowed. The server or the route decides who may connect at all; the
+    streams of all clients are served alike.
 
     Args:
-        connect: patterns of the places that may be connected to, or with ``!`` may not; see
-            ``AllowList``. Wildcards leave out loopback and other special addresses.
-        listen: patterns of the places that may be listened at for a client; port 0 needs ``*``.
-        programs: the commands that may be run: absolute paths, or names found on ``PATH`` now.
-        max_tunnels: streams served at once, and connections at each place listened at; beyond it
-            they are answered 503. Two threads each.
-        connect_timeout: seconds to connect to a place.
+        connect: patterns of allowed destinations, or with ``!`` of denied ones; see ``AllowList``.
+            Wildcards exclude loopback and other special addresses.
+        listen: patterns of addresses at which the server may listen for a client; port 0 needs
+            ``*``.
+        programs: the allowed commands: absolute paths, or names looked up on ``PATH`` now.
+        max_tunnels: concurrent streams, and connections per listening address; further ones are
+            answered with 503. Two threads each.
+        connect_timeout: seconds to connect to a destination.
 
     Raises:
-        ValueError: a pattern is none, or there is no such program. TypeError: one of the first
-            three is no collection of strings.
+        ValueError: a pattern is invalid, or there is no such program.
+        TypeError: one of the first three is not a collection of strings.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TunnelServer:
         }
 
     def serve(self, stream: Stream) -> None:
-        """Do what the head of a stream asks for, until the stream has ended.
+        """Fulfil the request at the start of a stream, until the stream has ended.
 
         Raises:
             WsmuxError: the stream ended before it was answered.
@@ -101,7 +102,7 @@ class TunnelServer:
         through(stream, place, dial(place, self._connect, self._connect_timeout))
 
     def _listen_for(self, stream: Stream, request: Request) -> None:
-        """Listen until the client is closing the stream that asked for it."""
+        """Listen until the client closes the stream of the request."""
         place = place_of(request, listening=True)
         if not self._listen.may_listen(place):
             raise TunnelError(403, f"{place} is not on the list of allowed addresses to listen on")
@@ -120,7 +121,7 @@ class TunnelServer:
     def _back(
         self, control: Stream, key: tuple[str, ...], place: Place, sock: socket.socket
     ) -> Stream:
-        """Open a stream to the client for a connection that came, with what the client sent."""
+        """Open a stream to the client for an incoming connection, with the key that it sent."""
         deadline = Deadline(self._connect_timeout + HEAD_TIMEOUT)
         stream = control.connection.open_stream(deadline.remaining())
         try:
@@ -132,7 +133,7 @@ class TunnelServer:
 
 
 def through(stream: Stream, place: Place, sock: socket.socket) -> None:
-    """Say that the tunnel stands, and carry until it has ended."""
+    """Answer that the tunnel is open, and carry until it has ended."""
     try:
         answer(stream, 200, "OK")
     except BaseException:
@@ -147,10 +148,10 @@ def through(stream: Stream, place: Place, sock: socket.socket) -> None:
 
 
 def place_of(request: Request, *, listening: bool = False) -> Place:
-    """Return the place that a request is about.
+    """Return the destination or address in a request.
 
     Raises:
-        TunnelError: its target is none.
+        TunnelError: its target is invalid.
     """
     try:
         return parse_place(request.target, listening=listening)

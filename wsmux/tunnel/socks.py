@@ -1,6 +1,6 @@
-"""The server side of SOCKS5 (RFC 1928): bytes in, a place out, bytes to send.
+"""Implement the server side of SOCKS5 (RFC 1928), without I/O.
 
-Without authentication, and ``CONNECT`` only: whoever reaches the port may use it.
+No authentication, and only ``CONNECT``: anyone who can reach the port may use it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REPLIES = {200: SUCCEEDED, 403: FORBIDDEN, 502: REFUSED, 504: HOST_UNREACHABLE}
 
 
 class SocksError(WsmuxError):
-    """Report a client that does not speak SOCKS5 as it is here; what to send says so, too."""
+    """Report a client that does not use SOCKS5 as supported here; it gets a reply as well."""
 
 
 class SocksServer:
-    """Serve one client. After an error nothing further may be received.
+    """Serve one client. After an error nothing more may be received.
 
     Attributes:
-        place: where the client wants to go, once it has said so.
+        place: the destination, once the client has sent it.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class SocksServer:
         self._greeted = False
 
     def receive(self, data: bytes) -> None:
-        """Take bytes that have come.
+        """Process received bytes.
 
         Raises:
-            SocksError: the client must be dropped once ``data_to_send`` is sent.
+            SocksError: the client must be disconnected after ``data_to_send`` has been sent.
         """
         self._buffer += data
         if not self._greeted:
@@ -56,17 +56,17 @@ class SocksServer:
             self._request()
 
     def data_to_send(self) -> bytes:
-        """Return what is to be sent; it is given once."""
+        """Return the bytes to send; each only once."""
         data = b"".join(self._outbox)
         self._outbox.clear()
         return data
 
     def answer(self, status: int) -> None:
-        """Answer the client what has become of its request, by the status of a tunnel's answer."""
+        """Reply to the client's request according to the status of a tunnel's answer."""
         self._reply(REPLIES.get(status, FAILED))
 
     def early(self) -> bytes:
-        """Return what came after the request, which goes to the place."""
+        """Return the bytes received after the request, which go to the destination."""
         return self._buffer
 
     def _greeting(self) -> None:
@@ -116,7 +116,7 @@ class SocksServer:
             place = parse_place(f"{text}:{number}")
         except ValueError as error:
             self._refuse(FAILED, f"a client's request names no destination: {error}")
-        if not isinstance(place, Tcp):  # a name that looks like one
+        if not isinstance(place, Tcp):  # a name that looks like a Unix socket
             self._refuse(FAILED, f"a client's request names {place}, which is not a host")
         return place
 
@@ -125,5 +125,5 @@ class SocksServer:
         raise SocksError(text)
 
     def _reply(self, reply: int) -> None:
-        # The address is that of the far socket, which nobody here knows.
+        # The address should be that of the remote socket, which is unknown here.
         self._outbox.append(bytes([VERSION, reply, 0, IPV4]) + bytes(6))

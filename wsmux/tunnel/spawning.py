@@ -1,12 +1,12 @@
-"""Start a process that has nothing of this one but what it is given.
+"""Start a process that inherits nothing from this one except what it is given.
 
-``subprocess`` leaves a signal ignored in the child that is ignored here, as SIGINT and SIGQUIT are
-in what a script starts with ``&``, and SIGHUP under ``nohup``: a client's signal would do nothing.
-Resetting it in a ``preexec_fn`` is unsafe, since that is Python run in the fork of a process with
-threads. Handling the signal here, which exec would undo, needs the main thread and changes the
-application. ``env --default-signal`` is GNU's alone, and a wrapper in Python costs its start and
-hides why the program cannot run. ``posix_spawn`` resets signals and their mask in the C library,
-from any thread, and raises what is wrong with the program.
+``subprocess`` leaves a signal ignored in the child if it is ignored here, as SIGINT and SIGQUIT are
+in processes that a script starts with ``&``, and SIGHUP under ``nohup``: a client's signal would
+have no effect. Resetting it in a ``preexec_fn`` is unsafe, since that runs Python in the fork of a
+process with threads. Handling the signal here, which exec would undo, needs the main thread and
+changes the application. ``env --default-signal`` exists only in GNU, and a wrapper in Python takes
+time to start and hides why the program cannot run. ``posix_spawn`` resets signals and their mask in
+the C library, from any thread, and reports errors of the program.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import IO, Any
 
 __all__ = ["Spawned"]
 
-# Where Linux lists a process's descriptors.
+# Where Linux lists the descriptors of a process.
 OPEN = "/proc/self/fd"
 
 
 class Spawned:
-    """Run a program in a session of its own, with three pipes and default signals.
+    """Run a program in a session of its own, with three pipes and default signal handling.
 
     Args:
-        path: the program's file.
+        path: the file of the program.
         argv: its arguments, its own name first.
-        environment: all that it gets of one.
+        environment: its complete environment.
 
     Attributes:
-        pid: its number.
-        stdin, stdout, stderr: this side's ends of the pipes, unbuffered; they are the caller's to
-            close.
+        pid: its process id.
+        stdin, stdout, stderr: this side's ends of the pipes, unbuffered; the caller must close
+            them.
 
     Raises:
-        OSError: it cannot be run, or the system has no descriptor or process to give. ValueError:
-        an argument has a null character.
+        OSError: it cannot be run, or the system has no descriptor or process left.
+        ValueError: an argument contains a null character.
     """
 
     def __init__(self, path: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -64,7 +64,7 @@ class Spawned:
     def wait(self) -> int:
         """Wait until it has ended, and return its exit code, negative for a signal.
 
-        It is 0 where somebody else in this process has waited for it, as ``subprocess`` has it.
+        As in ``subprocess``, the code is 0 if other code in this process has already waited for it.
         """
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -78,26 +78,26 @@ def _pipe(writes: bool, failed: ExitStack, theirs: ExitStack) -> tuple[IO[bytes]
     ours, end = (writer, reader) if writes else (reader, writer)
     pipe = failed.enter_context(os.fdopen(ours, "wb" if writes else "rb", 0))
     theirs.callback(os.close, end)
-    if end <= 2:  # this process was started without them; the next dup2 would overwrite it
+    if end <= 2:  # started without the standard three; dup2 would overwrite it
         end = fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3)
         theirs.callback(os.close, end)
     return pipe, end
 
 
 def _inherited() -> list[int]:
-    """Return the descriptors above the standard three that a new program would get.
+    """Return the descriptors above the standard three that a new program would inherit.
 
-    Python's own are none of them, but a server's listening sockets may be, for its workers' sake.
+    Python's own are not inheritable, but a server's listening sockets may be, for its workers.
     """
     try:
         numbers = [int(name) for name in os.listdir(OPEN)]
-    except OSError:  # no /proc here
+    except OSError:  # there is no /proc
         numbers = list(range(os.sysconf("SC_OPEN_MAX")))
     found = []
     for number in numbers:
         try:
             inherited = number > 2 and os.get_inheritable(number)
-        except OSError:  # not open, or closed meanwhile, as that of the directory is
+        except OSError:  # not open, or closed meanwhile, like that of the directory
             continue
         if inherited:
             found.append(number)

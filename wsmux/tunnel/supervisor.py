@@ -1,10 +1,11 @@
-"""Keep one connection alive, and let callers wait while there is none.
+"""Keep a connection open by reconnecting, and let callers wait while there is none.
 
 Threads and locks: one thread waits for the end of each connection and makes the next one. The
-condition guards which connection there is; nobody connects, opens or calls back under it.
+condition guards the current connection; connecting, opening streams and callbacks happen outside
+it.
 
-Attempts go on for ever, after pauses of full jitter: up to half a second before the first, doubled
-each time, up to 30 seconds. They are forgotten once a connection has held for ten.
+Attempts continue indefinitely, after delays with full jitter: up to half a second at first, doubled
+each time, up to 30 seconds. The delays start over once a connection has lasted ten seconds.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from .request_head import Request
 
 __all__ = ["PATIENCE", "Supervisor"]
 
-# Seconds of the longest first pause, of the longest of all, and for a connection to count.
+# Maximum seconds of the first delay and of any delay; seconds for a connection to count as stable.
 FIRST_PAUSE, LONGEST_PAUSE, STEADY = 0.5, 30.0, 10.0
 
-# Seconds that whoever needs the connection waits for it to come back, and for an answer.
+# Seconds that callers wait for the connection to be restored, and for an answer.
 PATIENCE = 30.0
 
 _log = logger("wsmux.tunnel")
 
 
 class Supervisor:
-    """Keep connected, as far as that is possible.
+    """Stay connected, as far as possible.
 
     Args:
-        connect: makes a connection, or raises what ``wsmux.connect`` does. It is called again each
-            time, so it may fetch a fresh token.
-        prepare: called with each connection before anybody else gets it; what it raises ends the
+        connect: makes a connection, or raises as ``wsmux.connect`` does. It is called for every
+            attempt, so it may fetch a fresh token.
+        prepare: called with each connection before others can use it; an exception fails the
             attempt.
         tell: called with a sentence for each change.
 
     Raises:
-        WsmuxError, OSError: the first attempt failed. Later ones are made again instead.
+        WsmuxError, OSError: the first attempt failed. Later ones are retried instead.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Supervisor:
     def open(self, request: Request, timeout: float = PATIENCE) -> Stream:
         """Return a stream whose request was granted, waiting for a connection if there is none.
 
-        A connection that is lost before the answer is waited for again, in the same time.
+        If a connection is lost before the answer, it waits for the next, within the same time.
 
         Raises:
             TunnelError: the request was refused; or there was no connection, or no answer, in time.
@@ -94,12 +95,12 @@ class Supervisor:
                 return stream
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until there is no connection; tell whether that came."""
+        """Wait until there is no connection; return whether that happened in time."""
         with self._changed:
             return self._changed.wait_for(lambda: self._connection is None, timeout)
 
     def close(self) -> None:
-        """Close the connection and stop; waits for both, ``HEAD_TIMEOUT`` seconds at most."""
+        """Close the connection and stop; waits for both, at most ``HEAD_TIMEOUT`` seconds."""
         self._stopping.set()
         with self._changed:
             connection = self._connection
@@ -119,7 +120,7 @@ class Supervisor:
             return self._connection
 
     def _lost(self, connection: Connection, deadline: Deadline) -> None:
-        """Wait until the thread, too, has seen that a connection takes no more streams."""
+        """Wait until the thread, too, has noticed that a connection accepts no more streams."""
         connection.wait_closed(deadline.remaining())
         with self._changed:
             while self._connection is connection and not deadline.expired():
@@ -146,7 +147,7 @@ class Supervisor:
                 self._changed.notify_all()
 
     def _again(self) -> Connection | None:
-        """Make the next connection, however long that takes; ``None`` when it is to stop."""
+        """Make the next connection, however long it takes; return ``None`` once closed."""
         while not self._stopping.wait(self._pause.next()):
             try:
                 connection = self._attempt()
