@@ -1,6 +1,6 @@
-"""Find out what stands between a client and its server, a step at a time.
+"""Diagnose what keeps a client from its server, step by step.
 
-Used by ``wsmux doctor URL``. Each step tells a fact and, where something is wrong, what to do.
+Used by ``wsmux doctor URL``. Each step reports a fact and, if something is wrong, a remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare what a server answers to an upgrade with its answer to a request that is none."""
+"""Compare a server's answers to an upgrade and to an ordinary request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Failed, Report
 
 __all__ = ["lost_upgrade"]
 
-# Bytes of a page to compare.
+# Bytes of a page that are compared.
 PAGE = 200
 
 UPGRADE = {
@@ -26,7 +26,7 @@ _MISSED = re.compile(r"\bupgrade\b", re.IGNORECASE)
 
 
 def lost_upgrade(plan: Plan) -> str | None:
-    """Return how it shows that the server saw no upgrade, ``None`` if nothing does."""
+    """Return evidence that the upgrade did not reach the server, ``None`` if there is none."""
     asked = _get(plan, UPGRADE | {"Sec-WebSocket-Protocol": ", ".join(plan.offers)})
     if asked is None:
         return None
@@ -36,7 +36,7 @@ def lost_upgrade(plan: Plan) -> str | None:
 
 
 def _get(plan: Plan, headers: dict[str, str]) -> tuple[int, str] | None:
-    """Return status and body of the answer to a request, ``None`` where none comes."""
+    """Return status and body of the answer to a request, ``None`` without one."""
     place = place_of(plan.url)
     parts = urlsplit(plan.url)
     connection = http.client.HTTPConnection(place.host, place.port, timeout=plan.timeout)

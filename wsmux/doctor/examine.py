@@ -1,4 +1,4 @@
-"""Make the steps in order."""
+"""Run the steps in order."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ STEPS = (
 
 
 def examine(plan: Plan) -> Report:
-    """Make each step, and return what was found; blocks for some seconds, each step bounded.
+    """Run all steps, and return the results; blocks for some seconds, each step with a limit.
 
-    Streams are opened on the server: one that carries nothing; and, only if ``plan.echo`` says
-    that they may, some that carry load.
+    Opens streams on the server: one that carries no data and, only if ``plan.echo`` permits, some
+    that carry load.
     """
     report = Report(plan.url, STEPS)
     with report.stopping():
@@ -51,7 +51,7 @@ def examine(plan: Plan) -> Report:
 
 
 def _below(report: Report, plan: Plan) -> float | None:
-    """Make the steps below HTTP; return the seconds of a round trip of TCP, if it was seen."""
+    """Run the steps below HTTP; return the TCP round-trip time in seconds, if measured."""
     place = place_of(plan.url)
     look_up(report, place)
     try:

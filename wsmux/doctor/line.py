@@ -1,4 +1,4 @@
-"""Make the steps that measure: message limit, idle cut, round trip, Nagle, load."""
+"""Run the measuring steps: message limit, idle timeout, round trip, Nagle, load."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["idle_cut", "load", "message_limit", "nagle", "round_trip"]
 
 PINGS = 9
 
-# Bytes of messages: the longest by default, and shorter ones to find a limit below it.
+# Sizes of messages: the longest by default, and shorter ones to find a lower limit.
 SIZES = (1024, 4096, 16 * 1024, 32 * 1024, 64 * 1024, 64 * 1024 + MAX_HEAD)
 
-# The largest frame that Amazon API Gateway takes; it closes with 1009 at a larger one, by its
-# published quotas.
+# The largest frame of Amazon API Gateway; by its published quotas it closes with 1009 on a larger
+# one.
 GATEWAY = 32 * 1024
 
-# Seconds that Linux delays an acknowledgement at least, less some for the clock.
+# The minimum of delayed acknowledgements on Linux in seconds, with some tolerance for the clock.
 DELAYED_ACK = 0.030
 
-# Seconds under load, and of round trip, from which people notice.
+# Seconds under load, and round-trip times in seconds that users notice.
 LOAD_TIME = 1.0
 BLOAT = 0.2
 FAR = 0.3
@@ -44,7 +44,7 @@ NO_ECHO = "not asked for: --echo says that the server sends back what streams ca
 
 
 def round_trip(report: Report, plan: Plan, connection: Connection, tcp: float | None) -> float:
-    """Ping some times; return the median."""
+    """Send several pings; return the median."""
     took = sorted(connection.ping(plan.timeout) for _ in range(PINGS))
     median = statistics.median(took)
     fact = f"median {median * 1000:.1f} ms, at most {took[-1] * 1000:.1f} ms"
@@ -58,7 +58,7 @@ def round_trip(report: Report, plan: Plan, connection: Connection, tcp: float | 
 
 
 def message_limit(report: Report, plan: Plan) -> None:
-    """Send ever longer messages, on a connection each once one was not taken."""
+    """Send increasingly long messages, reconnecting after each that was refused."""
     if not plan.echo:
         report.skip("message limit", NO_ECHO)
         return
@@ -92,7 +92,7 @@ def _refused(plan: Plan, size: int) -> str | None:
 
 
 def idle_cut(report: Report, plan: Plan) -> None:
-    """Keep silent, and see whether the connection outlives it."""
+    """Stay silent, and check whether the connection survives."""
     interval = Config().ping_interval or 0.0
     with plan.connect() as connection:
         began = time.monotonic()
@@ -123,10 +123,10 @@ def idle_cut(report: Report, plan: Plan) -> None:
 
 
 def nagle(report: Report, plan: Plan) -> None:
-    """See whether answers wait for our acknowledgements.
+    """Check whether answers wait for our acknowledgements.
 
-    Nagle's algorithm keeps a small segment back while another is not acknowledged; we acknowledge
-    late, then at once, and compare. Only on Linux, whose sockets can be told to.
+    Nagle's algorithm holds back a small segment while another is unacknowledged; this acknowledges
+    late, then at once, and compares. Linux only, where sockets can be set to do so.
     """
     if not hasattr(socket, "TCP_QUICKACK") or not plan.url.startswith("ws:"):
         report.skip("nagle", "only seen on Linux, without TLS")
@@ -145,7 +145,7 @@ def nagle(report: Report, plan: Plan) -> None:
 
 
 def _pinged(plan: Plan, quick: bool) -> float:
-    """Return the median seconds of two pings together, on a WebSocket of our own."""
+    """Return the median seconds of two simultaneous pings, on a separate WebSocket."""
     deadline = Deadline(plan.timeout)
     with plan.dial(plan.offers, deadline) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -169,7 +169,7 @@ def _pinged(plan: Plan, quick: bool) -> float:
 
 
 def load(report: Report, plan: Plan, connection: Connection, idle: float) -> None:
-    """Ping while a stream is kept busy."""
+    """Measure pings while a stream is busy."""
     if not plan.echo:
         report.skip("load", NO_ECHO)
         return
@@ -217,7 +217,7 @@ def _write(stream: Stream, stop: threading.Event, sent: list[int]) -> None:
         while not stop.is_set():
             sent[0] += stream.write(piece)
     except (WsmuxError, OSError, ValueError):
-        return  # the pings tell
+        return  # the pings show it
 
 
 def _drain(stream: Stream) -> None:
@@ -225,4 +225,4 @@ def _drain(stream: Stream) -> None:
         while stream.read(64 * 1024):
             pass
     except (WsmuxError, OSError, ValueError):
-        return  # the pings tell
+        return  # the pings show it

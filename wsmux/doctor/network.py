@@ -1,4 +1,4 @@
-"""Make the steps below HTTP: name, proxy, TCP, TLS."""
+"""Run the steps below HTTP: name, proxy, TCP, TLS."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Place", "look_up", "place_of", "reach", "secure"]
 
 PORTS = {"ws": 80, "wss": 443}
 
-# Days before its end from which a certificate is worth a word.
+# Days before the expiry of a certificate from which on it is reported.
 EXPIRES_SOON = 14
 
-# Bytes of a proxy's answer.
+# Maximum bytes of a proxy's answer.
 MAX_ANSWER = 16 * 1024
 
 
 class Place(NamedTuple):
-    """Say where to go: the server, and the proxy on the way, if there is one."""
+    """The address of the server, and the proxy on the way, if there is one."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 def place_of(url: str) -> Place:
-    """Return where a URL leads, by way of the proxy that the environment names."""
+    """Return the address of a URL, and the proxy that the environment sets for it."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or PORTS.get(parts.scheme, 0)
@@ -46,7 +46,7 @@ def place_of(url: str) -> Place:
 
 
 def look_up(report: Report, place: Place) -> None:
-    """Resolve the name of whom we connect to."""
+    """Resolve the host name to connect to."""
     host = place.host if place.proxy is None else place.proxy.hostname or ""
     try:
         ipaddress.ip_address(host)
@@ -67,9 +67,9 @@ def look_up(report: Report, place: Place) -> None:
 
 
 def reach(report: Report, place: Place, timeout: float) -> tuple[socket.socket, float]:
-    """Connect, through the proxy if there is one; return the socket and the round trip's seconds.
+    """Connect, through the proxy if there is one; return the socket and the round-trip time.
 
-    The first is of TCP alone: to the proxy, where there is one.
+    The time is that of TCP alone, in seconds: to the proxy, if there is one.
     """
     proxy = place.proxy
     if proxy is None:
@@ -93,7 +93,7 @@ def reach(report: Report, place: Place, timeout: float) -> tuple[socket.socket, 
 
 
 class _Opaque(Exception):
-    """Say that only the handshake itself can go on from here."""
+    """Report that only the actual handshake can continue from here."""
 
 
 OPAQUE = _Opaque
@@ -140,13 +140,13 @@ def _tunnel(
 
 
 def _ask(sock: socket.socket, request: bytes, deadline: Deadline) -> int:
-    """Return the status that is answered."""
+    """Return the status of the answer."""
     sock.settimeout(deadline.remaining())
     sock.sendall(request)
     head = bytearray()
     while b"\r\n\r\n" not in head:
         sock.settimeout(deadline.remaining() or 0.001)
-        byte = sock.recv(1)  # nothing behind the head may be swallowed
+        byte = sock.recv(1)  # must not read beyond the head
         head += byte
         if not byte or len(head) > MAX_ANSWER:
             raise ValueError("it is cut short, or endless")
@@ -163,7 +163,7 @@ def secure(
     context: ssl.SSLContext | None,
     timeout: float,
 ) -> None:
-    """Shake hands by TLS, if there is any, and look at the certificate."""
+    """Perform the TLS handshake, if there is one, and check the certificate."""
     if context is None:
         report.ok("tls", "none: the address is not wss://")
         return

@@ -1,4 +1,4 @@
-"""Say what to examine."""
+"""Describe an examination."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Say what to examine, and how.
+    """Describe what to examine, and how.
 
     Attributes:
-        url: ``ws://``, ``wss://`` or ``tcp://``.
+        url: a ``ws://``, ``wss://`` or ``tcp://`` URL.
         protocol: the wire.
-        subprotocol: what the wire is called in the handshake; ``None`` offers nothing.
-        headers: of the request.
-        ssl_context: how to do TLS, if at all.
+        subprotocol: the name of the wire in the handshake; ``None`` offers none.
+        headers: headers of the request.
+        ssl_context: TLS settings, if any.
         timeout: seconds for each step that waits for an answer.
-        idle: seconds of silence to try.
-        echo: whether the server sends back what a stream carries, so that it may be given load.
+        idle: seconds of silence to test.
+        echo: the server echoes streams, so they may be loaded.
 
     Raises:
-        ValueError, TypeError: it is no such URL, or what cannot stand in a request.
+        ValueError, TypeError: the URL is invalid, or a value cannot be sent in a request.
     """
 
     url: str
@@ -50,7 +50,7 @@ class Plan:
     config: Config = field(default_factory=lambda: Config(ping_interval=None, close_timeout=0.5))
 
     def __post_init__(self) -> None:
-        # Before anything is dialled: each step dials for itself.
+        # Before connecting, since each step connects by itself.
         object.__setattr__(self, "url", check_url(self.url, "ws", "wss", SCHEME))
         header_lines(self.headers)
         for offer in self.offers:
@@ -58,18 +58,18 @@ class Plan:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a socket without a WebSocket."""
+        """Whether the URL is for a plain socket."""
         return is_tcp(self.url)
 
     @property
     def offers(self) -> list[str]:
-        """What the handshake offers."""
+        """The subprotocols to offer in the handshake."""
         if self.subprotocol is ...:
             return subprotocols((self.protocol,))
         return [] if self.subprotocol is None else [self.subprotocol]
 
     def connect(self) -> Connection:
-        """Return a connection that keeps silent where it has nothing to say."""
+        """Return a connection that sends nothing by itself."""
         options: dict[str, Any] = {}
         if not self.plain:
             options = {"headers": self.headers, "subprotocol": self.subprotocol}
@@ -83,7 +83,7 @@ class Plan:
         )
 
     def dial(self, offers: list[str], deadline: Deadline) -> socket.socket:
-        """Return a socket after the handshake, if there is one, and nothing that reads it.
+        """Return a socket after the handshake, if there is one, without a reader.
 
         Raises:
             HandshakeError, TimeoutError, OSError: as ``connect``.

@@ -1,4 +1,4 @@
-"""Hold what the steps of an examination found."""
+"""Hold the results of an examination."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Failed", "Report", "Status", "Step"]
 
 
 class Status(StrEnum):
-    """Say how a step went; one that could not be made, or was not asked for, is skipped."""
+    """The outcome of a step; one that was impossible, or not requested, is skipped."""
 
     OK = "ok"
     WARNING = "warning"
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 
 class Step(NamedTuple):
-    """What one step found; ``fix`` is empty where there is nothing to do."""
+    """The result of one step; ``fix`` is empty if there is nothing to do."""
 
     name: str
     status: Status
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 class Failed(Exception):
-    """Report that a step failed, so that those after it cannot be made."""
+    """Report that a step failed, so that later ones are impossible."""
 
     def __init__(self, name: str, fact: str, fix: str) -> None:
         super().__init__(fact)
@@ -37,7 +37,7 @@ class Failed(Exception):
 
 
 class Report:
-    """Collect the steps, in order."""
+    """Collect the results of the steps, in order."""
 
     def __init__(self, url: str, names: tuple[str, ...]) -> None:
         self.url = url
@@ -45,24 +45,24 @@ class Report:
         self._names = names
 
     def ok(self, name: str, fact: str) -> None:
-        """Note a step that found nothing wrong."""
+        """Record a step without problems."""
         self.steps.append(Step(name, Status.OK, fact))
 
     def warn(self, name: str, fact: str, fix: str) -> None:
-        """Note a step that found what will hurt."""
+        """Record a step that found a potential problem."""
         self.steps.append(Step(name, Status.WARNING, fact, fix))
 
     def fail(self, name: str, fact: str, fix: str) -> None:
-        """Note a step that failed, though further ones can be made."""
+        """Record a step that failed, while later ones are still possible."""
         self.steps.append(Step(name, Status.FAILED, fact, fix))
 
     def skip(self, name: str, fact: str) -> None:
-        """Note a step that was not made, and why."""
+        """Record a step that was skipped, and why."""
         self.steps.append(Step(name, Status.SKIPPED, fact))
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """Note the failure of a step that stops the rest, and the rest as skipped."""
+        """Record the failure of a step that prevents later ones, and those as skipped."""
         try:
             yield
         except Failed as error:
@@ -78,7 +78,7 @@ class Report:
         return any(step.status is Status.FAILED for step in self.steps)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON can say."""
+        """Return the report as JSON-compatible values."""
         return {
             "url": self.url,
             "ok": not self.failed,

@@ -1,4 +1,4 @@
-"""Make the steps of HTTP and of the wire: upgrade, subprotocol, first ping."""
+"""Run the steps of HTTP and of the wire: upgrade, subprotocol, first ping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .wires import WIRES, Answer, Found, ask, find
 __all__ = ["shake_hands", "speak"]
 
 AUTHORIZE = "send what it wants to see: a token by --token-file, or other headers by --header"
-# As the page on Flask has it.
+# As in the documentation for Flask.
 NGINX = (
     "nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
     'proxy_set_header Connection "upgrade";'
@@ -29,7 +29,7 @@ OLD_VERSION = (
 
 SWITCHES = "the server switches to WebSocket"
 
-# What to do about a status that is not 101.
+# Remedies for statuses other than 101.
 FIXES = {
     200: NO_UPGRADE,
     204: NO_UPGRADE,
@@ -49,7 +49,7 @@ FIXES = {
 
 
 def shake_hands(report: Report, plan: Plan) -> Connection:
-    """Upgrade, in the wire that is planned."""
+    """Upgrade to the planned wire."""
     try:
         connection = plan.connect()
     except TimeoutError as error:
@@ -70,7 +70,7 @@ def shake_hands(report: Report, plan: Plan) -> Connection:
 
 
 def _refused(report: Report, plan: Plan, error: HandshakeError) -> Failed:
-    """Return what a refused handshake means."""
+    """Explain a refused handshake."""
     fact, fix = str(error), FIXES.get(error.status or 0, "")
     if error.status in (None, 101, 400) and "subprotocol" in str(error):
         named = [(name, subprotocols((name,))) for name in WIRES]
@@ -92,7 +92,7 @@ def _refused(report: Report, plan: Plan, error: HandshakeError) -> Failed:
 
 
 def _wrong_wire(plan: Plan, step: str, found: Found) -> Failed | None:
-    """Return what is wrong with the wire, if a peer was found to speak another one, or none."""
+    """Explain a wrong wire, if the peer was found to use another one, or none."""
     if found.name is not None:
         fix, option = f"use protocol={found.name!r}", f"--protocol {found.name}"
         if not (found.offers or plan.plain or found.name == "js-ws"):
@@ -116,7 +116,7 @@ def _wrong_wire(plan: Plan, step: str, found: Found) -> Failed | None:
 
 
 def _misunderstood(plan: Plan) -> Failed | None:
-    """Return what is wrong with the wire, if a question in it is not answered."""
+    """Explain a wrong wire, if a test request in it is not answered."""
     answer = ask(plan, plan.protocol, plan.offers)
     if answer in (Answer.SPEAKS, Answer.UNREACHED):
         return None
@@ -129,7 +129,7 @@ def _misunderstood(plan: Plan) -> Failed | None:
 
 
 def speak(report: Report, plan: Plan, connection: Connection) -> None:
-    """Ping, and open a stream."""
+    """Send a ping, and open a stream."""
     try:
         took = connection.ping(plan.timeout)
     except TimeoutError as error:
@@ -148,7 +148,7 @@ def speak(report: Report, plan: Plan, connection: Connection) -> None:
         with connection.open_stream(plan.timeout) as stream:
             stream.timeout = plan.timeout
             stream.close_write()
-            connection.ping(plan.timeout)  # what it says of the stream has come before the pong
+            connection.ping(plan.timeout)  # its answer about the stream has arrived before the pong
     except StreamRefused as error:
         fix = "use accept_stream here: this server opens streams, and takes none"
         report.warn("wire", f"the server takes no streams: {error}", fix)

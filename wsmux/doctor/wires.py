@@ -1,9 +1,9 @@
-"""Find out which wire a server speaks.
+"""Find out which wire a server uses.
 
-A WebSocket server may agree to any subprotocol, or name none, and every one answers the pings of a
-WebSocket; a plain socket has no handshake at all. So each wire is tried by a question that only a
-peer of its own answers: its own ping, or else a stream that is opened, and carries nothing. Each
-question goes on a connection of its own, since a peer of another wire ends it.
+A WebSocket server may agree to any subprotocol, or choose none, and every one answers WebSocket
+pings; a plain socket has no handshake at all. So each wire is probed with a request that only a
+peer of the same wire answers: its own ping, or else a stream that is opened and carries no data.
+Each probe uses its own connection, since a peer of another wire ends it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .plan import Plan
 
 __all__ = ["WIRES", "Answer", "Found", "ask", "find"]
 
-# In the order of likelihood where the handshake names none.
+# In order of likelihood, if the handshake does not choose one.
 WIRES = ("js-ws", "yamux", "wsmux", "bymux")
 
-# Seconds for an answer at least, and handshakes, where those take longer.
+# Minimum seconds for an answer; a multiple of the handshake's duration, if that is longer.
 PATIENCE = 1.0
 HANDSHAKES = 4
 
-# A window that no peer announces by itself, so that what is sent back is known for that.
+# A window that no peer announces by itself, so that an echo is recognised.
 WINDOW = 65_521
 
-# Close codes by which a peer says that it does not understand.
+# Close codes of a peer that does not understand.
 MISUNDERSTOOD = frozenset(
     {CloseCode.PROTOCOL_ERROR, CloseCode.UNSUPPORTED_DATA, CloseCode.INVALID_DATA}
 )
 
-# What shows that the peer speaks the wire; it may refuse the stream.
+# Events that prove that the peer uses the wire; it may refuse the stream.
 PROOFS = (
     CreditGranted,
     GoAwayReceived,
@@ -61,18 +61,18 @@ PROOFS = (
 
 
 class Answer(Enum):
-    """Say what came of a question in a wire."""
+    """The outcome of a probe."""
 
     SPEAKS = auto()
-    ECHOES = auto()  # it sends back what it gets
-    ALIVE = auto()  # it is there, and does not speak the wire
-    LEFT = auto()  # it ended the connection, which may have any reason
+    ECHOES = auto()  # it sends back whatever it receives
+    ALIVE = auto()  # it responds, but does not use the wire
+    LEFT = auto()  # it ended the connection, for whatever reason
     SILENT = auto()
-    UNREACHED = auto()  # no connection came about
+    UNREACHED = auto()  # the connection failed
 
 
 class Found(NamedTuple):
-    """Say which wire a server speaks, if any, and all that came of the questions."""
+    """The wire that a server uses, if found, and the outcome of all probes."""
 
     name: str | None
     offers: list[str]
@@ -80,7 +80,7 @@ class Found(NamedTuple):
 
 
 def find(plan: Plan, tries: Sequence[tuple[str, list[str]]]) -> Found:
-    """Ask in several wires at once, each with what it offers; the first that is spoken counts."""
+    """Probe several wires at once, each with its offers; the first one in use counts."""
     with ThreadPoolExecutor(len(tries)) as pool:
         answers = list(pool.map(lambda each: ask(plan, *each), tries))
     for (name, offers), answer in zip(tries, answers, strict=True):
@@ -90,7 +90,7 @@ def find(plan: Plan, tries: Sequence[tuple[str, list[str]]]) -> Found:
 
 
 def ask(plan: Plan, name: str, offers: list[str]) -> Answer:
-    """Ask in a wire, on a connection of its own."""
+    """Probe one wire, on a connection of its own."""
     began = time.monotonic()
     try:
         sock = plan.dial(offers, Deadline(plan.timeout))
@@ -102,13 +102,13 @@ def ask(plan: Plan, name: str, offers: list[str]) -> Answer:
 
 
 class _Question:
-    """Hold one end of a wire that asks one question."""
+    """One end of a wire that sends a single probe."""
 
     def __init__(self, plan: Plan, name: str) -> None:
         parts = wire(name)
         make = parts.over_bytes if plan.plain else parts.over_websocket
         self._framing, self._machine = make(Role.CLIENT, plan.config, None)
-        # A WebSocket's pong proves nothing, that of the native wire over plain bytes does.
+        # A WebSocket's pong proves nothing, but one of the native wire over plain bytes does.
         self._pong_is_proof = plan.plain and self._framing.has_controls
         self._word = os.urandom(4)
         self._sent = self._heard = b""
@@ -116,7 +116,7 @@ class _Question:
         self._alive = False
 
     def put(self, sock: socket.socket, deadline: Deadline) -> Answer:
-        """Return what came of it by the deadline."""
+        """Return the outcome by the deadline."""
         try:
             sock.settimeout(deadline.remaining())
             sock.sendall(self._bytes())
@@ -133,14 +133,14 @@ class _Question:
                 if self._framing.failure is not None:
                     return Answer.ALIVE
         except TimeoutError:
-            pass  # what has come until now is the answer
+            pass  # whatever arrived until now is the answer
         except OSError:
             return Answer.LEFT
         return Answer.ALIVE if self._alive else Answer.SILENT
 
     def _bytes(self) -> bytes:
         machine, framing = self._machine, self._framing
-        # Of the carrier: whoever answers that alone is there, and of no such wire.
+        # A ping of the framing: a peer that answers only this is there, but does not use the wire.
         ping = framing.encode_control(Opcode.PING, self._word)
         if machine.pings:
             machine.ping(int.from_bytes(self._word, "big"))
@@ -151,7 +151,7 @@ class _Question:
         return ping + b"".join(chain.from_iterable(map(framing.encode, messages)))
 
     def _judged(self, kind: Opcode, data: bytes) -> Answer | None:
-        """Return what a message tells, ``None`` where a further one may tell more."""
+        """Return what a message proves, ``None`` if later ones may prove more."""
         if kind is Opcode.CLOSE:
             return _ended(data)
         if kind in (Opcode.PING, Opcode.PONG):
@@ -173,7 +173,7 @@ class _Question:
 
 
 def _ended(payload: bytes) -> Answer:
-    """Return what a close tells."""
+    """Return what a close frame proves."""
     try:
         code, _ = decode_close(payload)
     except FrameError:
