@@ -1,9 +1,10 @@
-"""Help users test what they build on streams: a bad network, guards, and a checker of locks.
+"""Help users test what they build on streams: faulty networks, leak guards, and a lock checker.
 
-``FaultProxy`` stands between real sockets; ``Network`` joins pure machines in memory, with a clock
-of its own. ``held``, ``leaks`` and ``nothing_left`` find what a test leaves behind, ``hang_bound``
-turns a hang into a failure with every stack; ``wsmux.testing.plugin`` offers them to pytest.
-``LockOrder`` and ``restless`` look for deadlocks and races. Nothing of wsmux imports this package.
+``FaultProxy`` sits between real sockets; ``Network`` joins pure machines in memory, with a
+simulated clock. ``held``, ``leaks`` and ``nothing_left`` find what a test leaves behind,
+``hang_bound`` turns a hang into a failure with all stacks; ``wsmux.testing.plugin`` provides them
+to pytest. ``LockOrder`` and ``restless`` look for deadlocks and races. No other part of wsmux
+imports this package.
 """
 
 from __future__ import annotations

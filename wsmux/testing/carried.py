@@ -1,4 +1,4 @@
-"""Carry one TCP connection for ``FaultProxy``: two sockets, a link each way, and how it ends."""
+"""Carry one TCP connection for ``FaultProxy``: two sockets, and a link in each direction."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .link import How, Link, Way
 
 __all__ = ["RESET", "Carried"]
 
-# Bytes of one read, and pieces of one turn: the other connections have theirs in between.
+# Bytes per read, and pieces per turn, between which the other connections have theirs.
 CHUNK = 64 * 1024
 PIECES = 64
 
-# Seconds that both ends are given to see the end of file and end their own side.
+# Seconds for both ends to see the end of file and end their own side.
 LINGER = 2.0
 
-# Seconds that a reset waits for what was handed on before it, and between two looks.
+# Seconds that a reset waits for the delivery of bytes forwarded before it, and between checks.
 FLUSH = 1.0
 GLANCE = 0.001
 
@@ -30,9 +30,9 @@ class Flow:
     """One direction of a connection.
 
     Attributes:
-        blocked: the receiver's socket takes nothing until ``poll`` says so.
-        deaf: its end was made before its bytes had ended, which are dropped.
-        finished: the receiver has been given the end of file.
+        blocked: the receiver's socket is full until ``poll`` reports otherwise.
+        deaf: it was ended before its bytes had ended; the rest is dropped.
+        finished: the receiver got the end of file.
     """
 
     def __init__(self, source: socket.socket, sink: socket.socket, way: Way, seed: object) -> None:
@@ -46,7 +46,7 @@ class Flow:
         return not self.link.ended and not self.way.frozen and (self.deaf or self.link.room() > 0)
 
     def read(self, now: float) -> None:
-        """Take what has come, as far as there is room."""
+        """Read as much as there is room for."""
         if not self.wants_read():
             return
         try:
@@ -62,7 +62,7 @@ class Flow:
                 self.link.put(data, now)
 
     def write(self, now: float) -> How | None:
-        """Hand on what is due; return how to cut, if that is due, too."""
+        """Forward everything that is due; return how to cut, if a cut is due, too."""
         if self.blocked or self.way.frozen:
             return None
         for _ in range(PIECES):
@@ -87,7 +87,7 @@ class Flow:
         end(self.sink)
 
     def half_close(self) -> None:
-        """End after what was handed on, and drop what comes."""
+        """End the direction after the bytes already forwarded, and drop the rest."""
         self.link.drop()
         self.deaf = True
         self.finish()
@@ -97,7 +97,7 @@ class Flow:
 
 
 class Carried:
-    """One connection, driven by the proxy's thread; both sockets are its own.
+    """One connection, driven by the proxy's thread; it owns both sockets.
 
     Attributes:
         over: both sockets are closed.
@@ -120,16 +120,16 @@ class Carried:
         self._poller = poller
         self._interest: dict[int, int] = {}
         self._connecting = True
-        self._ending: float | None = None  # when to wait no longer
+        self._ending: float | None = None  # when to stop waiting
         self._looked = 0.0
-        self._flushing = False  # for a reset, instead of the ends' own end
+        self._flushing = False  # for a reset, not for the end of both sides
         self.over = self.unreachable = False
 
     def descriptors(self) -> tuple[int, int]:
         return self._near.fileno(), self._far.fileno()
 
     def ready(self, fd: int, events: int, now: float) -> None:
-        """Take note of what ``poll`` has found."""
+        """Handle the events reported by ``poll``."""
         try:
             if self._connecting:
                 if fd == self._far.fileno():
@@ -154,7 +154,7 @@ class Carried:
         self._connecting = False
 
     def step(self, now: float) -> How | None:
-        """Do what is due; return how all connections are to be cut, if they are."""
+        """Do everything that is due; return how all connections are to be cut, if they are."""
         how = None
         if self._ending is not None:
             self._end(now)
@@ -170,7 +170,7 @@ class Carried:
         return how
 
     def next_time(self) -> float | None:
-        """Return when to step without an event."""
+        """Return when to call ``step`` without an event."""
         if self._ending is not None:
             return min(self._ending, self._looked + GLANCE) if self._flushing else self._ending
         if self._connecting:
@@ -179,7 +179,7 @@ class Carried:
         return min(times, default=None)
 
     def cut(self, how: How, now: float, flush: bool = False) -> None:
-        """End both sides; with ``flush``, what was handed on arrives before a reset."""
+        """End both sides; with ``flush``, bytes already forwarded arrive before a reset."""
         if self.over:
             return
         for flow in self._flows.values():
@@ -210,7 +210,7 @@ class Carried:
             sock.close()
 
     def _drain(self, fd: int) -> None:
-        """Drop what comes after the end, until the other side ends, too."""
+        """Drop bytes that arrive after the end, until the other side ends, too."""
         for flow in self._flows.values():
             if fd == flow.source.fileno() and not flow.link.ended:
                 data = flow.source.recv(CHUNK)
@@ -229,7 +229,7 @@ class Carried:
             self.close()
 
     def _watch(self) -> None:
-        """Set what ``poll`` waits for."""
+        """Set the events to poll for."""
         wanted = {fd: 0 for fd in self.descriptors() if fd >= 0}
         if self.over or self._flushing:
             pass
@@ -254,15 +254,15 @@ class Carried:
 
 
 def end(sock: socket.socket) -> None:
-    """Give the other side the end of file."""
+    """Send the end of file."""
     try:
         sock.shutdown(socket.SHUT_WR)
     except OSError:
-        return  # it is not connected any more
+        return  # it is no longer connected
 
 
 def unsent(sock: socket.socket) -> int:
-    """Return how many bytes the other side's system has not taken yet."""
+    """Return how many bytes the other side's system has not acknowledged."""
     answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     count: int = struct.unpack("i", answer)[0]
     return count

@@ -1,4 +1,4 @@
-"""Stay between the two ends of TCP connections, and act as the bad network a test asks for."""
+"""Run a proxy between the two ends of TCP connections that simulates a faulty network."""
 
 from __future__ import annotations
 
@@ -20,39 +20,41 @@ __all__ = ["FaultProxy"]
 
 HOST = "127.0.0.1"
 
-# Seconds that a call of a test waits for the proxy's thread, which does nothing that takes long.
+# Seconds that a call waits for the proxy's thread, which does nothing that takes long.
 PATIENCE = 20.0
 
-# Connections that may wait to be accepted, as the system's default.
+# Connections that may wait to be accepted; the system's default.
 BACKLOG = 4096
 
 
 class FaultProxy(Closing, FaultyNet):
     """Listen on loopback and carry each connection to a server; used as a context manager.
 
-    ``up`` is the way from who connects to the server, ``down`` the way back. Without faults the
-    bytes pass unchanged, and so do half-closes and resets. One thread carries all connections and
-    waits in ``poll`` alone. Every call returns once it is in effect, at the latest after 20 seconds
-    with a ``TimeoutError``. All may be called from any thread.
+    ``up`` is the direction from clients to the server, ``down`` the other one. Without faults,
+    bytes, half-closes and resets pass unchanged. One thread carries all connections and waits only
+    in ``poll``. Every call returns once it has taken effect, or raises ``TimeoutError`` after 20
+    seconds. All methods may be called from any thread.
 
     Args:
-        target: the port on loopback, or the host and port, that connections are carried to.
-        up, down: what is done to the bytes of each way; see ``set``.
-        seed: what jitter, and what a test asks ``chance`` for, are drawn from. One seed gives the
-            same delay to the same bytes of the same connection.
-        socket_buffer: bytes that the system is asked to hold for each socket, so that a slow way
-            slows its sender down; ``None`` leaves it to the system, which takes megabytes.
+        target: the port on loopback, or the host and port, to which connections are carried.
+        up, down: the faults of each direction; see ``set``.
+        seed: the seed of jitter and ``chance``. With the same seed, the same bytes of the same
+            connection are delayed equally.
+        socket_buffer: the buffer size requested for each socket, so that a slow direction slows its
+            sender down; ``None`` leaves it to the system, which uses megabytes.
 
     Attributes:
         host, port, url: where it listens; the ``url`` begins with ``ws://``.
-        target: what connections made from now on are carried to.
-        accepted: connections carried so far.
-        refused: connections ended at once, on demand or because the server could not be reached.
+        target: where new connections are carried to.
+        accepted: the number of connections carried so far.
+        refused: the number of connections ended at once, on request or because the server could not
+            be reached.
         refusing: new connections are reset at once.
-        chance: a ``random.Random`` of the seed, for the test's own choices.
+        chance: a ``random.Random`` with the seed, for the test's own choices.
 
     Raises:
-        ValueError: a number is out of its range. OSError: there is no port, or no descriptor.
+        ValueError: a number is out of range.
+        OSError: no port or descriptor is available.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class FaultProxy(Closing, FaultyNet):
         self.refusing = False
         self._socket_buffer = socket_buffer
         self._orders: deque[_Order] = deque()
-        self._active: set[Carried] = set()  # those that may want a step without an event
+        self._active: set[Carried] = set()  # those that may need a step without an event
         self._failure: BaseException | None = None
         self._closing = False
         self._listener = socket.create_server((HOST, 0), backlog=BACKLOG)
@@ -85,12 +87,12 @@ class FaultProxy(Closing, FaultyNet):
         self.url: str = f"ws://{HOST}:{self.port}"
         self._wakeup = Wakeup()
         self._poller = select.poll()
-        self._owners: dict[int, Carried] = {}  # of descriptors
+        self._owners: dict[int, Carried] = {}  # by descriptor
         self._thread = threading.Thread(target=self._run, name="wsmux-fault-proxy", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End all connections; no thread and no descriptor is left. Further times do nothing.
+        """End all connections, the thread and all descriptors. Idempotent.
 
         Raises:
             TimeoutError: the thread did not end within 20 seconds.
@@ -106,10 +108,10 @@ class FaultProxy(Closing, FaultyNet):
 
     @property
     def connections(self) -> int:
-        """Connections that are carried now, those among them that are ending."""
+        """The number of connections being carried, including those that are ending."""
         return len(self._owners) // 2
 
-    # What ``FaultyNet`` needs
+    # Hooks of ``FaultyNet``
 
     def _end_all(self, how: How) -> None:
         for carried in set(self._owners.values()):
@@ -124,7 +126,7 @@ class FaultProxy(Closing, FaultyNet):
             raise RuntimeError("the proxy's thread failed") from self._failure
 
     def _do(self, action: Callable[[], object]) -> None:
-        """Let the thread do something between two rounds, and wait until it has."""
+        """Run an action in the thread between two rounds, and wait until it is done."""
         if self._closing:
             raise RuntimeError("the proxy is closed")
         order = _Order(action)
@@ -174,7 +176,7 @@ class FaultProxy(Closing, FaultyNet):
                 self._cut_all(how, now)
             self._note(carried)
         if any(fd == self._listener.fileno() for fd, _ in found):
-            self._accept()  # last, since it may be given the number of a descriptor closed here
+            self._accept()  # last, since it may reuse the number of a descriptor closed here
 
     def _cut_all(self, how: How, now: float) -> None:
         for carried in set(self._owners.values()):
@@ -182,7 +184,7 @@ class FaultProxy(Closing, FaultyNet):
             self._note(carried)
 
     def _note(self, carried: Carried) -> None:
-        """Keep in mind which connections may want a step without an event, and which are over."""
+        """Track which connections may need a step without an event, and which have ended."""
         if carried.next_time() is None or carried.over:
             self._active.discard(carried)
         else:
@@ -204,7 +206,7 @@ class FaultProxy(Closing, FaultyNet):
         try:
             near, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it has left already
+            return  # it has already disconnected
         if self.refusing:
             self.refused += 1
             hang_up(near)
@@ -242,7 +244,7 @@ def hang_up(sock: socket.socket) -> None:
 
 
 class _Order:
-    """Something that the thread is to do."""
+    """An action for the thread."""
 
     __slots__ = ("action", "done")
 

@@ -1,4 +1,4 @@
-"""Take the orders of a test for a bad network, between real sockets or between pure machines."""
+"""Define the faults that a test can request, for real sockets and for pure machines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ WAYS = ("up", "down")
 
 
 class FaultyNet(ABC):
-    """The base of ``FaultProxy`` and ``Network``; see there for threads and waiting.
+    """The base class of ``FaultProxy`` and ``Network``; they describe threads and waiting.
 
-    ``up`` is the way from clients to servers, ``down`` the way back.
+    ``up`` is the direction from clients to servers, ``down`` the other one.
 
     Attributes:
-        seed: what all chances are drawn from.
-        chance: a ``random.Random`` of the seed, for the test's own choices.
+        seed: the seed of everything random.
+        chance: a ``random.Random`` with the seed, for the test's own choices.
     """
 
     def __init__(self, up: Faults | None, down: Faults | None, seed: int) -> None:
@@ -30,7 +30,7 @@ class FaultyNet(ABC):
         self._ways = {"up": Way(up), "down": Way(down)}
 
     def set(self, *, up: Faults | None = None, down: Faults | None = None) -> None:
-        """Change what is done to the bytes of a way from now on; a way not given stays."""
+        """Change the faults of a direction from now on; a direction not given is unchanged."""
 
         def change() -> None:
             for way, faults in (("up", up), ("down", down)):
@@ -40,10 +40,10 @@ class FaultyNet(ABC):
         self._do(change)
 
     def cut(self, how: How = "fin") -> None:
-        """End all connections, in the middle of whatever they carry; what is held is lost.
+        """End all connections, in the middle of any transfer; bytes in transit are lost.
 
         Both ends get the end of file (``"fin"``), or a reset (``"rst"``). New connections are
-        carried, and nothing is lost any more that ``lose`` asked for.
+        carried, and a previous ``lose`` no longer applies.
         """
 
         def cut() -> None:
@@ -58,10 +58,10 @@ class FaultyNet(ABC):
         self.cut("rst")
 
     def cut_after(self, *counts: int, way: str = "down", how: How = "fin") -> None:
-        """End all connections once so many more bytes have gone one way, and so on.
+        """End all connections after so many more bytes in one direction, and repeatedly.
 
-        Exactly so many bytes are handed on, counted over all connections from now, and from each
-        cut to the next. Calling it again forgets the cuts to come of that way.
+        Exactly so many bytes are forwarded, counted over all connections from now, and from each
+        cut to the next. Calling it again replaces the pending cuts of that direction.
         """
         if not all(count > 0 for count in counts):
             raise ValueError(f"cuts come after one byte or more, not {counts}")
@@ -70,17 +70,17 @@ class FaultyNet(ABC):
 
     @property
     def cutting(self) -> bool:
-        """Whether a cut is still to come."""
+        """Whether a cut is pending."""
         return any(way.cuts for way in self._ways.values())
 
     def corrupt_after(self, count: int, *, way: str = "down", mask: int = 0xFF) -> None:
-        """Change the byte that comes after ``count`` more of a way: it is XORed with ``mask``."""
+        """Change the byte after the next ``count`` of a direction: XOR it with ``mask``."""
         if count < 0 or not 0 < mask < 256:
             raise ValueError(f"count must be at least 0 and mask 1 to 255, not {count}, {mask}")
         self._do(lambda: self._way(way).corrupt_after(count, mask))
 
     def lose(self, *ways: str) -> None:
-        """Take the bytes of these ways from now on, and drop them unseen; none for no loss."""
+        """Accept the bytes of these directions from now on, and drop them; none ends the loss."""
         for way in ways:
             self._way(way)
 
@@ -91,26 +91,26 @@ class FaultyNet(ABC):
         self._do(lose)
 
     def freeze(self, *ways: str) -> None:
-        """Accept and hand on nothing, as a black hole that everything arrives from later.
+        """Stop accepting and forwarding bytes, like an outage after which everything arrives.
 
-        For a proxy's listener the system still shakes hands, and holds what fits its buffers. With
-        ``ways`` only those stand still, and connections are accepted.
+        The system still completes TCP handshakes for a proxy's listener, and buffers what fits.
+        With ``ways``, only those directions stop, and connections are accepted.
         """
         for way in ways:
             self._way(way)
         self._freeze(ways or WAYS)
 
     def thaw(self) -> None:
-        """Go on as before ``freeze``; nothing was lost."""
+        """Continue as before ``freeze``; nothing was lost."""
         self._freeze(())
 
     def half_close(self, way: str = "up") -> None:
-        """End one way of all connections after what was handed on; what follows there is lost."""
+        """End one direction of all connections after the bytes forwarded; the rest is lost."""
         self._way(way)
         self._do(lambda: self._half_close_all(way))
 
     def counters(self, way: str) -> Counters:
-        """Return what has gone one way so far, over all connections."""
+        """Return the byte counts of one direction so far, over all connections."""
         return self._way(way).counters
 
     def _way(self, name: str) -> Way:
@@ -127,7 +127,7 @@ class FaultyNet(ABC):
 
     @abstractmethod
     def _do(self, action: Callable[[], object]) -> None:
-        """Do something between two moves of bytes."""
+        """Run an action between two transfers of bytes."""
 
     @abstractmethod
     def _end_all(self, how: How) -> None:
@@ -135,4 +135,4 @@ class FaultyNet(ABC):
 
     @abstractmethod
     def _half_close_all(self, way: str) -> None:
-        """End one way of all connections."""
+        """End one direction of all connections."""

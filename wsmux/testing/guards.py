@@ -1,6 +1,6 @@
-"""Find threads, descriptors and memory that are left behind, and end what hangs with every stack.
+"""Find threads, descriptors and memory left behind, and end hangs with all stacks.
 
-What is held is read from ``/proc``, so these guards need Linux.
+They read ``/proc``, so these guards need Linux.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ __all__ = [
     "wait_until_gone",
 ]
 
-# Seconds for threads to end and descriptors to be closed, and between two looks.
+# Seconds for threads to end and descriptors to be closed, and between checks.
 SETTLE = 2.0
 PAUSE = 0.005
 
-# Growth of the resident set in one test; far above what the allocator keeps for itself.
+# Allowed growth of the resident set in one test; far above what the allocator retains.
 MAX_GROWTH = 64 * 1024 * 1024
 
 
 class LeakError(AssertionError):
-    """Say what was left behind."""
+    """Report what was left behind."""
 
 
 class Held(NamedTuple):
-    """What the process holds at one moment.
+    """The resources of the process at one moment.
 
     Attributes:
-        threads: the threads that run.
-        descriptors: what each open descriptor stands for.
+        threads: the running threads.
+        descriptors: the target of each open descriptor.
         memory: bytes of the resident set.
     """
 
@@ -57,22 +57,22 @@ class Held(NamedTuple):
 
 
 def held() -> Held:
-    """Return what the process holds now; what wsmux keeps for later use is given up first."""
-    drop_idle()  # kept for the next waits, by design and up to a bound
+    """Return the resources in use now, after releasing those that wsmux keeps for reuse."""
+    drop_idle()  # kept for reuse by design, in limited number
     descriptors = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             descriptors[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:
-            continue  # the one that listed them
+            continue  # the one used to list them
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return Held(set(threading.enumerate()), descriptors, pages * resource.getpagesize())
 
 
 def leaks(before: Held, now: Held, max_growth: int = MAX_GROWTH) -> list[str]:
-    """Return a line for each kind of thing that ``now`` holds more of than ``before``.
+    """Return a line for each kind of resource of which ``now`` has more than ``before``.
 
-    Threads and descriptors are counted, so that one may take the place of another.
+    Threads and descriptors are counted, so one may replace another.
     """
     found = []
     if len(now.threads) > len(before.threads):
@@ -87,7 +87,7 @@ def leaks(before: Held, now: Held, max_growth: int = MAX_GROWTH) -> list[str]:
 
 
 def wait_until_gone(before: Held, settle: float = SETTLE, max_growth: int = MAX_GROWTH) -> None:
-    """Return once nothing is held beyond ``before``; wait ``settle`` seconds for it at most.
+    """Wait up to ``settle`` seconds until no more resources are in use than ``before``.
 
     Raises:
         LeakError: something was left behind.
@@ -103,7 +103,7 @@ def wait_until_gone(before: Held, settle: float = SETTLE, max_growth: int = MAX_
 
 
 def _trim() -> None:
-    """Make the C library give back the free pages that it keeps, where it can: glibc."""
+    """Make the C library return free memory to the system, if it can (glibc)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -111,17 +111,16 @@ def _trim() -> None:
 
 @contextmanager
 def nothing_left(settle: float = SETTLE, max_growth: int = MAX_GROWTH) -> Iterator[Held]:
-    """Make sure that a block leaves no thread, no descriptor and not much memory behind.
+    """Check that a block leaves no threads, no descriptors and not much memory behind.
 
-    An error of the block itself is raised unchanged, without a look at what it left.
+    An exception of the block itself is raised unchanged, without this check.
 
     Args:
-        settle: seconds that threads and descriptors are given to go.
-        max_growth: bytes that the resident set may grow by.
+        settle: seconds for threads and descriptors to go.
+        max_growth: bytes by which the resident set may grow.
 
     Raises:
         LeakError: something was left behind.
-
     >>> from wsmux.testing import nothing_left
     >>> with nothing_left():
     ...     pass
@@ -133,14 +132,15 @@ def nothing_left(settle: float = SETTLE, max_growth: int = MAX_GROWTH) -> Iterat
 
 @contextmanager
 def hang_bound(seconds: float, file: IO[str] | int | None = None) -> Iterator[None]:
-    """End the process, with the stacks of all threads, when a block takes longer than told.
+    """End the process, with the stacks of all threads, if a block exceeds its time limit.
 
-    That works whatever the threads wait for, but there is one such bound in a process: a bound
-    inside another one replaces it, and ends it.
+    This works whatever the threads wait for, but there is only one limit per process: a limit
+    inside another one replaces it, and then ends it.
 
     Args:
-        seconds: how long the block may take.
-        file: where the stacks go, a descriptor or a file with one; standard error by default.
+        seconds: the time limit of the block.
+        file: where the stacks are written, a descriptor or a file with one; standard error by
+            default.
     """
     guard_against_hanging(seconds, file)
     try:
@@ -150,7 +150,7 @@ def hang_bound(seconds: float, file: IO[str] | int | None = None) -> Iterator[No
 
 
 def guard_against_hanging(seconds: float, file: IO[str] | int | None) -> None:
-    """Begin what ``hang_bound`` does; ``faulthandler`` ends it."""
+    """Start the time limit of ``hang_bound``; ``faulthandler`` ends it."""
     if file is None:
         faulthandler.dump_traceback_later(seconds, exit=True)
     else:

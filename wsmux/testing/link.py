@@ -1,8 +1,8 @@
-"""Carry the bytes of one direction as a bad network does: late, slowly, in pieces, in order.
+"""Carry the bytes of one direction as a faulty network does: late, slowly, in pieces, in order.
 
-A ``Link`` is pure: bytes go in with the time, and come out when they are due by the time that is
-passed. ``FaultProxy`` turns the clock of the system, ``Network`` one of its own. A ``Way`` holds
-what is common to one direction of all connections: the faults, the counters, the cuts to come.
+A ``Link`` is pure: bytes are put in with the time, and returned when they are due at a given time.
+``FaultProxy`` uses the system's clock, ``Network`` a simulated one. A ``Way`` holds what all
+connections share in one direction: faults, counters and pending cuts.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ __all__ = ["Counters", "Faults", "How", "Link", "Way"]
 
 How = Literal["fin", "rst"]
 
-# Bytes that are on their way at most, whatever the latency: 750 ms of 20 MB/s.
+# Maximum bytes in flight, whatever the latency: 750 ms of 20 MB/s.
 MAX_FLIGHT = 16 * 1024 * KIB
 
-# Jitter is drawn once for so many bytes of a connection's direction, so that one seed delays the
-# same bytes by the same time, however they are read.
+# Jitter is drawn once per so many bytes of a connection's direction, so that with the same seed the
+# same bytes are delayed equally, however they are read.
 JITTER_BLOCK = 4 * KIB
 
-# Seconds of a paced direction that may leave at once after a pause: an owner who is late with
-# reading, on a busy machine, must not make it slower.
+# Seconds' worth of bytes that a paced direction may send at once after a pause: late reading, on a
+# busy machine, must not make it slower.
 BURST = 0.02
 
-# Seconds of a paced direction that leave in one piece, and the least bytes that do.
+# Seconds' worth of bytes that a paced direction sends in one piece, and the minimum of bytes.
 QUANTUM = 0.002
 LEAST = 16
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Say what one direction does to its bytes; by default nothing.
+    """Describe the faults of one direction; by default none.
 
     Attributes:
-        latency: seconds that every byte is late.
-        jitter: seconds at most that are added to it, drawn from the seed; the order stays.
-        rate: bytes a second; ``None`` for no limit.
-        buffer: bytes that wait to be paced, or for a receiver who does not read, before the sender
-            is not read any more.
-        slice: bytes of each piece handed on, at most.
+        latency: seconds by which every byte is delayed.
+        jitter: up to so many seconds more, drawn from the seed; the order is kept.
+        rate: bytes per second; ``None`` for no limit.
+        buffer: bytes that may wait for pacing, or for a receiver that does not read, before reading
+            from the sender stops.
+        slice: the maximum size of each piece forwarded.
         gap: seconds between two pieces.
-        coalesce: bytes that are gathered before they go on in one piece.
-        coalesce_wait: seconds after which fewer go on.
+        coalesce: bytes that are collected before they are forwarded in one piece.
+        coalesce_wait: seconds after which fewer are forwarded.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: a number is out of range.
     """
 
     latency: float = 0.0
@@ -78,10 +78,10 @@ class Counters(NamedTuple):
     """Count the bytes of one direction, over all connections.
 
     Attributes:
-        received: taken from senders.
-        forwarded: handed on to receivers.
-        lost: dropped unseen, or void because of a cut.
-        corrupted: handed on changed.
+        received: read from senders.
+        forwarded: passed on to receivers.
+        lost: dropped, or discarded by a cut.
+        corrupted: passed on changed.
     """
 
     received: int = 0
@@ -91,19 +91,19 @@ class Counters(NamedTuple):
 
 
 class Way:
-    """Hold what is common to one direction of all connections.
+    """Hold what all connections share in one direction.
 
     Attributes:
-        losing: what comes is dropped unseen.
-        frozen: nothing is taken or handed on.
-        cuts: bytes to be handed on before each cut, and how it is made.
+        losing: bytes are dropped.
+        frozen: nothing is read or forwarded.
+        cuts: the bytes to forward before each cut, and how it is made.
     """
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.losing = self.frozen = False
         self.cuts: deque[tuple[int, How]] = deque()
-        self._bad: dict[int, int] = {}  # place in all that is forwarded to what it is changed by
+        self._bad: dict[int, int] = {}  # position in all forwarded bytes, to its mask
         self._received = self._forwarded = self._lost = self._corrupted = 0
 
     @property
@@ -111,22 +111,22 @@ class Way:
         return Counters(self._received, self._forwarded, self._lost, self._corrupted)
 
     def corrupt_after(self, count: int, mask: int) -> None:
-        """Change the byte that comes after so many more by ``mask``."""
+        """Change the byte after the next ``count`` by ``mask``."""
         self._bad[self._forwarded + count] = mask
 
     def received(self, size: int) -> bool:
-        """Note bytes taken from a sender; tell whether they are to be carried."""
+        """Count bytes read from a sender; return whether they are to be carried."""
         self._received += size
         if self.losing:
             self._lost += size
         return not self.losing
 
     def dropped(self, size: int) -> None:
-        """Note bytes that a cut made void."""
+        """Count bytes discarded by a cut."""
         self._lost += size
 
     def passing(self, piece: memoryview) -> bytes | memoryview:
-        """Return as much of a piece as passes before the next cut, changed where it must be."""
+        """Return as much of a piece as passes before the next cut, corrupted where necessary."""
         if self.cuts:
             piece = piece[: self.cuts[0][0]]
         start, stop = self._forwarded, self._forwarded + len(piece)
@@ -139,7 +139,7 @@ class Way:
         return bytes(changed)
 
     def passed(self, size: int) -> How | None:
-        """Note bytes that were handed on; return how to cut, if that is due now."""
+        """Count forwarded bytes; return how to cut, if a cut is due now."""
         self._forwarded += size
         for place in [place for place in self._bad if place < self._forwarded]:
             del self._bad[place]
@@ -157,33 +157,34 @@ class Way:
 class Link:
     """Carry one direction of one connection.
 
-    Bytes pass three stages: they are gathered, paced, and late. The owner calls ``put`` while there
-    is ``room``, and hands ``piece`` on when it is due, saying with ``taken`` how much of it went.
+    Bytes pass three stages: they are collected, paced, and delayed. The owner calls ``put`` while
+    there is ``room``, forwards ``piece`` when it is due, and reports with ``taken`` how many bytes
+    of it were sent.
 
     Args:
-        way: what all connections share.
-        seed: what jitter is drawn from.
+        way: the state shared by all connections.
+        seed: the seed of jitter.
     """
 
     def __init__(self, way: Way, seed: object) -> None:
         self.way = way
-        self.ended = False  # the sender has
+        self.ended = False  # by the sender
         self._chance = random.Random(f"link {seed}")
         self._gathered: deque[bytes] = deque()
         self._gathered_size = 0
         self._gathered_at = 0.0
-        self._queue: deque[memoryview] = deque()  # waits to be paced
+        self._queue: deque[memoryview] = deque()  # waiting for pacing
         self._queued = 0
-        self._entered_at = -math.inf  # when bytes last came to the pacer
-        self._free_at = -math.inf  # when the next paced byte may leave
+        self._entered_at = -math.inf  # when bytes last reached the pacer
+        self._free_at = -math.inf  # when the next paced byte may be sent
         self._flying: deque[tuple[float, memoryview]] = deque()
         self._in_flight = 0
         self._now = -math.inf
         self._last_arrival = -math.inf
         self._next_piece_at = -math.inf
         self._jitter = 0.0
-        self._drawn_until = 0  # bytes of this link whose jitter is drawn
-        self._left = 0  # bytes that left the pacer
+        self._drawn_until = 0  # bytes of this link whose jitter has been drawn
+        self._left = 0  # bytes that have left the pacer
 
     def room(self) -> int:
         """Return how many bytes may be put now."""
@@ -195,17 +196,17 @@ class Link:
         return self._gathered_size + self._queued + self._in_flight
 
     def put(self, data: bytes, now: float) -> None:
-        """Take bytes of the sender."""
+        """Add bytes from the sender."""
         if not self._gathered:
             self._gathered_at = now
         self._gathered.append(data)
         self._gathered_size += len(data)
 
     def piece(self, now: float) -> memoryview | None:
-        """Return what is to be handed on next, if it is due.
+        """Return the next piece to forward, if it is due.
 
-        What is due goes first, and the pacer is looked at after it: an owner who comes late must
-        not look like a receiver who does not read.
+        Due bytes go first, and the pacer is advanced after them: a late owner must not look like a
+        receiver that does not read.
         """
         if not self._flying or self._flying[0][0] > now:
             self._advance(now)
@@ -215,7 +216,7 @@ class Link:
         return piece[:size] if size else piece
 
     def taken(self, size: int, now: float) -> None:
-        """Note that so much of the piece was handed on."""
+        """Record that so many bytes of the piece were forwarded."""
         arrival, piece = self._flying.popleft()
         if size < len(piece):
             self._flying.appendleft((arrival, piece[size:]))
@@ -224,11 +225,11 @@ class Link:
             self._next_piece_at = now + self.way.faults.gap
 
     def resume(self, now: float) -> None:
-        """Note that the receiver takes bytes again: the time before is lost to the pacer."""
+        """Record that the receiver reads again: the pacer does not make up for the time before."""
         self._free_at = max(self._free_at, now)
 
     def next_time(self) -> float | None:
-        """Return when there may be something to do; ``None`` when only ``put`` can bring that."""
+        """Return when there may be something to do; ``None`` if only after ``put``."""
         times = []
         if self._flying:
             times.append(max(self._flying[0][0], self._next_piece_at))
@@ -240,11 +241,11 @@ class Link:
         return min(times) if times else None
 
     def over(self) -> bool:
-        """Return whether the sender has ended and all was handed on."""
+        """Return whether the sender has ended and everything was forwarded."""
         return self.ended and not self.waiting()
 
     def drop(self) -> None:
-        """Lose all that is held."""
+        """Drop everything that is held."""
         self.way.dropped(self.waiting())
         for held in (self._gathered, self._queue, self._flying):
             held.clear()
@@ -265,11 +266,11 @@ class Link:
             self._gathered_size = 0
         while self._queue and self._free_at <= now and self._may_leave():
             self._leave(faults)
-        if self._queue and not self._may_leave():  # time that is not used is lost
+        if self._queue and not self._may_leave():  # unused time is lost
             self._free_at = max(self._free_at, now)
 
     def _may_leave(self) -> bool:
-        """Return whether there is room behind the pacer; a receiver who does not read fills it."""
+        """Return whether the delay stage has room; a receiver that does not read fills it."""
         faults = self.way.faults
         if self._in_flight < faults.buffer:
             return True

@@ -1,9 +1,9 @@
-"""Find locks that are taken in different orders, or held while a socket is waited for.
+"""Detect locks that are taken in different orders, or held during blocking socket calls.
 
-Locks are told apart by the line that makes them. An order that is wrong once is found, whether or
-not it happened to block: the acquisitions of all threads make a graph of "was held when that was
-waited for", and a cycle in it is a deadlock that only needs its moment. Of two locks that one line
-made, each is a node of its own.
+Locks are identified by the line that creates them. A wrong order is detected even if it did not
+block this time: the acquisitions of all threads form a graph of "held while waiting for", and a
+cycle in it is a potential deadlock. If the locks of a cycle were created by one line, each is a
+node of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..runtime.arguments import strings
 
 __all__ = ["LockOrder", "LockOrderError"]
 
-# What every connection needs, whatever else is loaded.
+# Modules of every connection, whatever else is loaded.
 NEEDED = (
     "wsmux.endpoints.acceptor",
     "wsmux.handshake.admission",
@@ -34,23 +34,23 @@ NEEDED = (
     "wsmux.endpoints.stream_handlers",
 )
 
-# Who sends holds the send lock while the socket is full. Only the I/O thread ever waits for it, in
-# ``finish``, after it has shut the socket down, which ends that wait.
+# A sender holds the send lock while the socket is full. Only the I/O thread ever waits for it, in
+# ``finish``, after it has shut down the socket, which ends the sender's wait.
 MAY_BLOCK = ("wsmux.transport.send_queue",)
 
-# The calls of a socket that may block.
+# Socket methods that may block.
 CALLS = ("accept", "connect", "recv", "recv_into", "send", "sendall", "sendmsg")
 
-Node = tuple[str, int]  # the line that made a lock, and its number where that matters
+Node = tuple[str, int]  # the line that created a lock, and its number where needed
 Stack = list[traceback.FrameSummary]
 
 
 class LockOrderError(AssertionError):
-    """Say which locks are taken in which orders, or held while what is waited for, and where."""
+    """Report locks taken in conflicting orders, or held during a blocking call, with stacks."""
 
 
 class Edge(NamedTuple):
-    """Say that a thread held one lock and asked for another."""
+    """Record that a thread held one lock and requested another."""
 
     thread: str
     held_since: Stack
@@ -58,28 +58,29 @@ class Edge(NamedTuple):
 
 
 class LockOrder:
-    """Watch the locks that some modules make; used as a context manager.
+    """Watch the locks that some modules create; used as a context manager.
 
-    Only objects made inside the block are watched, and only inside it. At its end it raises what
-    it has found, unless the block raised already. A thread that asks for a ``Lock`` it holds, and
-    would wait for ever, raises at once.
+    Only objects created inside the block are watched, and only during the block. At its end it
+    raises its findings, unless the block raised. A thread that requests a ``Lock`` it already
+    holds, and would wait forever, raises at once.
 
-    A lock may be held across a blocking call of a socket, or a ``poll``, if nobody ever waits for
-    it: who only tries a lock cannot be kept by it.
+    A lock may be held during a blocking socket call, or a ``poll``, if no thread ever waits for it:
+    merely trying to acquire a lock does not block.
 
     Args:
-        modules: the modules, or their names, whose ``threading`` and ``select`` are exchanged
-            meanwhile. By default all of wsmux that are loaded, and those of connections.
-        may_block: the modules whose locks may be held across a blocking call in any case; by
-            default the one of wsmux whose lock is let go when the socket is shut down.
+        modules: the modules, or their names, whose ``threading`` and ``select`` are replaced
+            meanwhile. By default all loaded modules of wsmux, and those of connections.
+        may_block: modules whose locks may be held during blocking calls in any case; by default the
+            one of wsmux whose lock is released when the socket is shut down.
 
     Attributes:
-        edges: for each pair of locks, who first held the one and asked for the other.
-        locks: how many locks were made.
-        acquisitions: how often one was acquired, roughly: the threads do not count together.
+        edges: for each pair of locks, the first thread that held the one and requested the other.
+        locks: the number of locks created.
+        acquisitions: the approximate number of acquisitions: threads do not synchronise their
+            counts.
 
     Raises:
-        LockOrderError: a cycle, or a lock held across a blocking call, with all stacks.
+        LockOrderError: a cycle, or a lock held during a blocking call, with all stacks.
 
     >>> import wsmux
     >>> from wsmux.testing import LockOrder
@@ -107,8 +108,8 @@ class LockOrder:
         self.edges: dict[tuple[Node, Node], Edge] = {}
         self.locks: int = 0
         self.acquisitions: int = 0
-        self._waited_for: set[str] = set()  # lines whose locks somebody waits for
-        self._across: dict[str, Edge] = {}  # lines whose locks were held across a blocking call
+        self._waited_for: set[str] = set()  # lines whose locks some thread waits for
+        self._across: dict[str, Edge] = {}  # lines whose locks were held during a blocking call
         self._guard = threading.Lock()
         self._local = _Held()
         self._kept: list[tuple[Any, str, Any]] = []
@@ -140,7 +141,7 @@ class LockOrder:
             self.check()
 
     def check(self) -> None:
-        """Raise what was found so far."""
+        """Raise the findings so far."""
         found = [self._told(cycle) for cycle in self.cycles()]
         with self._guard:
             across = [
@@ -156,7 +157,7 @@ class LockOrder:
             raise LockOrderError("\n".join(found))
 
     def cycles(self) -> list[list[Node]]:
-        """Return the locks of each cycle, the first of them again at its end."""
+        """Return the locks of each cycle, with the first one repeated at the end."""
         with self._guard:
             graph: dict[Node, list[Node]] = {}
             for held, asked in self.edges:
@@ -188,10 +189,10 @@ class LockOrder:
 
         return watched
 
-    # What the locks report
+    # Reports of the locks
 
     def made(self) -> tuple[str, int]:
-        """Return the line that makes a lock, and the lock's number."""
+        """Return the line that creates a lock, and the lock's number."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename == __file__:
             frame = frame.f_back
@@ -201,7 +202,7 @@ class LockOrder:
             return f"{frame.f_globals.get('__name__')}:{frame.f_lineno}", self.locks
 
     def asks(self, lock: WatchedLock, waits: bool) -> None:
-        """Note that a thread is about to acquire a lock."""
+        """Record that a thread is about to acquire a lock."""
         if not waits:
             return
         held = self._local.held
@@ -220,19 +221,19 @@ class LockOrder:
                     self.edges.setdefault(pair, edge)
 
     def has(self, lock: WatchedLock) -> None:
-        """Note that the calling thread has acquired a lock."""
+        """Record that the calling thread has acquired a lock."""
         self.acquisitions += 1
         self._local.held.append((lock, _Since(sys._getframe(2))))
         lock.holders = self._local.held
 
     def lets_go(self, lock: WatchedLock) -> None:
-        """Note that a lock is released, by whichever thread."""
+        """Record that a lock is released, by any thread."""
         held, lock.holders = lock.holders, None
         if held is not None:
             held[:] = [entry for entry in held if entry[0] is not lock]
 
     def blocks(self) -> None:
-        """Note that the calling thread is about to wait outside of locks."""
+        """Record that the calling thread is about to block, other than on a lock."""
         for lock, since in self._local.held:
             if lock.line not in self._across:
                 edge = Edge(threading.current_thread().name, since(), _stack())
@@ -241,7 +242,7 @@ class LockOrder:
 
 
 class WatchedLock:
-    """A ``threading.Lock`` that reports what is done with it."""
+    """A ``threading.Lock`` that reports its use."""
 
     _make: Callable[[], Any] = staticmethod(threading.Lock)
 
@@ -302,7 +303,7 @@ class WatchedRLock(WatchedLock):
         else:
             super().release()
 
-    # What ``threading.Condition`` asks of its lock.
+    # Methods that ``threading.Condition`` calls on its lock.
 
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())
@@ -320,7 +321,7 @@ class WatchedRLock(WatchedLock):
 
 
 class _Since:
-    """Keep where a lock was acquired; the stack is only made when somebody asks for it."""
+    """Remember where a lock was acquired; the stack is extracted only on request."""
 
     __slots__ = ("_frame", "_line")
 
@@ -336,14 +337,14 @@ class _Since:
 
 
 class _Held(threading.local):
-    """Hold what the thread holds."""
+    """Hold the locks that the thread holds."""
 
     def __init__(self) -> None:
         self.held: list[tuple[WatchedLock, _Since]] = []
 
 
 class _Standing:
-    """A replacement for a module within another one."""
+    """A replacement for a module inside another one."""
 
     def __init__(self, module: ModuleType, order: LockOrder) -> None:
         self._module = module
@@ -404,7 +405,7 @@ def _of_wsmux() -> list[str]:
 
 
 def _stack() -> Stack:
-    """Return the stack of who asks for a lock, without what is in here."""
+    """Return the stack of the caller, without the frames of this module."""
     return [entry for entry in traceback.extract_stack() if entry.filename != __file__]
 
 
@@ -415,7 +416,7 @@ def _both(edge: Edge) -> str:
 
 
 def _way_back(graph: dict[Node, list[Node]], start: Node) -> list[Node] | None:
-    """Return a path from a node back to it."""
+    """Return a path from a node back to itself."""
     paths, seen = [[start]], {start}
     while paths:
         path = paths.pop()

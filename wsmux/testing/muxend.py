@@ -1,4 +1,4 @@
-"""One end of a connection of streams without threads and sockets, for ``Network``."""
+"""Provide one end of a connection without threads and sockets, for ``Network``."""
 
 from __future__ import annotations
 
@@ -27,27 +27,28 @@ __all__ = ["MuxEnd"]
 class MuxEnd(End):
     """Drive the pure machine of a wire, and its framing, as a connection does.
 
-    Streams of the peer are accepted, and what comes is read at once. Nothing waits: what is written
-    goes out as credit allows, while ``Network.run`` moves it.
+    Streams of the peer are accepted, and received bytes are read at once. Nothing blocks: written
+    bytes are sent as credit allows, while ``Network.run`` moves them.
 
     Args:
         role: ``"client"`` or ``"server"``.
-        protocol: a wire's name.
-        carrier: ``"websocket"`` frames as after the handshake of one, ``"bytes"`` as on a plain
-            socket. The handshake itself is not here: the libraries make it, on real sockets.
+        protocol: the name of a wire.
+        carrier: ``"websocket"`` frames as after its handshake, ``"bytes"`` as on a plain socket.
+            The handshake itself is not included: the libraries perform it, on real sockets.
         config, state: as for ``wsmux.connect``.
 
     Attributes:
-        machine, framing: the pure parts; calls of the machine's own are sent with the next ``run``.
-        events: all that the machine has reported, in order.
-        received: for each stream, the bytes that came.
+        machine, framing: the pure parts; output of direct calls to the machine is sent by the next
+            ``run``.
+        events: all events of the machine so far, in order.
+        received: the bytes received on each stream.
         ended: the streams whose peer has ended its half cleanly.
         failed: the streams whose peer has aborted its half, or refused them.
         pongs: the values of the pings that were answered.
-        error: what ended the connection; ``None`` while it lives. Set once.
+        error: why the connection ended; ``None`` while it is open. Set once.
 
     Raises:
-        ValueError: there is no such role or wire.
+        ValueError: the role or the wire is unknown.
     """
 
     def __init__(
@@ -73,18 +74,18 @@ class MuxEnd(End):
         self.pongs: list[int] = []
         self.error: WsmuxError | None = None
         self._now = 0.0
-        self._writing: dict[int, bytearray] = {}  # what no credit has come for
-        self._ending: set[int] = set()  # to be closed after that
+        self._writing: dict[int, bytearray] = {}  # bytes waiting for credit
+        self._ending: set[int] = set()  # to be closed after them
         self._out: list[bytes] = []
         self._close_sent = self._heard_close = self._over = False
 
-    # What a test does
+    # Methods for tests
 
     def open_stream(self) -> int:
         """Open a stream and return its id.
 
         Raises:
-            RuntimeError: the wire allows none now.
+            RuntimeError: the wire does not permit one now.
         """
         if not self.machine.may_open():
             raise RuntimeError("no stream may be opened before the peer permits it")
@@ -93,24 +94,24 @@ class MuxEnd(End):
         return stream_id
 
     def write(self, stream_id: int, data: bytes) -> None:
-        """Send bytes on a stream as soon as there is credit; dropped if the peer stops reading."""
+        """Send bytes on a stream once there is credit; dropped if the peer stops reading."""
         self._writing.setdefault(stream_id, bytearray()).extend(data)
         self._settle()
 
     def close_write(self, stream_id: int) -> None:
-        """End the writing half after what was written."""
+        """End the writing half after the bytes written."""
         self._ending.add(stream_id)
         self._settle()
 
     def reset(self, stream_id: int, code: int = 0) -> None:
-        """Abort both halves of a stream."""
+        """Reset both halves of a stream."""
         self._forget(stream_id)
         self.machine.reset_write(stream_id, code)
         self.machine.reset_read(stream_id, code)
         self._settle()
 
     def ping(self, value: int) -> None:
-        """Ask for a sign of life, in the wire's own words where it has some."""
+        """Send a ping of the wire if it has pings, otherwise of the framing."""
         if self.machine.may_ping():
             self.machine.ping(value)
         else:
@@ -118,12 +119,12 @@ class MuxEnd(End):
         self._settle()
 
     def go_away(self, code: int = 0) -> None:
-        """Take no further streams of the peer."""
+        """Accept no more streams from the peer."""
         self.machine.go_away(code)
         self._settle()
 
     def close(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """End the connection after what was sent; what no credit has come for is dropped."""
+        """Close the connection after the bytes sent; bytes waiting for credit are dropped."""
         if self.error is None:
             self.error = closed_error(code, reason, "local")
             self.machine.close_notice(code)
@@ -132,7 +133,7 @@ class MuxEnd(End):
             if not self.framing.has_controls:
                 self._over = True
 
-    # What the network does
+    # Methods for the network
 
     def receive(self, data: bytes, now: float) -> None:
         """See ``End``."""
@@ -236,7 +237,7 @@ class MuxEnd(End):
             self._out.append(self.framing.encode_control(Opcode.CLOSE, payload))
 
     def _settle(self) -> None:
-        """Send what credit allows, and collect what the machine has to say."""
+        """Send as much as credit allows, and process the machine's events."""
         self._apply()
         for stream_id, data in list(self._writing.items()):
             while data and self.machine.credit(stream_id):

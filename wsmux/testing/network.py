@@ -1,7 +1,7 @@
-"""Join pure machines in memory by a bad network, with a clock that only the test turns.
+"""Join pure machines in memory by a faulty network, with a clock that only the test advances.
 
-Nothing here has threads, sockets or a clock of the system: one seed and one script give the same
-bytes at the same times, always, and an hour of delays takes no time.
+There are no threads, sockets or system clocks: the same seed and script always give the same bytes
+at the same times, and an hour of delays takes no time.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from .link import Faults, How, Link, Way
 
 __all__ = ["End", "Network"]
 
-# Bytes that an end may put out at once; the rest waits in the end, as it would before a socket.
+# Maximum output taken from an end at once; the rest waits in the end, as it would before a socket.
 CHUNK = 64 * 1024
 
-# Rounds without any time going by, after which two ends are said to answer each other for ever.
+# Rounds without the time advancing, after which two ends are assumed to answer each other forever.
 MAX_ROUNDS = 1_000_000
 
 
 class End(ABC):
-    """One end of a connection in memory; ``MuxEnd`` is the one of the streams.
+    """One end of a connection in memory; ``MuxEnd`` is an end with streams.
 
-    Anything that takes bytes and gives bytes can be one. ``now`` is the network's time in seconds.
+    Any object that takes and returns bytes can be an end. ``now`` is the network's time in seconds.
     """
 
     @abstractmethod
     def receive(self, data: bytes, now: float) -> None:
-        """Take the next bytes of the peer."""
+        """Process the next bytes of the peer."""
 
     @abstractmethod
     def end_of_file(self, now: float) -> None:
-        """Note that no further bytes come; comes once."""
+        """Handle the end of the peer's bytes; called once."""
 
     @abstractmethod
     def lost(self, error: OSError, now: float) -> None:
-        """Note that the connection is gone, both ways."""
+        """Handle the loss of the connection in both directions."""
 
     @abstractmethod
     def output(self, now: float) -> bytes:
-        """Return what is to be sent now; what was returned is not returned again."""
+        """Return the bytes to send now; each only once."""
 
     @abstractmethod
     def output_ended(self) -> bool:
-        """Return whether nothing further is sent, so that the peer gets the end of file."""
+        """Return whether no more bytes follow, so that the peer gets the end of file."""
 
     def next_timer(self) -> float | None:
-        """Return when ``handle_timer`` wants to be called, if at all."""
+        """Return when to call ``handle_timer``, if at all."""
         return None
 
-    def handle_timer(self, now: float) -> None:  # noqa: B027  (not every end keeps time)
-        """Do what was due by ``now``."""
+    def handle_timer(self, now: float) -> None:  # noqa: B027  (not every end has timers)
+        """Do everything due by ``now``."""
 
 
 class Network(FaultyNet):
-    """Carry bytes between ends in memory, with the faults of ``FaultProxy`` and their names.
+    """Carry bytes between ends in memory, with the same faults as ``FaultProxy``.
 
-    Nothing moves but in ``run``, and no time goes by but there. For one thread.
+    Bytes move, and time passes, only in ``run`` and ``sleep``. For one thread.
 
     Args:
-        seed: what jitter, and ``chance``, are drawn from.
-        up, down: what is done to the bytes of each way; see ``set``.
+        seed: the seed of jitter and ``chance``.
+        up, down: the faults of each direction; see ``set``.
 
     Attributes:
         now: the time in seconds, which begins at 0.
@@ -88,28 +88,28 @@ class Network(FaultyNet):
         self._made = 0
 
     def join(self, client: End, server: End) -> None:
-        """Connect two ends; they are parted when the connection ends."""
+        """Connect two ends; they are separated when the connection ends."""
         seed = f"{self.seed} {self._made}"
         self._made += 1
         self._joined.append(_Joined(client, server, self._ways, seed))
 
     @property
     def connections(self) -> int:
-        """Connections that have not ended."""
+        """The number of connections that have not ended."""
         return len(self._joined)
 
     def run(self, seconds: float = 3600.0) -> None:
-        """Move bytes until none are on their way, or so many seconds have gone by.
+        """Move bytes until none are in transit, or so many seconds have passed.
 
-        Timers of the ends are only waited for as long as bytes are; see ``sleep``.
+        Timers of the ends run only while bytes are in transit; see ``sleep``.
 
         Raises:
-            RuntimeError: the ends answer each other without end, and no time goes by.
+            RuntimeError: the ends answer each other forever, while no time passes.
         """
         self._run(self.now + seconds, timers=False)
 
     def sleep(self, seconds: float) -> None:
-        """Let exactly so many seconds go by; move what is due in them, and serve all timers."""
+        """Let exactly so many seconds pass; move the bytes due in them, and run all timers."""
         until = self.now + seconds
         self._run(until, timers=True)
         self.now = until
@@ -130,7 +130,7 @@ class Network(FaultyNet):
         raise RuntimeError(f"the ends do not come to rest at {self.now} s")
 
     def _move(self) -> bool:
-        """Give every connection one turn; tell whether anything was done."""
+        """Give every connection one turn; return whether anything was done."""
         moved = False
         for joined in list(self._joined):
             done, how = joined.step(self.now)
@@ -142,7 +142,7 @@ class Network(FaultyNet):
                 self._joined.remove(joined)
         return moved
 
-    # What ``FaultyNet`` needs
+    # Hooks of ``FaultyNet``
 
     def _do(self, action: Callable[[], object]) -> None:
         action()
@@ -165,12 +165,12 @@ class _Flow:
         self.sink = sink
         self.way = way
         self.link = Link(way, seed)
-        self.deaf = False  # ended before its bytes had ended, which are dropped
+        self.deaf = False  # ended before its bytes had ended; the rest is dropped
         self.finished = False
         self._waiting = b""
 
     def step(self, now: float) -> tuple[bool, How | None]:
-        """Take from the source and hand on what is due; tell whether either was done."""
+        """Read from the source and forward what is due; return whether either happened."""
         if self.way.frozen:
             return False, None
         moved = self._take(now)

@@ -41,17 +41,17 @@ def faulty_pair(
 ) -> Iterator[FaultyPair]:
     """Serve on loopback, and connect to it through a proxy that can fail.
 
-    These are threads and sockets as in real life: what is cut where is exact, when is not. For
-    machines in memory, where time is exact too, see ``Network``.
+    These are real threads and sockets: where a connection is cut is exact, when is not. For
+    machines in memory, with exact times, see ``Network``.
 
     Args:
-        protocol, config: of both ends.
+        protocol, config: used at both ends.
         transport: a WebSocket with its handshake, or a plain socket.
-        stream_handler: runs at the server for each stream that the client opens; without one,
-            ``server.accept_stream`` brings them.
+        stream_handler: runs at the server for each stream that the client opens; without one, use
+            ``server.accept_stream``.
         up, down, seed: as for ``FaultProxy``.
-        timeout: seconds for the connecting and for the closing of each end.
-        options: further arguments of ``wsmux.connect``.
+        timeout: seconds for connecting, and for closing each end.
+        options: more arguments for ``wsmux.connect``.
 
     Raises:
         HandshakeError, TimeoutError, OSError: as ``wsmux.connect``.

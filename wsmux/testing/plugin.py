@@ -1,15 +1,15 @@
-"""Offer the test kit to pytest: a bound for every test, a guard, a proxy, a restless interpreter.
+"""Provide the test tools to pytest: time limits, a leak guard, a proxy, frequent thread switches.
 
-``pytest_plugins = ["wsmux.testing.plugin"]`` in ``conftest.py`` brings
+``pytest_plugins = ["wsmux.testing.plugin"]`` in ``conftest.py`` provides
 
-- the marker ``hang_bound(seconds)``: a test that takes longer, its fixtures included, ends the run
-  with the stacks of all threads. The ini option ``hang_bound`` gives one to every other test.
-- the fixture ``nothing_left_behind``: a test that leaves threads, descriptors or much memory
-  behind fails; the ini option ``leak_settle`` says how long they may take to go. Fixtures of a
-  wider scope are set up before it, so what they hold does not count.
+- the marker ``hang_bound(seconds)``: a test that takes longer, including its fixtures, ends the run
+  with the stacks of all threads. The ini option ``hang_bound`` sets a limit for all other tests.
+- the fixture ``nothing_left_behind``: a test that leaves threads, descriptors or much memory behind
+  fails; the ini option ``leak_settle`` sets how long they may take to go. Fixtures of a wider scope
+  are set up before it, so their resources do not count.
 - the fixture ``fault_proxy``: ``fault_proxy(target, **options)`` makes a ``FaultProxy`` that is
   closed after the test.
-- the fixture ``restless``: the interpreter switches threads as often as it can.
+- the fixture ``restless``: the interpreter switches threads as often as possible.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and keep standard error while nothing is captured yet."""
+    """Register the marker, and duplicate standard error before output is captured."""
     config.addinivalue_line(
         "markers", "hang_bound(seconds): dump all stacks and end the run after so many seconds"
     )
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Let go of both."""
+    """Undo ``pytest_configure``."""
     faulthandler.cancel_dump_traceback_later()
     if STDERR in config.stash:
         os.close(config.stash[STDERR])
@@ -55,7 +55,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """Begin to count the seconds of a test."""
+    """Start the time limit of a test."""
     marker = item.get_closest_marker("hang_bound")
     seconds = float(item.config.getini("hang_bound") if marker is None else marker.args[0])
     if seconds > 0:
@@ -65,7 +65,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Stop counting them."""
+    """End the time limit of a test."""
     try:
         return (yield)
     finally:

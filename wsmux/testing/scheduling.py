@@ -1,4 +1,4 @@
-"""Make the interpreter switch threads as often as it can, and where nobody expects it."""
+"""Make the interpreter switch threads as often as possible, at unexpected points."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["restless"]
 
 @contextmanager
 def restless(interval: float = 1e-6, *, odds: float = 0.0, seed: int = 0) -> Iterator[None]:
-    """Look for races: switch threads after ``interval`` seconds, and yield at random calls.
+    """Provoke races: switch threads after ``interval`` seconds, and yield at random calls.
 
     Args:
-        interval: what ``sys.setswitchinterval`` is given; it holds for all threads.
-        odds: how likely the calling thread, and each thread that is started in the block, gives
-            its turn away at a call or return of a Python function. Above 0 it takes the place of a
-            profiler, and the block runs at half the speed or less.
-        seed: what each thread draws from, together with its name: the same threads yield at the
-            same calls again, though what the system does in between is not the same.
+        interval: passed to ``sys.setswitchinterval``; applies to all threads.
+        odds: the probability that the calling thread, and each thread started in the block, yields
+            at a call or return of a Python function. Above 0 it replaces any profiler, and the
+            block runs at most at half the speed.
+        seed: the seed of each thread, together with its name: the same threads yield at the same
+            calls again, although the system may schedule them differently.
 
     Raises:
         ValueError: ``odds`` is not between 0 and 1.
@@ -48,7 +48,7 @@ def restless(interval: float = 1e-6, *, odds: float = 0.0, seed: int = 0) -> Ite
 
 
 class _Yields(threading.local):
-    """The profiler that gives turns away; each thread has chances of its own."""
+    """The profiler that yields; each thread has its own random numbers."""
 
     def __init__(self, odds: float, seed: int) -> None:
         self._odds = odds
