@@ -1,1 +1,1 @@
-"""Offer the library at the command line: ``wsmux`` or ``python -m wsmux``."""
+"""Implement the command line: ``wsmux`` or ``python -m wsmux``."""

@@ -1,4 +1,4 @@
-"""Add the options that say where to listen and where to connect, with TLS and wires."""
+"""Add the options for listening and connecting, with TLS and wires."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROTOCOLS = ("wsmux", "yamux", "bymux", "js-ws")
 
 
 def origin(text: str) -> str:
-    """Parse an argument that must be the origin of pages."""
+    """Parse an origin of pages."""
     from ..handshake.origin import allowed_origins
 
     try:
@@ -45,7 +45,7 @@ def origin(text: str) -> str:
 
 
 def address(text: str, *schemes: str) -> str:
-    """Parse an argument that must be an address of one of these schemes, in any case."""
+    """Parse an address with one of these schemes, in upper or lower case."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -61,12 +61,12 @@ def address(text: str, *schemes: str) -> str:
 
 
 def url(text: str, *further: str) -> str:
-    """Parse an argument that must be an address to connect to; ``further`` are more schemes."""
+    """Parse an address to connect to; ``further`` are more schemes."""
     whole = address(text, "ws", "wss", "tcp", *further)
     parts = urlsplit(whole)
     if parts.port == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: port 0 cannot be connected to")
-    if parts.scheme != "unix":  # whose path is no part of a request
+    if parts.scheme != "unix":  # its path is not part of a request
         try:
             check_characters(whole)
         except ValueError as error:
@@ -75,7 +75,7 @@ def url(text: str, *further: str) -> str:
 
 
 def header(text: str) -> str:
-    """Parse an argument that must be a header."""
+    """Parse a header."""
     from ..handshake.headers import header_lines
 
     try:
@@ -85,7 +85,7 @@ def header(text: str) -> str:
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:
-    """Add what a server is told about its clients."""
+    """Add the options of a server for its clients."""
     parser.add_argument(
         "--protocol",
         action="append",
@@ -96,7 +96,7 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
 
 
 def add_serving(parser: argparse.ArgumentParser) -> None:
-    """Add what any server that listens is told, whatever it speaks."""
+    """Add the options of any server that listens, whatever its protocol."""
     parser.add_argument(
         "--origin",
         action="append",
@@ -107,14 +107,14 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tls(parser: argparse.ArgumentParser) -> None:
-    """Add how a server does TLS, and how it tells where it is."""
+    """Add the options of a server for TLS, and for printing its address."""
     parser.add_argument("--certfile", type=Path, help="certificate chain (PEM), for TLS")
-    parser.add_argument("--keyfile", type=Path, help="its key, when not in the same file")
+    parser.add_argument("--keyfile", type=Path, help="its key, if not in the same file")
     parser.add_argument("--json", action="store_true", help="print the URL and port as JSON")
 
 
 def server_tls(args: argparse.Namespace) -> ssl.SSLContext | None:
-    """Return how to do TLS as the server, if at all.
+    """Return the TLS context of a server, if any.
 
     Raises:
         CommandError: there is a key without a certificate.
@@ -129,7 +129,7 @@ def server_tls(args: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def add_connecting(parser: argparse.ArgumentParser) -> None:
-    """Add what a client is told about its server."""
+    """Add the options of a client for its server."""
     parser.add_argument(
         "--header", action="append", default=[], type=header, metavar="'NAME: VALUE'"
     )
@@ -139,18 +139,18 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
 
 
 def add_token(parser: argparse.ArgumentParser) -> None:
-    """Add what a client sends so that it is let in; ``headers`` has it then."""
+    """Add the option for the client's token, which ``headers`` then includes."""
     add_token_file(parser, "token to send, as Authorization: Bearer")
 
 
 def add_subprotocol(parser: argparse.ArgumentParser, name: str = "--subprotocol") -> None:
-    """Add what the wire is called in the handshake."""
+    """Add the option for the name of the wire in the handshake."""
     parser.add_argument(
         name,
         dest="subprotocol",
         type=_subprotocol,
         metavar="NAME",
-        help="what the server calls the wire; 'none' where it knows no subprotocols",
+        help="the server's name for the wire; 'none' if it does not use subprotocols",
     )
 
 
@@ -164,10 +164,10 @@ def _subprotocol(text: str) -> str:
 
 
 def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
-    """Return what ``connect`` is told of the name of the wire, if anything.
+    """Return the argument of ``connect`` for the name of the wire, if any.
 
     Raises:
-        CommandError: there is no handshake that could name it.
+        CommandError: there is no handshake.
     """
     if args.subprotocol is None:
         return {}
@@ -177,13 +177,14 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
 
 
 def headers(args: argparse.Namespace, address: str) -> list[str] | None:
-    """Return the headers of the request to an address, if there are any.
+    """Return the headers of the request to an address, if any.
 
-    A token of the environment is for where it can be sent, and yields to ``--header``.
+    A token from the environment is used only where it can be sent, and ``--header`` takes
+    precedence.
 
     Raises:
-        CommandError: there is no request that could have them, or the token is none, or given
-            twice. OSError: the file of the token cannot be read.
+        CommandError: there is no request, or the token is invalid or given twice.
+        OSError: the file of the token cannot be read.
     """
     path = args.token_file if "token_file" in args else None
     lines: list[str] = [*args.header]
@@ -202,7 +203,7 @@ def headers(args: argparse.Namespace, address: str) -> list[str] | None:
 
 
 def client_tls(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:
-    """Return how to do TLS as the client, if at all; a plain socket does when certificates are."""
+    """Return the TLS context of a client, if any; tcp:// uses one only if certificates are set."""
     plain = urlsplit(address).scheme == "tcp" and (args.cafile or args.insecure)
     if urlsplit(address).scheme != "wss" and not plain:
         return None

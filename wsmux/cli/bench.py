@@ -1,9 +1,9 @@
-"""Measure what this machine, or a server, gives beside the two libraries underneath.
+"""Measure the performance of this machine, or of a server, against that of the two libraries.
 
-Each wire, and websocket-client with simple-websocket alone, does the same: bulk that comes back,
-round trips, openings. They take turns, so that what else the machine does meets all alike, and a
-ratio is one of a turn. The server sends back what it gets: one of this command's own, in a process
-of its own, or ``wsmux serve --echo`` elsewhere.
+Each wire, and websocket-client with simple-websocket alone, does the same: bulk that is echoed,
+round trips, openings. They take turns, so that other load on the machine affects all alike, and
+ratios are taken within a turn. The server echoes: one of this command's own, in a separate process,
+or ``wsmux serve --echo`` elsewhere.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["EPILOG", "add_arguments", "run", "serve"]
 
 EPILOG = (
-    "Without URL both ends run here. The server at URL sends streams back: wsmux serve --echo. The "
-    "raw pair is measured on this machine's loopback in any case, and opens a WebSocket for each "
-    "stream. MB are 10^6 bytes. What is measured against more, and held to targets, is in the "
+    "Without URL both ends run here. The server at URL echoes streams: wsmux serve --echo. The "
+    "raw pair is always measured on this machine's loopback, and opens a WebSocket for each "
+    "stream. MB are 10^6 bytes. Comparisons with other libraries, and the targets, are in the "
     "folder benchmarks of a checkout: python -m benchmarks --help."
 )
 
@@ -58,12 +58,12 @@ RAW = "raw"
 
 CHUNK, SMALL, MANY = 64 * 1024, 1024, 10
 
-# Seconds for a server of ours to end after its stdin has, and for a request; bytes of that.
+# Seconds for our server to end after its stdin, and to read a request; the latter's maximum size.
 PATIENCE, MAX_HEAD = 5.0, 64 * 1024
 
 
 class Line(NamedTuple):
-    """Carry bytes both ways: a stream, or a WebSocket where there are no streams."""
+    """Carry bytes both ways: a stream, or a WebSocket if there are no streams."""
 
     send: Callable[[bytes], object]
     receive: Callable[[int], bytes]
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 
 Open = Callable[[], Line]
 
-# Measure, variant, one figure a repetition.
+# By measure and variant, one figure per repetition.
 Figures = dict[str, dict[str, list[float]]]
 
 
@@ -82,19 +82,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "url", type=url, metavar="URL", nargs="?", help="ws://, wss:// or tcp:// address to measure"
     )
-    where.add_argument("--local", action="store_true", help="measure this machine, as without URL")
+    where.add_argument("--local", action="store_true", help="measure this machine; the default")
     parser.add_argument(
         "--protocol",
         action="append",
         choices=PROTOCOLS,
         help="wire to measure, wsmux by default; may be repeated",
     )
-    parser.add_argument("--repetitions", type=positive_int, help=f"by default {REPETITIONS}")
+    parser.add_argument("--repetitions", type=positive_int, help=f"{REPETITIONS} by default")
     parser.add_argument(
-        "--seconds", type=seconds, help=f"a measurement takes, by default {SECONDS}"
+        "--seconds", type=seconds, help=f"seconds per measurement; {SECONDS} by default"
     )
     parser.add_argument(
-        "--quick", action="store_true", help=f"{QUICK_REPETITIONS} times {QUICK_SECONDS} s"
+        "--quick", action="store_true", help=f"{QUICK_REPETITIONS} repetitions of {QUICK_SECONDS} s"
     )
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, help="seconds for each answer; 10 by default"
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     repetitions = args.repetitions or (QUICK_REPETITIONS if args.quick else REPETITIONS)
     duration = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
     with ExitStack() as stack:
-        # The server that may not be there comes first: its absence costs no process.
+        # The server that may be absent comes first: then no process is started.
         openers = {wire: stack.enter_context(_wire(args, wire)) for wire in wires}
         raw = partial(_raw_line, stack.enter_context(_serving(RAW)))
         figures = _take({RAW: raw, **openers}, repetitions, duration)
@@ -125,11 +125,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-# What is measured
+# Measurements
 
 
 def _throughput(opener: Open, duration: float) -> float:
-    """Return MB/s, each way, of bulk that is sent without waiting for what comes back."""
+    """Return the MB/s, each way, of bulk that is sent without waiting for the echo."""
     line, chunk = opener(), bytes(CHUNK)
     _exchange(line, chunk)
     total: list[int] = []
@@ -139,7 +139,7 @@ def _throughput(opener: Open, duration: float) -> float:
         while time.perf_counter() < end:
             line.send(chunk)
             sent += CHUNK
-        total.append(sent)  # before the last is sent, whose return wakes the reader
+        total.append(sent)  # before the last one is sent, whose echo wakes the reader
         line.send(chunk)
 
     received, start = 0, time.perf_counter()
@@ -156,7 +156,7 @@ def _throughput(opener: Open, duration: float) -> float:
 
 
 def _round_trips(opener: Open, duration: float, lines: int) -> float:
-    """Return the exchanges per second on so many lines, each in a thread of its own."""
+    """Return the exchanges per second on so many lines, each with its own thread."""
     opened, message = [opener() for _ in range(lines)], bytes(SMALL)
     for line in opened:
         _exchange(line, message)
@@ -176,7 +176,7 @@ def _round_trips(opener: Open, duration: float, lines: int) -> float:
 
 
 def _openings(opener: Open, duration: float) -> float:
-    """Return the lines per second that are opened, carry one exchange, and are closed."""
+    """Return how many lines per second are opened, carry one exchange, and are closed."""
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < duration or not count:
         line = opener()
@@ -187,7 +187,7 @@ def _openings(opener: Open, duration: float) -> float:
 
 
 class Measure(NamedTuple):
-    """Name one figure."""
+    """Describe one figure."""
 
     title: str
     unit: str
@@ -220,11 +220,11 @@ def _some(line: Line) -> bytes:
     return data
 
 
-# When, and what comes of it
+# Schedule and results
 
 
 def _take(openers: Mapping[str, Open], repetitions: int, duration: float) -> Figures:
-    """Take every figure so many times; who goes first rotates."""
+    """Take every figure so many times; the order rotates."""
     figures: Figures = {name: {variant: [] for variant in openers} for name in MEASURES}
     bar_class, variants = tqdm_class(), list(openers)
     total = repetitions * len(MEASURES) * len(variants)
@@ -240,12 +240,12 @@ def _take(openers: Mapping[str, Open], repetitions: int, duration: float) -> Fig
 
 
 def _ratio(row: Mapping[str, Sequence[float]], variant: str) -> float:
-    """Return the median of the ratios to the raw pair, one a repetition."""
+    """Return the median of the ratios to the raw pair, one per repetition."""
     return median([one / raw for one, raw in zip(row[variant], row[RAW], strict=True)])
 
 
 def _table(figures: Figures, title: str) -> Table:
-    """Return a row for each measure: median (lowest-highest), and the ratio to the raw pair."""
+    """Return a row per measure: median (lowest-highest), and the ratio to the raw pair."""
     columns, rows = [""], []
     for variant in figures["openings"]:
         columns += [variant] if variant == RAW else [variant, f"x {RAW}"]
@@ -290,10 +290,11 @@ def _machine() -> str:
 
 @contextmanager
 def _wire(args: argparse.Namespace, wire: str) -> Iterator[Open]:
-    """Yield what opens streams on one connection.
+    """Yield a function that opens streams on one connection.
 
     Raises:
-        CommandError: the server does not send them back. OSError, WsmuxError: it is not there.
+        CommandError: the server does not echo them.
+        OSError, WsmuxError: it cannot be reached.
     """
     import wsmux
 
@@ -333,14 +334,14 @@ def _raw_line(address: str) -> Line:
 
 @contextmanager
 def _serving(what: str) -> Iterator[str]:
-    """Run ``serve`` in a process of its own; yield its address."""
+    """Run ``serve`` in a separate process; yield its address."""
     with ExitStack() as stack:
         with undisturbed():
             process = subprocess.Popen(
                 [sys.executable, "-c", f"from {__name__} import serve; serve({what!r})"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                process_group=0,  # Ctrl-C is for this process, which then ends the server
+                process_group=0,  # this process gets Ctrl-C, and then ends the server
                 text=True,
             )
             stack.enter_context(process)
@@ -359,7 +360,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def serve(what: str) -> None:
-    """Send everything back on a wire, or with ``"raw"`` without one, until stdin ends."""
+    """Echo everything on a wire, or with ``"raw"`` without one, until stdin ends."""
     import wsmux
 
     if what == RAW:
@@ -392,7 +393,7 @@ def _echo_raw(sock: socket.socket) -> None:
     from ..handshake.http_request import read_request
     from ..runtime.deadline import Deadline
 
-    # A client that was interrupted may leave at any point.
+    # An interrupted client may disconnect at any point.
     with suppress(OSError, HandshakeError, simple_websocket.ConnectionClosed), sock:
         server = simple_websocket.Server.accept(read_request(sock, Deadline(PATIENCE), MAX_HEAD))
         sock.settimeout(None)

@@ -1,6 +1,6 @@
-"""Carry streams between clients that connect here and a server, each in its own wire.
+"""Relay streams between clients that connect here and a server, each in its own wire.
 
-Each client gets a connection of its own to the server. The first line on stdout is the URL.
+Each client gets its own connection to the server. The first line on stdout is the URL.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_listen_url,
         default="ws://127.0.0.1:0",
         metavar="URL",
-        help="ws://, wss:// or tcp:// address to listen on; port 0 takes a free one",
+        help="ws://, wss:// or tcp:// address to listen on; port 0 picks a free one",
     )
     parser.add_argument(
-        "--to", type=url, required=True, metavar="URL", help="server that the streams go to"
+        "--to", type=url, required=True, metavar="URL", help="server to relay the streams to"
     )
     parser.add_argument(
         "--to-protocol",
         action="append",
         choices=PROTOCOLS,
-        help="wire to offer the server, wsmux by default; may be repeated, the best first",
+        help="wire to offer the server, wsmux by default; may be repeated, in order of preference",
     )
     add_subprotocol(parser, "--to-subprotocol")
     parser.add_argument("--timeout", type=seconds, help="seconds to connect to the server")
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _listen_url(text: str) -> str:
     if urlsplit(address(text, "ws", "wss", "tcp")).port is None:
-        raise argparse.ArgumentTypeError(f"{text!r} names no port; 0 takes a free one")
+        raise argparse.ArgumentTypeError(f"{text!r} has no port; 0 picks a free one")
     return text
 
 

@@ -1,7 +1,7 @@
 """Connect stdin and stdout to one stream, as netcat does to a socket.
 
-The end of stdin ends the writing half only; the end of what the server sends ends stdout. The
-command ends when both have ended, or what the server sends has ended and stdin is a terminal.
+The end of stdin ends only the writing half; the end of the server's data ends stdout. The command
+ends when both have ended, or when the server's data has ended and stdin is a terminal.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux cat``."""
     parser.add_argument("url", type=url, metavar="URL", help="ws://, wss:// or tcp:// address")
     parser.add_argument(
-        "--listen", action="store_true", help="take the first stream that the server opens"
+        "--listen", action="store_true", help="accept the first stream that the server opens"
     )
-    parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, read only")
+    parser.add_argument("-d", "--no-stdin", action="store_true", help="send nothing, only read")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
     add_subprotocol(parser)
     parser.add_argument(
-        "--timeout", type=seconds, help="seconds to connect, and without a byte either way"
+        "--timeout", type=seconds, help="seconds to connect, and without data in either direction"
     )
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show a bar; by default when stderr is a terminal and stdin and stdout are not",
+        help="show a progress bar; by default if stderr is a terminal and stdin and stdout are not",
     )
     add_connecting(parser)
     add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy both ways until both have ended."""
+    """Copy in both directions until both have ended."""
     import wsmux
 
     connection = wsmux.connect(
@@ -86,7 +86,7 @@ def _stream(connection: Connection, args: argparse.Namespace) -> Stream:
 
 
 class _Copy:
-    """Copy stdin to the stream in a thread, and the stream to stdout in the calling one."""
+    """Copy stdin to the stream in a thread, and the stream to stdout in the calling thread."""
 
     def __init__(self, stream: Stream, args: argparse.Namespace) -> None:
         self._stream = stream
@@ -94,7 +94,7 @@ class _Copy:
         self._timeout: float | None = args.timeout
         self._last_write = time.monotonic()
         self._failure: Exception | None = None
-        # Descriptors: a buffered file that a daemon thread reads cannot be shut down at exit.
+        # Descriptors: a buffered file in use by a daemon thread cannot be shut down at exit.
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
         self._tqdm = tqdm_class(self._wants_bar(args))
         self._host = urlsplit(args.url).hostname
@@ -104,17 +104,17 @@ class _Copy:
         return False if args.progress is None and (typed or os.isatty(self._out)) else args.progress
 
     def _size(self) -> int | None:
-        """Return how many bytes stdin has, if it is a file."""
+        """Return the remaining bytes of stdin, if it is a file."""
         status = os.fstat(self._in)
         if not self._reads_stdin or not stat.S_ISREG(status.st_mode):
             return None
         return max(0, status.st_size - os.lseek(self._in, 0, os.SEEK_CUR))
 
     def run(self) -> None:
-        """Return when both directions have ended.
+        """Copy until both directions have ended.
 
         Raises:
-            WsmuxError, OSError: what one of them failed with.
+            WsmuxError, OSError: one of them failed.
         """
         sender = threading.Thread(target=self._send, name="wsmux-cat-stdin", daemon=True)
         if self._reads_stdin:
@@ -128,7 +128,7 @@ class _Copy:
             raise self._failure
 
     def _measured(self, method: str) -> AbstractContextManager[Any]:
-        """Return the stream, behind a progress bar if that direction should have one."""
+        """Return the stream, wrapped in a progress bar if that direction should have one."""
         if self._tqdm is None or method != ("write" if self._reads_stdin else "read"):
             return nullcontext(self._stream)
         bar: AbstractContextManager[Any] = self._tqdm.wrapattr(
@@ -146,9 +146,9 @@ class _Copy:
                     self._last_write = time.monotonic()
             self._stream.close_write()
         except StreamWriteClosed:
-            return  # the server wants no more of it, which is its right
+            return  # the server has stopped reading, as it may
         except ValueError as error:
-            if not self._stream.closed:  # else the command is ending
+            if not self._stream.closed:  # otherwise the command is ending
                 self._fail(error)
         except Exception as error:
             self._fail(error)
@@ -172,10 +172,10 @@ class _Copy:
             except TimeoutError:
                 since = time.monotonic() - self._last_write
                 if self._timeout is not None and since < self._timeout:
-                    continue  # not idle: bytes went the other way
+                    continue  # not idle: there was data in the other direction
                 raise
             except Exception:
-                if self._failure is not None:  # what came first, of which this is the consequence
+                if self._failure is not None:  # the original failure, which caused this one
                     raise self._failure from None
                 raise
             return data

@@ -1,4 +1,4 @@
-"""Start child processes that a signal to this one does not leave behind."""
+"""Start and end child processes reliably when this process gets a signal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["end", "undisturbed"]
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put SIGINT and SIGTERM off to the end of the block.
+    """Defer SIGINT and SIGTERM to the end of the block.
 
-    An exception out of the middle of ``Popen`` would leave a process that nobody knows of.
-    Masking the signals instead would be inherited by it.
+    An exception in the middle of ``Popen`` would leave an untracked process. A signal mask would be
+    inherited by the child.
     """
     caught: list[int] = []
 
@@ -34,7 +34,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def end(process: subprocess.Popen[bytes] | subprocess.Popen[str], patience: float) -> None:
-    """Wait for a process that was asked to end, and kill it when that takes too long."""
+    """Wait for a process that was asked to end, and kill it if it takes too long."""
     try:
         process.wait(patience)
     except subprocess.TimeoutExpired:

@@ -1,8 +1,8 @@
-"""Send the standard library over one WebSocket, and flights through PySpark; check everything.
+"""Send the standard library over one WebSocket, and flights through PySpark; verify everything.
 
-First a Flask application runs under a real WSGI server in a process of its own, and gets every file
-on a stream. The same files are then sent over one WebSocket per file, by websocket-client and
-simple-websocket and nothing of wsmux. The second half is ``examples/flights`` of a checkout.
+First a Flask application runs under a real WSGI server in a separate process, and gets every file
+on a stream. Then the same files are sent over one WebSocket per file, by websocket-client and
+simple-websocket without wsmux. The second half is ``examples/flights`` of a checkout.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .demo_client import Outcome
 
 EPILOG = (
-    "Exit status 1 if one hash is wrong, one report is missing, or Spark comes to anything else "
-    "than pandas. Without pyspark or a checkout the second half is left out, and that is said."
+    "Exit status 1 if a hash is wrong, a report is missing, or the results of Spark and pandas "
+    "differ. Without pyspark or a checkout the second half is skipped with a message."
 )
 
 SERVERS = ("gunicorn", "gunicorn-gevent", "gevent", "werkzeug")
@@ -33,7 +33,7 @@ EXCLUDED = {"site-packages", "__pycache__"}
 
 FILES, FLIGHTS = "files", "flights"
 
-# Where the second half is, if this is a checkout and not installed.
+# The second half, if this is a checkout.
 CHECKOUT, HALF = Path(__file__).parents[2], "examples.flights.demonstration"
 
 
@@ -41,12 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux demo``."""
     parser.add_argument("--server", choices=SERVERS, default="gunicorn", help="the WSGI server")
     parser.add_argument(
-        "--limit", type=positive_int, help="send so many files, and read so many flights, only"
+        "--limit", type=positive_int, help="send and read only so many files and flights"
     )
-    parser.add_argument("--threads", type=positive_int, default=32, help="threads that send")
-    parser.add_argument("--only", choices=(FILES, FLIGHTS), help="one half of it")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw the delays of the flights"
+        "--threads", type=positive_int, default=32, help="number of sending threads"
+    )
+    parser.add_argument("--only", choices=(FILES, FLIGHTS), help="run one half only")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="plot the delays of the flights"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lacking(plot: bool) -> str | None:
-    """Return why there can be no second half, in a sentence; ``None`` if there can."""
+    """Return in a sentence why the second half cannot run; ``None`` if it can."""
     if not (CHECKOUT / HALF.replace(".", "/")).with_suffix(".py").exists():
         return "examples/flights is in a checkout only; run python -m wsmux demo there"
     lacking: str | None = _second_half().lacking(plot)
@@ -100,7 +102,7 @@ def _second_half() -> Any:
 
 
 def _send(args: argparse.Namespace) -> list[Outcome]:
-    """Send all files in both ways."""
+    """Send all files both ways."""
     from .demo_server import running
 
     try:
@@ -128,7 +130,7 @@ def _nothing(count: int) -> None:
 
 
 def _files(limit: int | None) -> list[tuple[str, Path]]:
-    """Return the regular files of the standard library, with their names in it."""
+    """Return the regular files of the standard library, with their names relative to it."""
     root = Path(sysconfig.get_path("stdlib"))
     files = []
     for path in sorted(root.rglob("*")):

@@ -1,10 +1,10 @@
 """Serve the demonstration: the same work over one multiplexed WebSocket, and over one per file.
 
-``/mux``: each stream brings a line of JSON with name and size, then the bytes; the answer is their
-SHA-256 on the same stream, and a stream of the server's own with a report of it in JSON.
+``/mux``: each stream starts with a line of JSON with name and size, then the bytes; the answer is
+their SHA-256 on the same stream, and a report in JSON on a stream opened by the server.
 
-``/single``: one WebSocket per file, by simple-websocket and nothing of wsmux, with the same first
-line and the same answer; ``end`` as a text message stands for the end of the file.
+``/single``: one WebSocket per file, by simple-websocket without wsmux, with the same first line and
+the same answer; the text message ``end`` marks the end of the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ mux = Mux(app)
 
 @mux.stream_route("/mux")
 def digest(stream: Stream) -> None:
-    """Answer one file, on its own stream and on a new one."""
+    """Answer one file, on its stream and on a new one."""
     with stream.makefile("rb", CHUNK) as file:
         head = json.loads(file.readline())
         sha256, size = hashlib.sha256(), 0
@@ -45,7 +45,7 @@ def digest(stream: Stream) -> None:
 
 @app.route("/single", websocket=True)
 def single() -> Response:
-    """Answer one file on a WebSocket of its own."""
+    """Answer one file on its own WebSocket."""
     websocket = simple_websocket.Server.accept(request.environ)
     websocket.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:

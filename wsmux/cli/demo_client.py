@@ -1,4 +1,4 @@
-"""Send files to the demonstration's application in both ways, with the same loop and hashing."""
+"""Send files to the demonstration's application both ways, with the same loop and hashing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Outcome", "over_one_connection", "over_one_websocket_each"]
 
 CHUNK = 64 * 1024
 
-# Seconds to wait for the next report after the last answer, and for any one byte.
+# Seconds to wait for the next report after the last answer, and for any data.
 PATIENCE = 30.0
 
-# Failed files after which the rest is not tried.
+# Failed files after which the rest is skipped.
 MAX_FAILURES = 100
 
 File = tuple[str, Path]
@@ -31,7 +31,7 @@ File = tuple[str, Path]
 
 @dataclass
 class Outcome:
-    """Hold what one way of sending came to; filled by many threads under ``lock``."""
+    """Hold the results of one way of sending; filled by many threads under ``lock``."""
 
     name: str
     connections: int
@@ -59,7 +59,7 @@ class _Reports:
             self._changed.notify()
 
     def check(self, expected: dict[str, tuple[int, str]], outcome: Outcome) -> None:
-        """Wait for what is expected and compare it."""
+        """Wait for the expected reports and compare them."""
         with self._changed:
             while expected.keys() - self._arrived.keys():
                 if not self._changed.wait(PATIENCE):
@@ -78,7 +78,7 @@ class _Reports:
 def over_one_connection(
     address: str, files: Sequence[File], threads: int, progress: Callable[[int], object]
 ) -> Outcome:
-    """Send every file on a stream of its own over one WebSocket."""
+    """Send every file on its own stream over one WebSocket."""
     outcome = Outcome("wsmux", connections=1)
     expected: dict[str, tuple[int, str]] = {}
     reports = _Reports()
@@ -103,7 +103,7 @@ def over_one_connection(
 def over_one_websocket_each(
     address: str, files: Sequence[File], threads: int, progress: Callable[[int], object]
 ) -> Outcome:
-    """Send every file over a WebSocket of its own."""
+    """Send every file over its own WebSocket."""
     outcome = Outcome("one WebSocket per file", connections=len(files))
 
     def send(name: str, path: Path) -> tuple[int, bytes, bytes]:
@@ -144,7 +144,7 @@ def _run(
     progress: Callable[[int], object],
     outcome: Outcome,
 ) -> None:
-    """Have the threads take files from one queue until it is empty."""
+    """Make the threads take files from one queue until it is empty."""
     queue = deque(files)
 
     def work() -> None:

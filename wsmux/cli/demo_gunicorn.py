@@ -1,10 +1,10 @@
-"""Configure gunicorn for the demonstration; names that an older gunicorn lacks are ignored."""
+"""Configure gunicorn for the demonstration; settings that an older gunicorn lacks are ignored."""
 
 from __future__ import annotations
 
 workers = 1
-# One for the multiplexed connection, and room for the per-file WebSockets of 32 threads, each of
-# which may meet one that is still being closed.
+# One for the multiplexed connection, and enough for the per-file WebSockets of 32 threads, whose
+# previous ones may still be closing.
 threads = 96
 loglevel = "warning"
 timeout = 0

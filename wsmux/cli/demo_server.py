@@ -1,6 +1,6 @@
-"""Run the demonstration's application under a WSGI server in a process of its own.
+"""Run the demonstration's application under a WSGI server in a separate process.
 
-The socket listens before the process starts and is handed down, so that a client may connect at
+The socket listens before the process starts and is passed to it, so that a client may connect at
 once: it waits in the backlog until the server is up.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["SERVERS", "running", "serve_gevent", "serve_werkzeug"]
 
 APP = "wsmux.cli.demo_app:app"
 
-# Seconds for the server to answer at first, and to end when asked.
+# Seconds for the server's first answer, and for its end when asked.
 PATIENCE = 10.0
 
 SERVERS = {
@@ -52,7 +52,7 @@ def running(name: str) -> Iterator[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 pass_fds=[listener.fileno()],
-                process_group=0,  # Ctrl-C is for this process, which then ends the server
+                process_group=0,  # this process gets Ctrl-C, and then ends the server
             )
             stack.callback(_stop, process)
         _await(process, name, address)
@@ -62,7 +62,7 @@ def running(name: str) -> Iterator[str]:
 
 
 def _await(process: subprocess.Popen[bytes], name: str, address: str) -> None:
-    """Wait until the server answers, so that its start counts for nobody."""
+    """Wait until the server answers, so that its start is not measured."""
     client = http.client.HTTPConnection(address, timeout=PATIENCE)
     try:
         client.request("GET", "/")

@@ -1,7 +1,7 @@
-"""Find out what stands between here and a server, and what to do about it.
+"""Diagnose what keeps this machine from a server, and suggest remedies.
 
-A line for each step on stdout: what was found, and after an arrow what to do. Exit status 1 when a
-step failed; a warning is none.
+Prints a line per step on stdout: the result, and after an arrow the remedy. Exit status 1 if a step
+failed; a warning does not count.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=seconds, default=5.0, help="seconds for each answer; 5 by default"
     )
     parser.add_argument(
-        "--idle", type=seconds, default=2.0, help="seconds of silence to try; 2 by default"
+        "--idle", type=seconds, default=2.0, help="seconds of silence to test; 2 by default"
     )
     parser.add_argument(
         "--echo",
         action="store_true",
-        help="the server sends streams back (wsmux serve --echo): try long messages and load",
+        help="the server echoes streams (wsmux serve --echo): test long messages and load",
     )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     add_connecting(parser)
     add_token(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine, and print what was found."""
+    """Examine, and print the results."""
     from ..doctor import Plan, examine
 
     report = examine(

@@ -1,6 +1,6 @@
-"""Run a command at a server that allows it, with stdin, stdout, stderr and exit status.
+"""Run a command on a server that allows it, with stdin, stdout, stderr and exit status.
 
-SIGINT and SIGTERM are passed on to it; a second Ctrl-C ends this end at once, and the command.
+SIGINT and SIGTERM are passed on to it; a second Ctrl-C ends this process at once, and the command.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: wsmux exec --token-file FILE wss://example.org/tunnel -- sort -r < names. The server "
     "must allow the program: wsmux serve --exec sort. The exit status is the command's, 128+N if "
-    "signal N ended it; 1 with a line on stderr if there was none. Without a terminal of its own a "
-    "command sees no window."
+    "signal N ended it; 1 with a line on stderr if it has none. The command has no terminal, and "
+    "thus no window size."
 )
 
 CHUNK = 64 * 1024
 
-# Seconds for the last of what the command wrote to stderr, once it has ended.
+# Seconds for the rest of the command's stderr, once it has ended.
 PATIENCE = 10.0
 
 PASSED_ON = {signal.SIGINT: "INT", signal.SIGTERM: "TERM"}
@@ -80,20 +80,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Copy:
-    """Copy stdin and stderr in threads, and stdout in the calling one."""
+    """Copy stdin and stderr in threads, and stdout in the calling thread."""
 
     def __init__(self, process: RemoteProcess, *, reads_stdin: bool) -> None:
         self._process = process
         self._reads_stdin = reads_stdin
-        # Descriptors: a buffered file that a daemon thread reads cannot be shut down at exit.
+        # Descriptors: a buffered file in use by a daemon thread cannot be shut down at exit.
         self._in = sys.stdin.fileno()
         self._failure: Exception | None = None
 
     def run(self) -> int:
-        """Return the exit code when the command has ended and all of it was written here.
+        """Return the exit code once the command has ended and all its output was written here.
 
         Raises:
-            WsmuxError, OSError: what failed first.
+            WsmuxError, OSError: the first failure.
         """
         process = self._process
         errors = threading.Thread(target=self._errors, name="wsmux-exec-stderr", daemon=True)
@@ -131,7 +131,7 @@ class _Copy:
                 stdio.write(chunk)
             stdio.close_write()
         except (StreamWriteClosed, ValueError):
-            return  # it reads no further, or has ended
+            return  # it has closed stdin, or ended
         except Exception as error:
             self._fail(error)
 
@@ -149,7 +149,7 @@ def _copy_out(stream: Stream, descriptor: int) -> None:
 
 @contextmanager
 def _signals(process: RemoteProcess) -> Iterator[None]:
-    """Pass signals on in a thread: a handler may run inside of any lock of the connection's."""
+    """Pass signals on in a thread: a handler may run while any lock of the connection is held."""
     from ..exceptions import WsmuxError
 
     caught: queue.SimpleQueue[str | None] = queue.SimpleQueue()

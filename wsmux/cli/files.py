@@ -1,4 +1,4 @@
-"""Write text to stdout or to a file, which is replaced as a whole."""
+"""Write text to stdout, or to a file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["deliver"]
 
 
 def deliver(text: str, path: Path | None) -> None:
-    """Write text as UTF-8 to a file, or to stdout without one; half a surrogate pair is escaped.
+    """Write text as UTF-8 to a file, or to stdout without one; lone surrogates are escaped.
 
-    A file is there with all of the text, or as it was before.
+    The file has either all of the text, or its previous content.
     """
     if path is None:
         sys.stdout.write(text)
@@ -24,8 +24,8 @@ def deliver(text: str, path: Path | None) -> None:
     except FileNotFoundError:
         mode = None
     if mode is None or stat.S_ISREG(mode):
-        _replace(path.resolve(), text, mode)  # what a symbolic link leads to
-    else:  # a device or pipe is nothing to replace
+        _replace(path.resolve(), text, mode)  # replace the target of a symbolic link
+    else:  # a device or pipe cannot be replaced
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

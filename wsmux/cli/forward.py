@@ -1,7 +1,7 @@
 """Forward ports and Unix sockets through a server, as ssh does.
 
-The lines on stdout tell where it listens, each end of it once it does. Lost connections are made
-again; what they carried is reset, and what comes meanwhile waits.
+The lines on stdout name each listening address once it listens. Lost connections are
+re-established; their tunnels are reset, and new ones wait meanwhile.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_forward,
         metavar="SPEC",
-        help="listen here, and have the server connect",
+        help="listen here, and let the server connect",
     )
     parser.add_argument(
         "-R",
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_forward,
         metavar="SPEC",
-        help="have the server listen, and connect from here",
+        help="let the server listen, and connect from here",
     )
     parser.add_argument(
         "--socks",
@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_socks,
         metavar="[BIND:]PORT",
-        help="listen here for SOCKS5 clients, which say where the server connects",
+        help="listen here for SOCKS5 clients, and let the server connect to their destinations",
     )
     parser.add_argument("--protocol", choices=PROTOCOLS, default="wsmux")
     add_subprotocol(parser)
     parser.add_argument(
         "--timeout",
         type=seconds,
-        help="seconds that a connection waits for the server, while that is away; 30 by default",
+        help="seconds that a new connection waits for the server to come back; 30 by default",
     )
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead")
     add_connecting(parser)

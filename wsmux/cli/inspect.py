@@ -1,7 +1,7 @@
-"""Show what a recorded conversation is made of, or the bytes of one that are piped in.
+"""Show the frames of a recorded conversation, or of raw bytes from a pipe.
 
-A line for each frame on stdout: when, which way (> sent, < received), stream, type, and the rest.
-Exit status 2 when the input is none, or ends early: what could be read was shown then.
+Prints a line per frame on stdout: time, direction (> sent, < received), stream, type, and the rest.
+Exit status 2 if the input is invalid or truncated: then the valid part was shown.
 """
 
 from __future__ import annotations
@@ -25,51 +25,55 @@ EPILOG = "Example: nc -l 9000 | tee log | wsmux inspect --protocol yamux -"
 
 CHUNK = 64 * 1024
 
-# Longest message that is put together of raw bytes.
+# Longest message that is assembled from raw bytes.
 MAX_MESSAGE = 16 * 1024 * 1024
 
-# How the handshakes of both sides begin and end, and bytes that they may have.
+# How the handshakes of both sides begin and end, and their maximum size.
 HANDSHAKES, END = (b"GET ", b"HTTP/1.1 "), b"\r\n\r\n"
 MAX_HANDSHAKE = 64 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux inspect``."""
-    parser.add_argument("file", metavar="FILE", help="a recording, or raw bytes; - is stdin")
+    parser.add_argument("file", metavar="FILE", help="a recording, or raw bytes; - for stdin")
     parser.add_argument(
-        "--protocol", choices=PROTOCOLS, help="take raw bytes of this wire, not a recording"
+        "--protocol", choices=PROTOCOLS, help="read raw bytes of this wire, not a recording"
     )
     parser.add_argument(
         "--from",
         dest="sender",
         choices=("client", "server"),
         default="client",
-        help="who sent the raw bytes; the client by default",
+        help="sender of the raw bytes; the client by default",
     )
     parser.add_argument(
         "--carrier",
         choices=("bytes", "websocket"),
         default="bytes",
-        help="what the raw bytes are: those of a plain socket (default), or of a WebSocket, "
+        help="source of the raw bytes: a plain socket (default), or a WebSocket, "
         "with or without its handshake",
     )
     parser.add_argument(
-        "--stream", type=int, action="append", metavar="ID", help="this stream only; repeatable"
+        "--stream",
+        type=int,
+        action="append",
+        metavar="ID",
+        help="only this stream; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, a line for each frame")
+    parser.add_argument("--json", action="store_true", help="print JSON, one line per frame")
 
 
 def opened(path: str) -> AbstractContextManager[IO[bytes]]:
     """Open a file to read bytes; ``-`` is stdin.
 
     Raises:
-        OSError: it cannot be.
+        OSError: it cannot be opened.
     """
     return nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print frame by frame, as they come."""
+    """Print each frame as it is read."""
     from ..recording.file_format import BadRecording
 
     with opened(args.file) as file:
@@ -145,10 +149,10 @@ def _raw(file: IO[bytes], args: argparse.Namespace) -> None:
 
 
 def _frames(file: IO[bytes], args: argparse.Namespace) -> Iterator[tuple[int, FrameHead, int]]:
-    """Yield where each frame begins, not counting the carrier's bytes, what it says, its size.
+    """Yield the position, fields and size of each frame, without the carrier's bytes.
 
     Raises:
-        BadRecording: the bytes are none of this wire, or end within a frame.
+        BadRecording: the bytes are not of this wire, or end within a frame.
     """
     from ..exceptions import RemoteProtocolError
     from ..recording.file_format import BadRecording
@@ -174,7 +178,7 @@ def _frames(file: IO[bytes], args: argparse.Namespace) -> Iterator[tuple[int, Fr
 
 
 def _receiver(args: argparse.Namespace) -> Framing:
-    """Return what parses the bytes, as whoever received them did."""
+    """Return the framing that parses the bytes as their receiver did."""
     from ..config import Config
     from ..protocols.base import Role
     from ..protocols.registry import wire
@@ -186,7 +190,7 @@ def _receiver(args: argparse.Namespace) -> Framing:
 
 
 def _messages(file: IO[bytes], framing: Framing, handshake: bool) -> Iterator[Received]:
-    """Yield what a carrier brings; raise what it finds wrong after that."""
+    """Yield the carrier's messages; raise its failure after them."""
     pending = _behind_handshake(file) if handshake else b""
     while rest := memoryview(pending or _some(file)):
         pending = b""
@@ -201,17 +205,17 @@ def _messages(file: IO[bytes], framing: Framing, handshake: bool) -> Iterator[Re
 
 
 def _behind_handshake(file: IO[bytes]) -> bytes:
-    """Return the first bytes, without a handshake if they begin with one."""
+    """Return the first bytes, without the handshake if they begin with one."""
     data = _some(file)
     while any(data.startswith(name[: len(data)]) for name in HANDSHAKES) and END not in data:
         more = _some(file)
         if not more or len(data) > MAX_HANDSHAKE:
-            return data  # which is no WebSocket, as will be told
+            return data  # not a WebSocket, as will be reported
         data += more
     return data.partition(END)[2] if data.startswith(HANDSHAKES) else data
 
 
 def _some(file: IO[bytes]) -> bytes:
-    """Return the bytes that are there, waiting for some; none at the end."""
+    """Return available bytes, waiting for some; none at the end."""
     read: bytes = file.read1(CHUNK)  # type: ignore[attr-defined]
     return read

@@ -1,6 +1,6 @@
 """Parse the command line and run one subcommand.
 
-stdout carries data, stderr carries talk. Exit status: 0 done, 1 failed, 2 wrong usage, 130 after
+stdout is for data, stderr for messages. Exit status: 0 success, 1 failure, 2 wrong usage, 130 after
 Ctrl-C, 143 after SIGTERM. Each subcommand is a module with ``add_arguments`` and ``run``, which
 imports what it needs when it runs.
 """
@@ -85,13 +85,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``argv``, by default the process's own arguments; return the exit status."""
     try:
         args = parser().parse_args(argv)
-    except SystemExit as error:  # argparse has said what is wrong
+    except SystemExit as error:  # argparse has printed the error
         return error.code if isinstance(error.code, int) else USAGE
     return guarded(f"wsmux {args.command}", COMMANDS[args.command].run, args)
 
 
 def guarded(name: str, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    """Run a command that is called so, and return its exit status; what fails is told."""
+    """Run a command under its name, print any failure, and return its exit status."""
     logging.basicConfig(
         stream=sys.stderr,
         level=LEVELS[min(args.verbose, len(LEVELS) - 1)],
@@ -126,5 +126,5 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter's last flush from complaining when nobody reads stdout any more."""
+    """Keep the interpreter's final flush from failing if stdout is no longer read."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

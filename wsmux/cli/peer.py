@@ -1,6 +1,6 @@
-"""Run the gateway of a twin, which programs here reach over lists in Redis.
+"""Run the gateway of a twin, which local programs use through lists in Redis.
 
-The first line on stdout is the twin's number. What happens is told on stderr, more with ``-v``.
+The first line on stdout is the twin's number. Messages go to stderr, more of them with ``-v``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--key-type",
         choices=("sr25519", "ed25519"),
         default="sr25519",
-        help="of the twin's account; sr25519 by default",
+        help="key type of the twin's account; sr25519 by default",
     )
     add_twins(parser)
     parser.add_argument("--twin", type=int, metavar="N", help="the number, if it cannot be found")
@@ -48,17 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-r", "--redis", default=REDIS, metavar="URL", help=f"by default {REDIS}")
     parser.add_argument(
-        "--no-update", action="store_true", help="leave the record of the twin as it is"
+        "--no-update", action="store_true", help="do not update the record of the twin"
     )
     parser.add_argument(
-        "-u", "--uploads", action="store_true", help="let files be uploaded, both ways"
+        "-u", "--uploads", action="store_true", help="allow file uploads, both ways"
     )
     parser.add_argument(
         "--upload-dir",
         type=Path,
         default=UPLOADS,
         metavar="DIR",
-        help=f"where files of others go, {UPLOADS} by default",
+        help=f"directory for received files; {UPLOADS} by default",
     )
     parser.add_argument("--json", action="store_true", help="print the twin and relays as JSON")
     parser.add_argument("-d", "--debug", action="count", dest="verbose", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Run a command several times, and again when one of the processes ends."""
+"""Run a command in several processes, and restart those that end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .terminal import CommandError, talk
 
 __all__ = ["supervise"]
 
-# Seconds between two looks at the processes.
+# Seconds between checks of the processes.
 LOOK = 0.2
 
-# A process that ended sooner is one that cannot run; so many in a row, and all are ended.
+# A process that ends sooner counts as unable to run; after so many in a row, all are ended.
 SHORT_LIFE = 5.0
 MOST_SHORT = 5
 
-# Seconds that a process has to end when it is told to.
+# Seconds that a process has to end when asked.
 PATIENCE = 15.0
 
 
@@ -29,7 +29,7 @@ class _Child:
         self.began = time.monotonic()
         self.process = subprocess.Popen(
             command,
-            stdin=subprocess.PIPE,  # it ends when this does, whatever becomes of us
+            stdin=subprocess.PIPE,  # it ends with this process, whatever happens
             stdout=subprocess.PIPE,
             env=dict(environment),
             text=True,
@@ -41,7 +41,7 @@ class _Child:
         return self.process.stdout.readline().strip()
 
     def close(self) -> None:
-        """Wait for its end, and let go of it."""
+        """Wait for its end, and release it."""
         end(self.process, PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
@@ -55,10 +55,10 @@ def supervise(
     environment: Mapping[str, str],
     ready: Callable[[str], object],
 ) -> int:
-    """Run ``count`` processes of a command until Ctrl-C; start another one for each that ends.
+    """Run ``count`` processes of a command until Ctrl-C; replace each one that ends.
 
     Args:
-        ready: called with the first line of the first process when all have said theirs.
+        ready: called with the first line of the first process once all have printed theirs.
 
     Raises:
         CommandError: they cannot run.

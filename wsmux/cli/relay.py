@@ -1,6 +1,6 @@
 """Relay envelopes between the twins of the bus.
 
-The first line on stdout is the URL. What happens is told on stderr, connections with ``-v``.
+The first line on stdout is the URL. Messages go to stderr, those about connections with ``-v``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ..bus.relay.relay import Relay
 
 EPILOG = (
-    "Other relays reach this one by POST at https://DOMAIN/, so something in front of it does TLS, "
-    "or --certfile. GET /metrics is for Prometheus, GET /healthz tells whether all is well. Ctrl-C "
-    "ends the relay; what waits in memory is lost, what waits in Redis stays."
+    "Other relays reach this one by POST at https://DOMAIN/, so it needs a TLS proxy in front, "
+    "or --certfile. GET /metrics is for Prometheus, GET /healthz is a health check. Ctrl-C "
+    "ends the relay; queued messages in memory are lost, those in Redis are kept."
 )
 
 LISTEN = "127.0.0.1:8080"
 
-# Twins remembered of a source that is slower than a file: about 300 bytes each.
+# Twins cached from a source that is slower than a file: about 300 bytes each.
 CACHED_TWINS = 50_000
 
 
@@ -50,10 +50,10 @@ def route(text: str) -> tuple[str, str]:
 
 
 def limit(texts: list[str]) -> tuple[int, int]:
-    """Return the count and the size that ``COUNT SIZE`` or ``COUNT,SIZE`` name.
+    """Parse ``COUNT SIZE`` or ``COUNT,SIZE``.
 
     Raises:
-        CommandError: they name something else.
+        CommandError: it has another form.
     """
     parts = [part for text in texts for part in text.split(",") if part]
     if len(parts) != 2 or not all(part.isdecimal() and int(part) for part in parts):
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=host_and_port,
         default=host_and_port(LISTEN),
         metavar="HOST:PORT",
-        help=f"where to listen, {LISTEN} by default; port 0 takes a free one",
+        help=f"where to listen, {LISTEN} by default; port 0 picks a free one",
     )
     parser.add_argument(
         "-m",
@@ -79,22 +79,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="under which twins list this relay; may be repeated; without one, every twin is "
-        "another relay's",
+        help="name under which twins list this relay; may be repeated; without one, all twins "
+        "belong to other relays",
     )
     add_twins(parser)
     parser.add_argument(
         "-r",
         "--redis",
         metavar="URL",
-        help="keep what waits in Redis, in memory by default; relays that share a database take "
-        "over each other's posts, so they want the same --route",
+        help="queue messages in Redis, in memory by default; relays that share a database take "
+        "over each other's forwarding, so they need the same --route",
     )
     parser.add_argument(
         "--limit",
         nargs="+",
         metavar=("COUNT", "SIZE"),
-        help="messages, and bytes of them, that a twin may send in each minute; 'COUNT,SIZE' works",
+        help="messages, and bytes, that a twin may send per minute; 'COUNT,SIZE' works too",
     )
     parser.add_argument(
         "-p",
@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranker_period",
         type=seconds,
         metavar="SECONDS",
-        help="for which failures of other relays count, 3600 by default",
+        help="period in which failures of other relays count, 3600 by default",
     )
     parser.add_argument(
         "--route",
@@ -110,10 +110,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=route,
         metavar="DOMAIN=URL",
-        help="where another relay is, if not at https://DOMAIN/; may be repeated",
+        help="address of another relay, if not https://DOMAIN/; may be repeated",
     )
     parser.add_argument(
-        "--max-connections", type=positive_int, metavar="N", help="at once; 4096 by default"
+        "--max-connections", type=positive_int, metavar="N", help="maximum; 4096 by default"
     )
     add_tls(parser)
     parser.add_argument("-d", "--debug", action="count", dest="verbose", help=argparse.SUPPRESS)
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _try(relay: Relay) -> None:
-    """Say now if twins cannot be looked up; they may be later."""
+    """Report now if twins cannot be looked up; they may be later."""
     from ..bus.errors import TwinsUnavailable
 
     try:

@@ -1,8 +1,8 @@
-"""Run the peer's part of a recording against a handler, and compare what it answers.
+"""Replay the peer's side of a recording to a handler, and compare the answers.
 
-The recording must have been made with ``Recording(payload=...)`` from the connection's start. What
-differs is told on stdout, a line each. Exit status 1 when something does, 2 when the recording or
-the handler is none.
+The recording must have been made with ``Recording(payload=...)`` from the start of the connection.
+Differences are printed on stdout, one per line. Exit status 1 if there are any, 2 if the recording
+or the handler is invalid.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ EPILOG = "Example: wsmux replay recording.jsonl --stream-handler app:serve_strea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux replay``."""
-    parser.add_argument("file", metavar="RECORDING", help="what dump_recording() gave; - is stdin")
+    parser.add_argument("file", metavar="RECORDING", help="result of dump_recording(); - for stdin")
     handler = parser.add_mutually_exclusive_group(required=True)
     handler.add_argument(
-        "--handler", type=_place, metavar="MODULE:FUNCTION", help="is called with the connection"
+        "--handler", type=_place, metavar="MODULE:FUNCTION", help="called with the connection"
     )
     handler.add_argument(
         "--stream-handler",
         type=_place,
         metavar="MODULE:FUNCTION",
-        help="is called with each stream that the peer opens",
+        help="called with each stream that the peer opens",
     )
     parser.add_argument(
         "--timeout", type=seconds, default=5.0, help="seconds for each answer; 5 by default"
     )
-    parser.add_argument("--json", action="store_true", help="print what came of it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _place(text: str) -> tuple[str, str]:
@@ -48,7 +48,7 @@ def _place(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay, and print what differs."""
+    """Replay, and print the differences."""
     from ..diagnostics.replay import replay
     from ..recording.file_format import BadRecording, read_recording
 
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _imported(place: tuple[str, str]) -> Callable[[Any], object]:
-    """Import a function, as ``python -m`` would find its module.
+    """Import a function, finding its module as ``python -m`` does.
 
     Raises:
-        CommandError: there is no such thing to call.
+        CommandError: there is no such function.
     """
     module, function = place
     if "" not in sys.path:

@@ -1,4 +1,4 @@
-"""Call procedures of River servers, and fetch what they offer."""
+"""Call procedures of River servers, and fetch their schemas."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from . import rpc_call, rpc_codegen, rpc_schema
 
-EPILOG = "wsmux rpc ACTION --help tells more of each action."
+EPILOG = "See wsmux rpc ACTION --help for each action."
 
 ACTIONS = {"call": rpc_call, "schema": rpc_schema, "codegen": rpc_codegen}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Take options anywhere between arguments; argparse before 3.12.7 loses an optional one."""
+    """Accept options anywhere between arguments; argparse before 3.12.7 loses an optional one."""
 
     _within = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; the method that this calls comes back here for each of its two passes."""
+        """Parse; the method called here calls this one again for each of its two passes."""
         if self._within:
             return super().parse_known_args(args, namespace)
         self._within = True
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, module in ACTIONS.items():
         summary = (module.__doc__ or "").partition("\n")[0]
         action = actions.add_parser(name, help=summary, description=summary, epilog=module.EPILOG)
-        # Without a default, which would take the place of what stands before the action.
+        # Without a default, which would override the option given before the action.
         action.add_argument(
             "-v", "--verbose", action="count", default=argparse.SUPPRESS, help="log more"
         )
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one action; what it prints is UTF-8, as JSON and Python's sources are."""
+    """Run one action; its output is UTF-8, like JSON and Python sources."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     status: int = ACTIONS[args.action].run(args)

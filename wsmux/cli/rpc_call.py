@@ -1,6 +1,6 @@
 """Call one procedure, and print each of its responses as a line of JSON.
 
-An error result does not end a subscription or stream by itself: what follows it is printed, too.
+An error result does not by itself end a subscription or stream: later results are printed, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("rpc", "upload", "subscription", "stream")
 
 CHUNK = 64 * 1024
 
-GOODBYE = 1.0  # seconds for what ends with the process anyway: an attempt to connect, a callback
+GOODBYE = 1.0  # seconds for attempts and callbacks that the end of the process would cut off
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,24 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "init",
         nargs="?",
         metavar="INIT",
-        help="JSON, or @FILE that holds it; null if absent or '-'",
+        help="JSON, or @FILE to read it from; null if absent or '-'",
     )
     parser.add_argument("--codec", choices=("msgpack", "json"), default="msgpack")
     parser.add_argument(
-        "--kind", choices=KINDS, help="of the procedure; that of --schema, else rpc"
+        "--kind", choices=KINDS, help="kind of the procedure; from --schema, or else rpc"
     )
     parser.add_argument(
         "--schema",
         type=source,
         metavar="FILE_OR_URL",
-        help="schema to look the procedure up in",
+        help="schema in which to look up the procedure",
     )
     parser.add_argument("--timeout", type=seconds, help="seconds for the whole call")
     parser.add_argument(
-        "--metadata", metavar="JSON", help="what the handshake carries; or @FILE that holds it"
+        "--metadata", metavar="JSON", help="metadata of the handshake; or @FILE to read it from"
     )
-    parser.add_argument("--client-id", metavar="ID", help="by default one made at random")
-    parser.add_argument("--server-id", metavar="ID", help="by default SERVER")
+    parser.add_argument("--client-id", metavar="ID", help="random by default")
+    parser.add_argument("--server-id", metavar="ID", help="SERVER by default")
     add_connecting(parser)
 
 
@@ -79,7 +79,7 @@ def _procedure(text: str) -> str:
 
 
 class _Order(NamedTuple):
-    """Say what is to be called."""
+    """Describe the call."""
 
     service: str
     procedure: str
@@ -88,7 +88,7 @@ class _Order(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make the call; 1 if there is an error among what it brings."""
+    """Make the call; return 1 if any result is an error."""
     from .. import rpc
     from ..rpc.wire.ids import SERVER_ID
     from .rpc_json import json_argument
@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _look_up(args: argparse.Namespace) -> tuple[str, str, str]:
-    """Return the service, the procedure and its kind; only a schema knows which dot parts them."""
+    """Return service, procedure and kind; only a schema tells which dot separates the names."""
     service, _, procedure = args.procedure.rpartition(".")
     if args.schema is None:
         return service, procedure, args.kind or "rpc"
@@ -149,21 +149,21 @@ def _look_up(args: argparse.Namespace) -> tuple[str, str, str]:
 
 
 class _Way:
-    """Note how far connecting came, to say why there is no answer."""
+    """Track the progress of connecting, to explain a missing answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._states: set[str] = set()
-        self._told = threading.Event()  # everything, in order, by a thread of the client's
+        self._told = threading.Event()  # all states have been reported, by a client thread
 
     def note(self, state: str) -> None:
-        """Note one state of the connection."""
+        """Record a state of the connection."""
         self._states.add(state)
         if state == "closed":
             self._told.set()
 
     def explain(self) -> None:
-        """Say what there was instead of a session, if there was none; the client is closed."""
+        """Explain why there was no session, if there was none; the client must be closed."""
         self._told.wait(GOODBYE)
         if "connected" in self._states:
             return
@@ -184,7 +184,7 @@ def _subscribe(client: Client, order: _Order) -> bool:
 
 
 def _upload(client: Client, order: _Order) -> bool:
-    # It is opened as a stream is, so that an answer is seen that comes before the end of stdin.
+    # Opened like a stream, so that an answer before the end of stdin is seen.
     with client.stream(*order) as call:
         requests = _Requests(call)
         for result in requests.responses():
@@ -209,7 +209,7 @@ _MAKE: dict[str, Callable[[Client, _Order], bool]] = {
 
 
 def _show_all(results: Iterable[Result[Any]]) -> bool:
-    """Print what comes until the end; tell whether there was no error."""
+    """Print all results until the end; return whether none was an error."""
     good = True
     for result in results:
         good = _show(result) and good
@@ -244,8 +244,8 @@ class _Requests:
             raise CommandError("stdin is closed, and requests are read from it")
         self._call = call
         self._in = sys.stdin.fileno()
-        self._failure: Exception | None = None  # of this side
-        self._refusal: RiverError | None = None  # what the call ended with meanwhile
+        self._failure: Exception | None = None  # of sending
+        self._refusal: RiverError | None = None  # the error with which the call ended meanwhile
         self._thread = threading.Thread(target=self._send, name="wsmux-rpc-stdin", daemon=True)
         self._thread.start()
 
@@ -260,28 +260,28 @@ class _Requests:
         except RiverError as error:
             self._refusal = error
         except ValueError:
-            return  # the command has closed this half, since the answer has come
+            return  # the command has closed this half after the answer
         except Exception as error:
             self._failure = error
             self._call.cancel("the requests cannot be sent")
 
     def responses(self) -> Iterator[Result[Any]]:
-        """Yield what comes, to the end or until a request could not be sent.
+        """Yield results, to the end or until a request could not be sent.
 
         Raises:
-            CommandError, EncodeError, OSError: why not.
+            CommandError, EncodeError, OSError: a request could not be sent.
         """
         from ..rpc import Err
 
         for result in self._call:
             if self._failure is not None and isinstance(result, Err):
-                raise self._failure  # of which this error is the consequence
+                raise self._failure  # which caused this error
             yield result
 
     def finish(self, deadline: Deadline) -> bool:
-        """Wait until the requests are sent, after the responses; tell whether they were taken.
+        """Wait, after the responses, until requests are sent; return whether they were accepted.
 
-        A terminal has no more input then.
+        At that point no more input is read from a terminal.
         """
         if os.isatty(self._in):
             return True
@@ -305,7 +305,7 @@ def _request(number: int, line: bytes) -> Any:
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:
-    """Yield lines, by no buffered file: one that a daemon thread reads cannot be shut down."""
+    """Yield lines, unbuffered: a buffered file in use by a daemon thread cannot be shut down."""
     from .rpc_json import MAX_TEXT
 
     parts: list[bytes] = []

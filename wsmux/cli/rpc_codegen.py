@@ -1,4 +1,4 @@
-"""Write a typed Python client from the schema of a River server."""
+"""Generate a typed Python client from the schema of a River server."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=source,
         metavar="URL_OR_FILE",
-        help="server that serves its schema, or a saved one; '-' is stdin",
+        help="server that publishes its schema, or a saved schema; '-' for stdin",
     )
     add_output(parser)
     parser.add_argument(
         "--check",
         action="store_true",
-        help="write nothing, and fail unless -o names a file of the same code, however laid out",
+        help="write nothing, but fail unless the -o file has the same code, in any layout",
     )
     parser.add_argument(
         "--style",
         choices=STYLES,
         default=STYLES[0],
-        help=f"what values are in Python, by default {STYLES[0]}",
+        help=f"representation of values in Python, {STYLES[0]} by default",
     )
     parser.add_argument(
         "--line-length",
         type=_line_length,
         default=LINE_LENGTH,
         metavar="N",
-        help=f"the longest line, by default {LINE_LENGTH}",
+        help=f"maximum line length, {LINE_LENGTH} by default",
     )
     parser.add_argument(
-        "--timeout", type=seconds, help=f"seconds to fetch a schema, by default {TIMEOUT:.0f}"
+        "--timeout", type=seconds, help=f"seconds to fetch a schema, {TIMEOUT:.0f} by default"
     )
     add_connecting(parser)
 
@@ -58,7 +58,7 @@ def _line_length(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Load a schema, write a client or compare one."""
+    """Load a schema, and write a client or compare an existing one."""
     from ..rpc.codegen.formatting import find_ruff
     from ..rpc.codegen.generator import generate
 

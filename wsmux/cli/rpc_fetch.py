@@ -1,4 +1,4 @@
-"""Get what a WebSocket's address gives to an ordinary HTTP request, in a bounded time and size."""
+"""Send an ordinary HTTP request to the address of a WebSocket, with time and size limits."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def fetch(
     timeout: float,
     max_size: int,
 ) -> bytes:
-    """Return the first ``max_size`` bytes that a ``ws://`` or ``wss://`` address gives.
+    """Return the first ``max_size`` bytes of the answer of a ``ws://`` or ``wss://`` address.
 
-    A thread asks, and is left alone when the time is up: nothing else limits the search for the
-    host's name, or a server that sends its headers letter by letter.
+    A thread makes the request, and is abandoned when the time is up: nothing else limits a name
+    resolution, or a server that sends its headers byte by byte.
 
     Raises:
-        CommandError: the server refuses, or speaks no HTTP. TimeoutError: it is too slow.
+        CommandError: the server refuses, or does not use HTTP.
+        TimeoutError: it is too slow.
     """
     request = urllib.request.Request(url.replace("ws", "http", 1))
     for line in headers or ():
@@ -60,10 +61,10 @@ def fetch(
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follow no redirection: the headers may be meant for this server alone."""
+    """Do not follow redirects: the headers may be meant only for this server."""
 
     def redirect_request(self, *args: Any) -> None:
-        """Leave the answer as it is."""
+        """Return the redirect itself as the answer."""
 
 
 def _get(
@@ -91,7 +92,7 @@ def _get(
 
 
 def _refusal(url: str, error: urllib.error.HTTPError) -> str:
-    """Return a sentence on an answer that is no schema."""
+    """Describe an answer that is not a schema."""
     said = f"{url} answers {error.code} {error.reason}"
     if 300 <= error.code < 400:
         return f"{said}: look for the schema at {error.headers.get('Location')}"

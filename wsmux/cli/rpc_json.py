@@ -1,8 +1,8 @@
-"""Read and write values of River as JSON: the forms of its JSON codec, and some for dates.
+"""Convert values of River from and to JSON: as its JSON codec does, plus dates.
 
 Bytes are ``{"$t": base64}`` and bigints ``{"$b": decimal}``, both ways. A date is written as ISO
-text; ``{"$d": ISO text}`` is read as one, since text alone is text. NaN and infinities, which
-msgpack carries, are written as null, as by ``JSON.stringify``.
+text; as input it must be ``{"$d": ISO text}``, since plain text is text. NaN and infinities, which
+msgpack supports, are written as null, as by ``JSON.stringify``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .terminal import CommandError
 
 __all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]
 
-# Bytes of JSON: room for 16 MiB, the most of a message, as base64.
+# Maximum size of JSON: base64 of 16 MiB, the largest message.
 MAX_TEXT = 32 * 1024 * 1024
 
 _CODEC = JsonCodec(max_size=2 * MAX_TEXT)
@@ -28,13 +28,13 @@ _ENVELOPE = Envelope("", "", "", seq=0, ack=0, stream_id="", flags=0, payload=No
 
 
 def parse_json(text: bytes) -> Any:
-    """Return the value that JSON in UTF-8 stands for.
+    """Return the value of JSON in UTF-8.
 
     Raises:
-        ValueError: it is none, or one that no message can have.
+        ValueError: it is invalid, or not a value that messages can have.
     """
     try:
-        json.loads(text.decode())  # so that it is one value and nothing else
+        json.loads(text.decode())  # to make sure that it is a single value
         value = _CODEC.decode(_CODEC.encode(_ENVELOPE, text)).payload
     except (EnvelopeError, RecursionError) as error:
         raise ValueError(str(error)) from error
@@ -50,10 +50,11 @@ def _with_dates(value: Any) -> Any:
 
 
 def json_argument(name: str, text: str | None) -> Any:
-    """Return the value of an argument: JSON, or ``@FILE``; ``None`` for none or ``-``.
+    """Return the value of an argument: JSON, or ``@FILE``; ``None`` if absent or ``-``.
 
     Raises:
-        CommandError: it is no such value. OSError: the file cannot be read.
+        CommandError: it is invalid.
+        OSError: the file cannot be read.
     """
     if text is None or text == "-":
         return None
@@ -73,7 +74,7 @@ def _argument(name: str, text: bytes, status: int) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return a value that a codec decoded as JSON in one line."""
+    """Return a decoded value as JSON in one line."""
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Print the schema that a River server gives to an ordinary HTTP request."""
+"""Print the schema that a River server returns to an ordinary HTTP request."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from .terminal import CommandError, seconds
 
 EPILOG = "Example: wsmux rpc schema ws://127.0.0.1:8765/ -o schema.json"
 
-MAX_SIZE = 16 * 1024 * 1024  # bytes of a schema; as a message of River
+MAX_SIZE = 16 * 1024 * 1024  # maximum bytes of a schema; as for messages of River
 
-TIMEOUT = 10.0  # seconds for all of a request, unless told otherwise
+TIMEOUT = 10.0  # default seconds for a whole request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux rpc schema``."""
     parser.add_argument(
-        "url", type=_url, metavar="URL", help="ws:// or wss:// address that River is served at"
+        "url", type=_url, metavar="URL", help="ws:// or wss:// address at which River is served"
     )
     add_output(parser)
     parser.add_argument(
-        "--timeout", type=seconds, help=f"seconds for the whole answer, by default {TIMEOUT:.0f}"
+        "--timeout", type=seconds, help=f"seconds for the whole answer, {TIMEOUT:.0f} by default"
     )
     add_connecting(parser)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add where to write what comes of an action."""
+    """Add the option for the output of an action."""
     parser.add_argument(
         "-o",
         "--output",
@@ -50,7 +50,7 @@ def _url(text: str) -> str:
 
 
 def source(text: str) -> str:
-    """Parse an argument that says where a schema is: an address, a file, or stdin."""
+    """Parse the source of a schema: an address, a file, or stdin."""
     return _url(text) if "://" in text else text
 
 
@@ -69,11 +69,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load(place: str, args: argparse.Namespace) -> bytes:
-    """Return what an address serves, or a file or stdin holds.
+    """Return a schema from an address, a file or stdin.
 
     Raises:
-        CommandError: it is too large, or the server serves none. TimeoutError: it did not come in
-            time. OSError: it cannot be read.
+        CommandError: it is too large, or the server publishes none.
+        TimeoutError: it did not arrive in time.
+        OSError: it cannot be read.
     """
     if "://" in place:
         from .rpc_fetch import fetch

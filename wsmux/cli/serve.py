@@ -1,6 +1,6 @@
-"""Serve streams on a port, to try things with.
+"""Serve streams on a port, for experiments and tunnels.
 
-The first line on stdout is the URL. What happens is told on stderr, streams with ``-v``.
+The first line on stdout is the URL. Messages go to stderr, those about streams with ``-v``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..mux.stream import Stream
 
 EPILOG = (
-    "Without --open the streams are those that clients open. Ctrl-C ends the server. PATTERN is "
+    "Without --open, clients open the streams. Ctrl-C ends the server. PATTERN is "
     "HOST:PORT, *.DOMAIN:PORTS, ADDRESS/BITS:PORTS or unix:/PATH, PORTS a port, FIRST-LAST or *; "
-    "behind '!' it denies. Loopback, metadata services and other special addresses must be named: "
-    "no wildcard has them. Who sends the token may use all that is allowed; without a token, which "
-    "is for loopback only, every user of this machine may."
+    "a pattern after '!' denies. Loopback, metadata services and other special addresses must be "
+    "named: wildcards exclude them. Clients with the token may use everything that is allowed; "
+    "without a token, which is for loopback only, every user of this machine may."
 )
 
 CHUNK = 64 * 1024
@@ -39,25 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux serve``."""
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument(
-        "--port", type=int, default=0, help="port; 0, the default, takes a free one"
+        "--port", type=int, default=0, help="port; 0, the default, picks a free one"
     )
     parser.add_argument(
         "--tcp", action="store_true", help="serve plain sockets, without a WebSocket, in one wire"
     )
     add_listening(parser)
-    add_token_file(parser, "tokens of those who may connect, a line each")
+    add_token_file(parser, "tokens of allowed clients, one per line")
     parser.add_argument(
         "--open", action="store_true", help="open one stream to each client instead of waiting"
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--echo", action="store_true", help="send everything back")
+    what.add_argument("--echo", action="store_true", help="echo everything")
     what.add_argument("--sink", action="store_true", help="read everything, answer nothing")
-    what.add_argument("--send", type=Path, metavar="FILE", help="send a file down each stream")
-    parser.add_argument("--live", action="store_true", help="let wsmux top PID show it")
+    what.add_argument("--send", type=Path, metavar="FILE", help="send a file on each stream")
+    parser.add_argument("--live", action="store_true", help="publish the state for wsmux top PID")
     tunnels = parser.add_argument_group("for wsmux forward and wsmux exec; may be repeated")
     for option, metavar, text in (
-        ("--allow-forward", "PATTERN", "connect clients to these places"),
-        ("--allow-listen", "PATTERN", "listen at these places for clients"),
+        ("--allow-forward", "PATTERN", "connect clients to these destinations"),
+        ("--allow-listen", "PATTERN", "listen at these addresses for clients"),
         ("--exec", "PROGRAM", "run this program for clients: an absolute path, or a name on PATH"),
     ):
         tunnels.add_argument(option, action="append", default=[], metavar=metavar, help=text)
@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _access(args: argparse.Namespace) -> dict[str, Any]:
-    """Return who may connect, as ``wsmux.serve`` takes it.
+    """Return who may connect, as arguments of ``wsmux.serve``.
 
     Raises:
-        CommandError: that would be too many, or a token cannot be asked for.
+        CommandError: too many could connect, or tokens cannot be required.
     """
     from ..handshake.access import is_loopback
 
@@ -110,7 +110,7 @@ def _access(args: argparse.Namespace) -> dict[str, Any]:
         text = "--origin '*' lets every page that a browser on this machine shows use what is "
         text += f"allowed: name the origins, or give --token-file or {VARIABLE}"
         raise CommandError(text, status=2)
-    # A page whose own name was made to resolve to this machine would be of the same origin.
+    # A page whose own name was made to resolve to this machine would be same-origin.
     return {"origins": args.origin or ("loopback",)}
 
 

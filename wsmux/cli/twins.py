@@ -1,4 +1,4 @@
-"""Add the options that say where the twins of the bus are looked up."""
+"""Add the options for the sources of twin records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["add_twins", "sources"]
 
 
 def add_twins(parser: argparse.ArgumentParser) -> None:
-    """Add where twins are looked up."""
+    """Add the options for the sources of twin records."""
     parser.add_argument(
         "--twins",
         action="append",
         default=[],
         metavar="SOURCE",
-        help="JSON file of twins, or http(s):// URL of a registrar; may be repeated: one is held, "
-        "and the next taken when it fails",
+        help="JSON file of twins, or http(s):// URL of a registrar; may be repeated: if one fails, "
+        "the next is used",
     )
     parser.add_argument(
         "-s",
@@ -30,10 +30,10 @@ def add_twins(parser: argparse.ArgumentParser) -> None:
 
 
 def sources(args: argparse.Namespace) -> list[str]:
-    """Return what was given.
+    """Return the given sources.
 
     Raises:
-        CommandError: it is nothing.
+        CommandError: there are none.
     """
     given: list[str] = args.twins + args.substrate
     if not given:
