@@ -255,7 +255,7 @@ class Config:
             Proxies(proxies)
         except ValueError as error:
             raise ValueError(f"Config.trusted_proxies: {error}") from error
-        object.__setattr__(self, "trusted_proxies", proxies)  # # users cannot change it
+        object.__setattr__(self, "trusted_proxies", proxies)  # users cannot change it
 
 
 # The body of an ACK in the native protocol is a uint32.

@@ -46,13 +46,13 @@ COUNTERS = {
 }
 
 GAUGES = {
-    "streams": ("wsmux_streams", "streams open at the moment"),
-    "unaccepted": ("wsmux_streams_unaccepted", "streams of the peer that nobody has accepted yet"),
-    "waiting_readers": ("wsmux_waiting_readers", "threads that wait for bytes"),
-    "waiting_writers": ("wsmux_waiting_writers", "threads that wait for credit"),
-    "waiting_for_room": ("wsmux_waiting_for_room", "threads that wait for the send queue"),
-    "unread_bytes": ("wsmux_unread_bytes", "bytes received that nobody has read yet"),
-    "queued_bytes": ("wsmux_queued_bytes", "bytes that wait for the socket"),
+    "streams": ("wsmux_streams", "streams currently open"),
+    "unaccepted": ("wsmux_streams_unaccepted", "streams of the peer not yet accepted"),
+    "waiting_readers": ("wsmux_waiting_readers", "threads waiting for bytes"),
+    "waiting_writers": ("wsmux_waiting_writers", "threads waiting for credit"),
+    "waiting_for_room": ("wsmux_waiting_for_room", "threads waiting for room in the send queue"),
+    "unread_bytes": ("wsmux_unread_bytes", "bytes received and not yet read"),
+    "queued_bytes": ("wsmux_queued_bytes", "bytes queued for the socket"),
 }
 
 
@@ -60,13 +60,13 @@ class ConnectionCollector(Collector):
     """Collect statistics of connections; made by ``collector``. Any thread may use it."""
 
     def __init__(self, connections: Connections) -> None:
-        self._named = Watched(connections)  # # raises now, not at the first scrape
+        self._named = Watched(connections)  # raises now, not at the first scrape
         if isinstance(connections, Collection) and not isinstance(connections, Serving):
-            self._named = Watched(lambda: connections)  # # connections added to it later count too
+            self._named = Watched(lambda: connections)  # connections added to it later count too
         self._lock = threading.Lock()
         self._known: dict[str, Connection] = {}
-        self._past: dict[Labels, Counter[str]] = {}  # # of ended connections
-        self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # # included in _past
+        self._past: dict[Labels, Counter[str]] = {}  # of ended connections
+        self._ended: weakref.WeakSet[Connection] = weakref.WeakSet()  # included in _past
 
     def add(self, connection: Connection) -> None:
         """Include a connection from now on, and keep its totals once it has ended.
@@ -114,12 +114,12 @@ class ConnectionCollector(Collector):
         live: dict[Labels, int],
         slowest: dict[Labels, float],
     ) -> Iterator[Metric]:
-        shown = GaugeMetricFamily("wsmux_connections", "connections at the moment", labels=LABELS)
+        shown = GaugeMetricFamily("wsmux_connections", "connections currently open", labels=LABELS)
         for labels, count in live.items():
             shown.add_metric(labels, count)
         yield shown
         trip = GaugeMetricFamily(
-            "wsmux_rtt_max_seconds", "slowest last ping of a connection", labels=LABELS
+            "wsmux_rtt_max_seconds", "longest of the connections' last round trips", labels=LABELS
         )
         for labels, seconds in slowest.items():
             trip.add_metric(labels, seconds)

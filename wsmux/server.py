@@ -244,7 +244,7 @@ def serve(
             "tokens are sent in the HTTP request, which a plain socket does not have: serve "
             "WebSockets"
         )
-    access = Access(token)  # raises for what cannot be one
+    access = Access(token)  # raises for an invalid token
     connection_options = ConnectionOptions(
         config=config or Config(),
         accept_streams=accept_streams,

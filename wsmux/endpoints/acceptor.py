@@ -299,7 +299,7 @@ class Acceptor(ABC):
         try:
             thread.start()
         except RuntimeError as error:
-            _log.warning("%s has no thread for a connection: %s", self.url, error)
+            _log.warning("%s cannot start a thread for a connection: %s", self.url, error)
             self._let_go(thread)
             raise HandshakeError("no thread for this connection", 503) from error
 
@@ -440,7 +440,7 @@ class Acceptor(ABC):
             _log.info("%s refused %s: %s", self.url, address, error)
             self._refuse(sock, error.status, str(error))
         else:
-            _log.info("%s: no connection with %s: %s", self.url, address, error)
+            _log.info("%s: the connection with %s failed: %s", self.url, address, error)
             sock.close()
 
     def _refuse(self, sock: socket.socket, status: int | None, text: str) -> None:

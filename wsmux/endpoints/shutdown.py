@@ -38,7 +38,7 @@ def end_connections(
         try:
             connection.go_away()
         except WsmuxError as error:
-            _log.debug("%s ended before it could be told to go away: %s", connection.name, error)
+            _log.debug("%s ended before GO_AWAY could be sent: %s", connection.name, error)
     for connection in connections:
         connection.wait_drained(deadline.remaining())
     for connection in connections:

@@ -30,7 +30,7 @@ def refusal(error: HandshakeError) -> Response:
     _log.info("%s refused %s: %s", request.path, request.remote_addr, error)
     headers = refusal_headers(status)
     if not _takes_upgrades(request.environ):
-        del headers["Connection"]  # # applications may not set it under other servers
+        del headers["Connection"]  # applications may not set it under other servers
     response = Response(f"{error}\n", status=status, headers=headers)
     if (sock := request.environ.get("gunicorn.socket")) is not None:
         response.call_on_close(partial(_end_reading, sock))

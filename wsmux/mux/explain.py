@@ -251,7 +251,7 @@ def _of_waiters(seen: Look) -> Iterator[Finding]:
     for who, seconds in seen.openers:
         text = (
             f"{who} has waited {seconds:.1f} s in open_stream: the peer has not answered "
-            "those opened before, or gives no right to open a further one"
+            "earlier streams, or permits no further one"
         )
         yield Finding(Cause.NO_OPENING, None, who, seconds, seen.bytes_received, text)
     for who, seconds in seen.acceptors:

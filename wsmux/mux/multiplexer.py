@@ -517,7 +517,7 @@ class Multiplexer:
                 break
             wakes: list[Parker] = []
             with self.mutex:
-                if self._held() >= self._reported:  # else read in the meantime: look again
+                if self._held() >= self._reported:  # otherwise it was read meanwhile: check again
                     self._give_up_locked(f"Config.max_process_buffer: {self._max_process}", wakes)
                     self.settle_locked(wakes)
             wake(wakes)

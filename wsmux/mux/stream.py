@@ -437,7 +437,9 @@ class Stream(io.RawIOBase):
         if self._record.closed:
             return
         if self._dropped:
-            self._abandoned = True  # a text file over the buffered one looks before it flushes
+            self._abandoned = (
+                True  # a text file over the buffered one checks this before it flushes
+            )
             self._multiplexer.abandon(self._record)
             return
         self._close_halves(write=True, read=True)

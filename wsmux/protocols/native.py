@@ -120,7 +120,7 @@ class NativeStream:
         self.window = window
         self.local = local
         self.answered = not local  # the peer has sent something on it
-        self.early: int | None = 0  # early credit used before its window, until that is announced
+        self.early: int | None = 0  # early credit, until its window is announced
         self.reset = False  # reset by the peer, and charged for it
 
     def ended(self, direction: int) -> bool:

@@ -256,7 +256,7 @@ class Recorder:
 
 
 def _most(plan: Recording) -> int:
-    """Return how many bytes of a frame are kept; larger frames are truncated to them."""
+    """Return how many bytes of a frame may be kept; of a larger one only the start is."""
     return KEPT if plan.payload is None else max(KEPT, plan.payload)
 
 

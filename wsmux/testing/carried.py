@@ -23,7 +23,7 @@ LINGER = 2.0
 FLUSH = 1.0
 GLANCE = 0.001
 
-RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER with a time of zero
 
 
 class Flow:

@@ -2,8 +2,8 @@
 
 Locks are identified by the line that creates them. A wrong order is detected even if it did not
 block this time: the acquisitions of all threads form a graph of "held while waiting for", and a
-cycle in it is a potential deadlock. If the locks of a cycle were created by one line, each is a
-node of its own.
+cycle in it is a potential deadlock. Two locks created by the same line are separate nodes where one
+is requested while the other is held.
 """
 
 from __future__ import annotations

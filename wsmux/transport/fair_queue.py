@@ -5,7 +5,8 @@ mutex guards it.
 
 - Frames wait in two queues: that of the new flows, which is sent first, and that of the old flows.
   A frame joins the new flows if its stream has no frame among the old flows, and has sent little
-  since every stream then among the old flows was served.
+  in the current round. A round lasts until all frames that were among the old flows at its start
+  have been sent.
 - A stream with a frame among the old flows appends its next frames there. So the order within a
   stream is kept.
 - While there are old flows, the bytes of new flows are limited by those sent for old flows: an
@@ -134,7 +135,7 @@ QUANTUM_SECONDS = 0.008
 MIN_QUANTUM = 16 * KIB
 
 # Total seconds of a full socket needed for an estimate; a reader that is late for a moment is not a
-# slow path. If the bytes of a fast path are sent in less, one estimate is enough.
+# slow path. As many bytes as a fast path sends in that time prove a fast path at once.
 SPAN = 0.1
 
 

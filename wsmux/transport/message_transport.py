@@ -203,7 +203,7 @@ class PeerLimits:
         return self._output.still_for(now)
 
     def pinged(self, now: float) -> None:
-        """Count a WebSocket ping, or an unsolicited pong.
+        """Count a ping of the framing, or an unsolicited pong.
 
         Raises:
             FrameError: the limit is exceeded.

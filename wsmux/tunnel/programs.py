@@ -259,7 +259,7 @@ class _Running:
                 for line in lines:
                     self._signal(SIGNALS[line.decode("ascii", "replace")])
         except KeyError as error:
-            _log.warning("%s is killed: its client names the signal %s", self._path, error)
+            _log.warning("%s is killed: its client sent the unknown signal %s", self._path, error)
         except (WsmuxError, ValueError) as error:  # ValueError once it has ended
             _log.debug("%s can no longer be signalled: %s", self._path, error)
         self._kill()

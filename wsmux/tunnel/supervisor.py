@@ -87,7 +87,7 @@ class Supervisor:
             except (ConnectionClosed, StreamRefused) as error:
                 if deadline.expired():
                     raise TunnelError(504, str(error)) from error
-                _log.info("%s %s is requested again: %s", request.method, request.target, error)
+                _log.info("requesting %s %s again: %s", request.method, request.target, error)
                 self._lost(connection, deadline)
             except TimeoutError as error:
                 raise TunnelError(504, str(error)) from error
@@ -155,7 +155,7 @@ class Supervisor:
                 self._tell(f"no connection: {error}")
                 continue
             except Exception:
-                _log.exception("connecting failed unexpectedly and will be tried again")
+                _log.exception("connecting failed unexpectedly and will be retried")
                 continue
             if not self._stopping.is_set():
                 self._tell("connected again")

@@ -33,8 +33,6 @@ TIMEOUT = 60.0
 # Clients that may publish the same prefix at once; further ones are refused.
 MAX_PUBLISHERS = 16
 
-# Close codes: policy violation, try again later.
-
 # Headers that only this server may set; the client's own are dropped.
 FORWARDED = (b"forwarded", b"x-forwarded-", b"x-real-ip", b"via")
 
@@ -206,7 +204,7 @@ class Published:
                     "504 Gateway Timeout", "no room for another request in time"
                 ) from error
             except WsmuxError as error:
-                _log.info("%s accepts no request: %s", connection.name, error)
+                _log.info("%s accepts no requests: %s", connection.name, error)
                 continue
             stream.timeout = self._timeout
             return stream

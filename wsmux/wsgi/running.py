@@ -84,7 +84,7 @@ class Run:
         self.head_sent = False
 
     def __call__(self, app: WsgiApp, environ: Environ) -> None:
-        """Run it to the end.
+        """Run the application to the end.
 
         Raises:
             WsmuxError, TimeoutError: the stream failed.
