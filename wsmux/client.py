@@ -78,8 +78,8 @@ def connect(
         code_to_reason: maps an application's error code to the exception to raise.
         reason_to_code: maps an exception to the code to send: 0, or a code that the wire leaves to
             applications (from 64 on ``wsmux``, from 1 on ``js-ws`` and ``yamux``; 32 bits).
-        bymux_state: streams that both ends of a ``bymux`` connection agreed on beforehand, as seen
-            from this side.
+        bymux_state: the state that both ends of a ``bymux`` connection agreed on beforehand, as
+            seen from this side.
         options: passed to websocket-client's ``connect`` for proxies, cookies and TLS:
             ``http_proxy_host``, ``http_proxy_port``, ``http_proxy_auth``, ``proxy_type``
             (``"http"``, ``"socks5"``...; SOCKS needs ``python-socks``), ``http_no_proxy``,

@@ -96,7 +96,7 @@ class Multiplexer:
     Attributes:
         transport, protocol, table: the parts that it connects.
         initial: the records of streams that exist from the start.
-        quiet: threads waiting until all streams have ended.
+        quiet: threads waiting until all streams have ended, or all closes are on the wire.
     """
 
     def __init__(
