@@ -10,40 +10,40 @@
  *     await writer.close();
  *     console.log(await new Response(stream.readable).text());
  *
- * The names and the behaviour are those of the browsers' `WebTransport`, whose bidirectional
- * streams these are, so that what is written for one runs on the other. What differs: a stream has
- * an `id`; codes of streams are those of the wire, so 0 and from 64 up are the application's; a
- * closing code is one of a WebSocket, 1000 or 3000 to 4999; there are no datagrams.
+ * The names and the behaviour are those of the browser's `WebTransport` and its bidirectional
+ * streams, so code written for one runs on the other. The differences: a stream has an `id`; stream
+ * codes are those of the wire, so applications use 0 and 64 upwards; the closing code is one of a
+ * WebSocket, 1000 or 3000 to 4999; there are no datagrams.
  *
- * The wire is `wsmux.v1`, this side always its client:
+ * The wire is `wsmux.v1`, and this side is always the client:
  *
  *     varint id | type | body      0 DATA     bytes
  *                                  1 ACK      uint32: bytes of credit
  *                                  2 ERROR    direction, varint code
  *                                  3 CLOSE    direction
- *                                  4 GO_AWAY  varint code; the id is the first not handled
+ *                                  4 GO_AWAY  varint code; the id is the first one not processed
  *
- * Direction is named from the receiver: 0 "your readable end", 1 "your writable end".
+ * The direction is from the receiver's point of view: 0 "your readable end", 1 "your writable end".
  *
- * What goes on a stream before the ACK that answers it, early bytes, keeps the rule that the server
- * keeps (`EarlyBytes` there):
+ * Early bytes, sent on a stream before the ACK that answers it, follow the same rule as on the
+ * server (`EarlyBytes` there):
  *
- * - Each end makes one promise for the whole connection: of a stream that the peer opens it takes
- *   its receive window, but at most 16 KiB, before it answers, however late that is. Of a stream
- *   that it refuses, or leaves out since its own GO_AWAY, it drops as much.
- * - The promise is heard with the first window that the end announces, and holds from then on: its
- *   windows are all at least 16 KiB, or all of one size; here they are all `receiveWindow`.
- * - So the opener of a stream may send as much as the smallest window that it has heard of, at most
- *   16 KiB, before the answer. While it has heard of none, it waits.
+ * - Each end makes one promise for the whole connection: on a stream that the peer opens, it takes
+ *   its receive window, but at most 16 KiB, before it answers, however late that is. On a stream
+ *   that it refuses, or ignores after its own GO_AWAY, it drops as much.
+ * - The first window that an end announces conveys the promise, which holds from then on: all its
+ *   windows are at least 16 KiB, or all of one size; here all are `receiveWindow`.
+ * - So the opener of a stream may send as much as the smallest window announced to it so far, at
+ *   most 16 KiB, before the answer. Until the first one, it waits.
  * - These bytes are part of the window that the answer announces. It is never exceeded.
  *
- * A stream of the server's is answered when the page takes it from `incomingBidirectionalStreams`.
- * What came by then is kept, also where the server has ended the stream since.
+ * A stream of the server is answered when the page takes it from `incomingBidirectionalStreams`.
+ * Data received by then is kept, even if the server has ended the stream since.
  *
- * Departures from what `wsmux` does elsewhere: windows do not grow (`receiveWindow` sets them);
- * frames are not budgeted, since nothing is kept of those that change nothing; data for a stream
- * that is read no further is dropped, not counted; a browser lets a page close with no code below
- * 3000, so a broken protocol is told with 4002 where others tell it with 1002.
+ * Differences from `wsmux` in Python: windows do not grow (`receiveWindow` sets them); cheap frames
+ * are not limited, since nothing is stored for frames that change nothing; data on a stream that is
+ * no longer read is dropped, not counted; a browser does not let a page close with a code below
+ * 3000, so a protocol error closes with 4002 instead of 1002.
  */
 
 const DATA = 0, ACK = 1, ERROR = 2, CLOSE = 3, GO_AWAY = 4;
@@ -56,22 +56,22 @@ const PROTOCOL_ERROR = 4002;
 const MAX_VARINT = 2n ** 62n;
 const MAX_UINT32 = 2 ** 32 - 1;
 const MAX_INT32 = 2 ** 31 - 1;
-const MAX_REASON = 100;       // of the 123 bytes of a Close; all that is said is ASCII
-const MAX_FRAME = 64 * 1024;  // bytes of one stream in one turn
-const MAX_EARLY = 16 * 1024;  // those that go at most before the other side has answered
-const MAX_PENDING = 256;      // streams opened here that the server has not answered
+const MAX_REASON = 100;       // of the 123 bytes of a close frame; reasons are ASCII
+const MAX_FRAME = 64 * 1024;  // bytes of one stream per turn
+const MAX_EARLY = 16 * 1024;  // maximum bytes before the answer of the other side
+const MAX_PENDING = 256;      // maximum streams opened here and not yet answered
 
-// Bytes in the browser's own queue beyond which writers wait: what is queued there cannot be
-// overtaken. The browser does not say when it has room, so it is asked every few milliseconds.
+// Bytes in the browser's own queue beyond which writers wait, since queued bytes cannot be
+// overtaken. The browser does not report when it has room, so it is polled every few milliseconds.
 const MAX_BUFFERED = 1024 * 1024;
 const LOOK_AGAIN = 4;
 
-/** What went wrong, with one stream (`source` is "stream") or all of them ("session"). */
+/** An error of one stream (`source` is "stream") or of all of them ("session"). */
 export class WsmuxError extends Error {
   /**
    * @param {string} message what happened.
-   * @param {{source?: string, streamErrorCode?: number | bigint | null}} [options] the code tells
-   *   the other side why, where an error is the reason of `abort()` or `cancel()`: 0, or from 64 up.
+   * @param {{source?: string, streamErrorCode?: number | bigint | null}} [options] the code is sent
+   *   to the peer if the error is the reason of `abort()` or `cancel()`: 0, or 64 and upwards.
    */
   constructor(message, { source = "stream", streamErrorCode = null } = {}) {
     super(message);
@@ -81,7 +81,7 @@ export class WsmuxError extends Error {
   }
 }
 
-// What the server may not send. The message is told to it.
+// A protocol violation by the server, which gets the message.
 class ProtocolError extends Error {}
 
 function encodeVarint(value) {
@@ -94,7 +94,7 @@ function encodeVarint(value) {
   return new Uint8Array(view.buffer, 0, number < 1n << 14n ? 2 : number < 1n << 30n ? 4 : 8);
 }
 
-/** Return a number, or a BigInt where it has no room in one, and where it ends. */
+/** Return a number, or a BigInt if it is too large for one, and the position after it. */
 function decodeVarint(view, offset) {
   if (offset >= view.byteLength) return null;
   const size = 1 << (view.getUint8(offset) >> 6), end = offset + size;
@@ -117,7 +117,7 @@ function checkEnd(kind, id, view, end) {
   if (end !== view.byteLength) throw new ProtocolError(`${kind} on stream ${id} has a body of the wrong length`);
 }
 
-/** The code that a reason of abort() or cancel() stands for: the reserved ones are the wire's. */
+/** The code for a reason of abort() or cancel(), which must not be reserved for the wire. */
 function codeOf(reason) {
   const code = reason instanceof WsmuxError ? reason.streamErrorCode : 0;
   const whole = typeof code === "bigint" || Number.isSafeInteger(code);
@@ -132,7 +132,7 @@ function bytesOf(chunk) {
   );
 }
 
-/** A promise with its two ends; a rejection that nobody looks at is not reported. */
+/** A promise with its two functions; an unhandled rejection is not reported. */
 class Deferred {
   constructor() {
     this.promise = new Promise((resolve, reject) => Object.assign(this, { resolve, reject }));
@@ -157,11 +157,11 @@ export class WsmuxStream {
   // The writing half
   #writing = true;
   #credit;
-  #early;  // what the server was promised to take before its window, until that comes
-  #turn = null;  // of a write that waits for credit
+  #early;  // credit before the server's window, until that is announced
+  #turn = null;  // of a write waiting for credit
   #sink;
 
-  /** For `Wsmux` alone: `early` bytes may go before the answer, to the side that gives it. */
+  /** Only for `Wsmux`: `early` bytes may be sent, by the opener, before the answer. */
   constructor(link, id, early) {
     this.#link = link;
     this.#credit = this.#early = id % 2 ? 0 : early;
@@ -177,7 +177,7 @@ export class WsmuxStream {
     this.writable = new WritableStream({
       start: (controller) => {
         this.#sink = controller;
-        // At once, where abort() would wait for a write that itself waits for credit.
+        // At once, whereas abort() would wait for a write that is waiting for credit.
         controller.signal.addEventListener("abort", () => this.#resetWriting(codeOf(controller.signal.reason)));
       },
       write: (chunk) => this.#write(chunk),
@@ -185,17 +185,17 @@ export class WsmuxStream {
     }, { highWaterMark: MAX_FRAME, size: (chunk) => chunk?.byteLength ?? 1 });
   }
 
-  // Calls of the link
+  // Methods for the link
 
-  /** Announce the window: it opens a stream of this side's, and answers one of the server's. */
+  /** Announce the window, which opens a stream of this side, or answers one of the server. */
   accept() {
-    if (!this.#reading && !this.#writing) return;  // the server has forgotten it
-    this.#available += this.#link.receiveWindow - this.#window;  // what came early counts
+    if (!this.#reading && !this.#writing) return;  // it has ended on the server
+    this.#available += this.#link.receiveWindow - this.#window;  // early bytes count
     this.#window = this.#link.receiveWindow;
     this.#sendAck(this.#window);
   }
 
-  /** Whether the server has ended what it wrote cleanly, which can be read to its end. */
+  /** Whether the server has ended its half cleanly, so that it can be read to the end. */
   get whole() { return this.#whole; }
 
   refuse() {
@@ -269,7 +269,7 @@ export class WsmuxStream {
     this.#forgetIfDone();
   }
 
-  /** End both halves without a word to the server; what has come whole can still be read. */
+  /** End both halves without notifying the server; complete data can still be read. */
   fail(error) {
     this.#failReading(error);
     this.#failWriting(error);
@@ -281,7 +281,7 @@ export class WsmuxStream {
     if (this.#wanted && this.#unread.length) {
       this.#wanted = false;
       const bytes = this.#unread.shift(), count = bytes.byteLength;
-      this.#source.enqueue(bytes);  // which may ask for the next one at once
+      this.#source.enqueue(bytes);  // which may pull the next one at once
       this.#consume(count);
     }
     if (this.#ended && !this.#unread.length && this.#source) {
@@ -300,7 +300,7 @@ export class WsmuxStream {
     this.#consumed = 0;
   }
 
-  /** Tell whether there was anything to fail; as failWriting(). */
+  /** Return whether there was anything to fail; as failWriting(). */
   #failReading(error) {
     if (!this.#reading) return false;
     this.#reading = false;
@@ -331,14 +331,14 @@ export class WsmuxStream {
           this.#turn = new Deferred();
           await this.#turn.promise;
         }
-        if (!this.#writing) return;  // the sink has been told why
+        if (!this.#writing) return;  // the sink got the error
         const size = Math.min(bytes.length - offset, this.#credit, MAX_FRAME);
         this.#credit -= size;
         this.#send(DATA, bytes.subarray(offset, offset + size));
         offset += size;
       }
     } catch (error) {
-      this.#resetWriting(0);  // what is left out must not look whole
+      this.#resetWriting(0);  // truncated data must not look complete
       throw error;
     }
   }
@@ -383,7 +383,7 @@ export class WsmuxStream {
   }
 }
 
-/** One connection. Made at once; `ready` tells when it stands. */
+/** One connection. Created at once; `ready` resolves when it is open. */
 export class Wsmux {
   #socket;
   #link;
@@ -392,14 +392,14 @@ export class Wsmux {
   #theirs = 0;      // of them, opened by the server
   #next = 0;
   #peerNext = 1;
-  #early = null;    // what may go on a stream before the server answers it, once that is known
+  #early = null;    // early bytes per stream, once known
   #unanswered = new Set();
-  #openers = [];    // that wait until fewer are
-  #unaccepted = new Map();  // streams of the server's that nobody has taken, to their timers
+  #openers = [];    // waiting until fewer are
+  #unaccepted = new Map();  // streams of the server not yet accepted, to their timers
   #source;
   #wanted = false;
-  #writers = [];    // that wait for room
-  #refused = null;  // why no further stream can be opened
+  #writers = [];    // waiting for room
+  #refused = null;  // why no more streams can be opened
   #stood = false;
   #over = false;
   #ready = new Deferred();
@@ -409,10 +409,10 @@ export class Wsmux {
   /**
    * @param {string | URL} url of a `Mux` route, such as "/files"; relative to the page.
    * @param {object} [limits]
-   * @param {number} [limits.receiveWindow] bytes of each stream that may lie here unread.
-   * @param {number} [limits.maxStreams] streams of the server's at once; more are refused.
-   * @param {number} [limits.maxUnaccepted] those among them that nobody has taken.
-   * @param {number} [limits.openTimeout] milliseconds in which one is taken, else it is refused.
+   * @param {number} [limits.receiveWindow] limit of unread bytes per stream.
+   * @param {number} [limits.maxStreams] open streams of the server; further ones are refused.
+   * @param {number} [limits.maxUnaccepted] those among them that have not been accepted.
+   * @param {number} [limits.openTimeout] milliseconds to accept one before it is refused.
    */
   constructor(url, { receiveWindow = 256 * 1024, maxStreams = 1024, maxUnaccepted = 256, openTimeout = 10_000 } = {}) {
     this.#limits = { receiveWindow, maxStreams, maxUnaccepted, openTimeout };
@@ -442,16 +442,16 @@ export class Wsmux {
     this.#socket.onclose = (event) => this.#lose(event, target);
   }
 
-  /** Resolves when streams can be opened; rejects where that never comes. */
+  /** Resolves when streams can be opened; rejects if that never happens. */
   get ready() { return this.#ready.promise; }
 
-  /** Resolves to `{closeCode, reason}` at an orderly end, of either side; rejects at another. */
+  /** Resolves to `{closeCode, reason}` at a clean end, by either side; rejects at any other. */
   get closed() { return this.#closed.promise; }
 
-  /** Resolves when the server takes no further streams: it goes once those that are open have. */
+  /** Resolves when the server accepts no more streams: it closes once the open ones have ended. */
   get draining() { return this.#draining.promise; }
 
-  /** Open a stream; waits while the server has 256 of them to answer. */
+  /** Open a stream; waits while the server has not answered 256 of them. */
   async createBidirectionalStream() {
     await this.ready;
     while (this.#unanswered.size >= MAX_PENDING && !this.#refused) {
@@ -471,7 +471,7 @@ export class Wsmux {
   /** End the connection, and with it every stream. */
   close({ closeCode = 1000, reason = "" } = {}) {
     if (this.#over) return;
-    this.#socket.close(closeCode, reason);  // raises for a code that a page may not give
+    this.#socket.close(closeCode, reason);  // raises for a code that pages may not use
     this.#end(new WsmuxError("the connection was closed here", { source: "session" }), { closeCode, reason });
   }
 
@@ -563,7 +563,7 @@ export class Wsmux {
     }
   }
 
-  /** Whether a stream was opened before; one that cannot be any more is illegal. */
+  /** Whether a stream was opened before; it is an error if it can never be opened. */
   #seen(id) {
     if (id % 2) return id < this.#peerNext;
     if (id < this.#next) return true;
@@ -574,7 +574,7 @@ export class Wsmux {
     if (!this.#seen(id)) throw new ProtocolError(`the first message on stream ${id} is ${kind}, not ACK`);
   }
 
-  // Streams of this side's
+  // Streams of this side
 
   #answered(stream) {
     if (this.#unanswered.delete(stream)) this.#openers.shift()?.resolve();
@@ -590,10 +590,10 @@ export class Wsmux {
     this.#streams.delete(stream.id);
     this.#theirs -= stream.id % 2;
     this.#answered(stream);
-    if (!stream.whole) this.#settle(stream);  // else it can still be taken, and read
+    if (!stream.whole) this.#settle(stream);  // otherwise it can still be accepted and read
   }
 
-  // Streams of the server's
+  // Streams of the server
 
   #offer(stream) {
     const { maxStreams, maxUnaccepted, openTimeout } = this.#limits;
@@ -619,7 +619,7 @@ export class Wsmux {
     stream.refuse();
   }
 
-  /** Let a stream wait no longer to be taken. */
+  /** Remove a stream from those waiting to be accepted. */
   #settle(stream) {
     clearTimeout(this.#unaccepted.get(stream));
     this.#unaccepted.delete(stream);
@@ -636,7 +636,7 @@ export class Wsmux {
     this.#socket.send(message);
   }
 
-  /** Wait until the browser's queue is short enough for a further frame of data. */
+  /** Wait until the browser's queue is short enough for another data frame. */
   async #room() {
     if ((this.#socket.bufferedAmount < MAX_BUFFERED && !this.#writers.length) || this.#over) return;
     const turn = new Deferred();
@@ -677,7 +677,7 @@ export class Wsmux {
     this.#look();
     for (const stream of this.#unaccepted.keys()) {
       this.#settle(stream);
-      if (orderly) this.#source?.enqueue(stream);  // it came whole
+      if (orderly) this.#source?.enqueue(stream);  // it is complete
     }
     if (orderly) this.#source?.close();
     else this.#source?.error(error);
