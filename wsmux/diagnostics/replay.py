@@ -5,8 +5,8 @@ recording sends the frames that were received then, each once the handler's side
 it had then, and has granted the credit that the frame needs. So the speed of either side does not
 matter.
 
-Compared are, for each stream, the bytes and the ends with their codes. Credit and pings depend on
-timing and are not compared; pings are answered as they arrive.
+The replay compares, for each stream, the bytes and the ends with their codes. Credit and pings
+depend on timing and are not compared; pings are answered as they arrive.
 """
 
 from __future__ import annotations

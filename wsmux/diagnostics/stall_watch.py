@@ -77,11 +77,11 @@ class _Seen(NamedTuple):
 class StallWatch:
     """Watch connections until they have ended, or until ``stop``.
 
-    Reported are waits that keep bytes from moving: writers without credit, both sides writing and
-    neither reading, bytes and streams not taken here, a full socket, a silent peer. Threads that
-    wait for something the peer may send are not. A stall is reported once; if it ends and recurs,
-    it is reported again. A write that times out and is retried does not end a stall, as long as no
-    byte moves.
+    It reports waits that keep bytes from moving: writers without credit, both sides writing and
+    neither reading, bytes and streams not taken here, a full socket, a silent peer. It does not
+    report threads that wait for something the peer may send. A stall is reported once; if it ends
+    and recurs, it is reported again. A write that times out and is retried does not end a stall, as
+    long as no byte moves.
 
     Args:
         connections: a connection, a ``Server`` or ``Mux`` (weakly held), a collection of these, or

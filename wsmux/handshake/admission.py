@@ -1,6 +1,6 @@
 """Limit the connections per client address, and the memory of unfinished requests.
 
-Counted are the connections of each address, and separately those whose request head is incomplete.
+Connections are counted per address, and those with an incomplete request head once more by itself.
 ``ip_addresses`` defines what counts as one address, and what is not counted. Behind trusted proxies
 a connection is counted by the address that they report, so only once its head is complete.
 

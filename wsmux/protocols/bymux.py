@@ -12,8 +12,8 @@ Decisions where the specification leaves points open:
   meaning are sent as 0 and ignored; integers are accepted in any width.
 - Global credit has no infinite value: 0 adds nothing, 2^64-1 is a number. Neither is ever sent.
 - Forbidden actions end the connection: opening a stream with the wrong parity or without credit. Id
-  0 is an even id. Both sides start without credit (except by ``BymuxState``), grant global credit
-  with their first bytes, and again as streams end.
+  0 is an even id. Both sides start without credit (unless ``BymuxState`` sets it), grant global
+  credit with their first bytes, and again as streams end.
 - Infinite credit (0, or the sum 2^64-1) is accepted and never granted, since it has no
   back-pressure: no Credit packet of 0 is ever sent. If it was agreed on, only
   ``Config.max_message_size`` limits the body of a Write (1009).
@@ -29,7 +29,7 @@ Decisions where the specification leaves points open:
   sent when that one is answered. Unsolicited pongs are ignored. A side that has sent Close and
   StopRead sends no Pong. A queued Pong answers further pings, too.
 - Streams that the peer opens, with credit, after this side's global StopRead are ended at once.
-- A stream ends when all four packets have been sent. The peer may then reuse the id; for the owner
+- A stream ends once all four packets have passed. The peer may then reuse the id; for the owner
   such a stream is called id + n * 2^64, for a new n, so that no late call reaches it. This side
   uses no id twice: its opening might overtake the Close of the previous stream in the send queue.
 - There is no reset and no error code. ``reset_write`` is Close and ``reset_read`` is StopRead: to

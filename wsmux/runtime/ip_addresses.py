@@ -1,8 +1,8 @@
 """Find the address under which a connection is counted, with or without proxies.
 
-Counted as one address is an IPv4 address, or a /64 network of IPv6, which is what one subscriber
-has. Link-local addresses (``fe80::``) are counted singly, since all neighbours on a link share one
-network. An IPv4-mapped IPv6 address counts as the IPv4 address.
+An IPv4 address counts as one address, and so does a /64 network of IPv6, which is what one
+subscriber has. Link-local addresses (``fe80::``) are counted singly, since all neighbours on a link
+share one network. An IPv4-mapped IPv6 address counts as the IPv4 address.
 
 Connections from ``127.0.0.1`` or ``::1``, or over a Unix socket, are not counted: they come from
 processes on this machine, one of which may be a reverse proxy for all clients.
