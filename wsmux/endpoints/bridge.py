@@ -301,7 +301,7 @@ class StreamRelay:
     # Ends that are errors
 
     def _stop_source(self, half: RelayedHalf, error: BaseException) -> None:
-        """Tell the source's writer that the target's reader has stopped reading."""
+        """Notify the source's writer that the target's reader has stopped reading."""
         half.done = True
         half.source.error = error
         code = carried_code(
@@ -320,7 +320,7 @@ class StreamRelay:
         multiplexer.change(reset)
 
     def _abort_target(self, half: RelayedHalf, error: BaseException) -> None:
-        """Tell the target's reader that the source's writer has aborted."""
+        """Notify the target's reader that the source's writer has aborted."""
         half.target.error = error
         multiplexer, record = half.target.multiplexer, half.target.record
         code = carried_code(error, half.source.multiplexer.protocol, multiplexer.protocol)

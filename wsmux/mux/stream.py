@@ -413,7 +413,7 @@ class Stream(io.RawIOBase):
         self._close_halves(write=True, read=False)
 
     def close_read(self) -> None:
-        """Tell the peer that nothing more is read, and drop unread bytes. Never blocks."""
+        """Notify the peer that nothing more is read, and drop unread bytes. Never blocks."""
         self._close_halves(write=False, read=True)
 
     def _close_halves(self, write: bool, read: bool) -> None:

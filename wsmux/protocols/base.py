@@ -221,7 +221,7 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def close_read(self, stream_id: int) -> None:
-        """Tell the peer that nothing more will be read, without an error."""
+        """Notify the peer that nothing more will be read, without an error."""
 
     @abstractmethod
     def reset_write(self, stream_id: int, code: int) -> None:
@@ -229,7 +229,7 @@ class MuxProtocol(ABC):
 
     @abstractmethod
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Tell the peer that its bytes are refused from now on."""
+        """Notify the peer that its bytes are refused from now on."""
 
     @abstractmethod
     def go_away(self, code: int) -> None:

@@ -518,7 +518,7 @@ class BymuxProtocol(MuxProtocol):
             self._forget_if_done(stream)
 
     def reset_read(self, stream_id: int, code: int) -> None:
-        """Tell the peer that nothing more is read; the wire cannot say why."""
+        """Notify the peer that nothing more is read; the wire cannot say why."""
         stream = self._streams.get(stream_id)
         if stream is not None and self._stop_reading(stream):
             self._forget_if_done(stream)

@@ -31,7 +31,7 @@ class Holder(Protocol):
 
 
 class Verdict(Enum):
-    """Tell a holder what to do after its report."""
+    """Name the action that a holder must take after its report."""
 
     FINE = auto()
     WAIT = auto()  # stop reading until woken
