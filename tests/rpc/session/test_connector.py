@@ -349,7 +349,7 @@ class TestGrace:
             client.handle_timer(now)
             if client.status() == "CONNECTING":
                 client.dial_failed(client._attempts, now)
-        assert waits[:3] == [2.5, 1.25, 1.0]  # half of what is left, and not below the base
+        assert waits[:4] == [2.5, 1.25, 0.625, 0.625]  # half of what is left, but not for ever
         assert client.status() == "BACKING_OFF"
 
     @pytest.mark.parametrize("pending", [False, True])
@@ -374,6 +374,21 @@ class TestGrace:
         assert client.next_timer() == 32.0
         client.connect(1.0)
         assert client.next_timer() == 1.25
+
+    def test_a_session_of_a_short_grace_has_an_attempt_within_it(self) -> None:
+        client = Client(session_disconnect_grace=0.2, backoff_base=0.05)
+        client.connect(0.0)
+        for _ in range(5):
+            client._backoff.attempt(0.0)
+        client.dial_failed(1, 0.0)
+        assert (client.next_timer() or 0.0) > 1.0
+        client.need_session(0.0)
+        assert client._due == 0.05  # the wait after a first failure
+        client = Client(session_disconnect_grace=0.2, backoff_base=60.0)
+        client.connect(0.0)
+        client.dial_failed(1, 0.0)
+        client.need_session(0.0)
+        assert client._due == 0.1
 
     def test_a_new_session_brings_a_far_attempt_near_once(self) -> None:
         client = Client(session_disconnect_grace=5.0, backoff_base=0.25, backoff_max=60.0)

@@ -42,7 +42,7 @@ __all__ = [
     "socket_over",
 ]
 
-Target = str | Connection | Stream | socket.socket
+Target = str | Connection | Stream | socket.socket | Callable[[], Stream | socket.socket]
 
 Headers = Mapping[str, str] | Sequence[str]
 
@@ -95,8 +95,13 @@ def dialler(
     if isinstance(target, Stream | socket.socket):
         return _Once(target, max_size)
     if not isinstance(target, str):
+        if callable(target) and not isinstance(target, type):
+            return _Made(target, max_size)
         kind = type(target).__name__
-        raise TypeError(f"expected a URL, a Connection, a Stream or a socket, not {kind}")
+        raise TypeError(
+            "expected a URL, a Connection, a Stream, a socket or a function that makes one, "
+            f"not {kind}"
+        )
     parts = urlsplit(target)
     if parts.scheme == "unix":
         return lambda deadline: _over_unix(unquote(parts.path), max_size, deadline)
@@ -141,6 +146,28 @@ def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
             else "the headers cannot be sent any more"
         )
         raise HandshakeError(f"{said}: {error}") from error
+
+
+class _Made:
+    """Have the application make a stream or socket for each attempt."""
+
+    def __init__(self, make: Callable[[], Stream | socket.socket], max_size: int) -> None:
+        self._make = make
+        self._max_size = max_size
+
+    def __call__(self, deadline: Deadline) -> MessageTransport:
+        try:
+            made = self._make()
+        except (OSError, WsmuxError):
+            raise
+        except Exception as error:
+            raise ConnectionError(f"the function that connects has failed: {error!r}") from error
+        if isinstance(made, Stream):
+            return _over_stream(made, self._max_size)
+        if isinstance(made, socket.socket):
+            return channel_over(made, Role.CLIENT, self._max_size, websocket=False)
+        kind = type(made).__name__
+        raise ConnectionError(f"the function that connects returned a {kind}, no socket or stream")
 
 
 class Gone(ConnectionRefusedError):

@@ -323,8 +323,9 @@ class Connector:
         """
         if self.state is ConnectorState.CLOSED:
             raise LocalProtocolError("the client is closed")
+        session = self.session or self._new_session(now)
         self._bring_near(now)
-        return self.session or self._new_session(now)
+        return session
 
     def hard_disconnect(self, now: float, reason: str = "disconnected by this side") -> None:
         """End the session and the connection at once; ``connect`` begins again."""
@@ -521,28 +522,32 @@ class Connector:
 
     def _try(self, now: float) -> None:
         self._move(ConnectorInput.CONNECT)
-        wait = self._backoff.attempt(now, self._longest_wait(now))
+        longest = self._longest_wait(now, pending=self._pending())
+        wait = self._backoff.attempt(now, longest)
         self._due = now + wait
         if not wait:
             self._dial(now)
 
-    def _longest_wait(self, now: float) -> float:
+    def _longest_wait(self, now: float, *, pending: bool) -> float:
         """Return the seconds that the next attempt may be away; see the module."""
-        longest = LONGEST_PENDING if self._pending() else math.inf
+        longest = LONGEST_PENDING if pending else math.inf
         ends = None if self.session is None else self.session.next_timer()
         if ends is not None:
-            longest = min(longest, max((ends - now) / 2, self._options.backoff_base))
+            options = self._options
+            least = min(options.backoff_base, options.session_disconnect_grace / 8)
+            longest = min(longest, max((ends - now) / 2, least))
         return longest
 
     def _bring_near(self, now: float) -> None:
         """Hurry an attempt that is further off than one that somebody waits for may be."""
-        if self._due is not None and self._due > now + LONGEST_PENDING:
-            self._hurry(now)
+        longest = self._longest_wait(now, pending=True)
+        if self._due is not None and self._due > now + longest:
+            self._hurry(now, longest)
 
-    def _hurry(self, now: float) -> None:
+    def _hurry(self, now: float, longest: float = math.inf) -> None:
         """Let an attempt that is waited for come as early as the second of a row."""
         if self.state is ConnectorState.BACKING_OFF and self._due is not None:
-            self._due = min(self._due, now + self._backoff.hurried())
+            self._due = min(self._due, now + self._backoff.hurried(longest))
 
     def _dial(self, now: float) -> None:
         self._move(ConnectorInput.WAITED)

@@ -64,9 +64,9 @@ class ReconnectLimiter:
         self._consumed = consumed if at_most else min(consumed + 1, MOST)
         return wait
 
-    def hurried(self) -> float:
+    def hurried(self, longest: float = math.inf) -> float:
         """Return the seconds that the most urgent attempt after a failed one waits."""
-        return self._wait(1)
+        return self._wait(1, longest)
 
     def succeeded(self, now: float) -> None:
         """Forgive half, rounded down, and go on to forgive: the handshake went well."""
