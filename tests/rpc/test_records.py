@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
@@ -60,7 +59,7 @@ class Call:
     """Play what a client's calls return."""
 
     def __init__(self, *responses: Any) -> None:
-        self.responses = responses
+        self.responses = [*responses]
         self.log: list[Any] = []
 
     def __enter__(self) -> None:
@@ -69,10 +68,12 @@ class Call:
     def __exit__(self, *error: Any) -> None:
         self.log.append("exit")
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.responses)
+    def read(self, timeout: float | None) -> Any:
+        if not self.responses:
+            raise EOFError
+        return self.responses.pop(0)
 
-    def write(self, request: Any) -> None:
+    def write(self, request: Any, timeout: float | None) -> None:
         self.log.append(request)
 
     def close_write(self) -> None:
@@ -81,7 +82,7 @@ class Call:
     def close(self) -> None:
         self.log.append("close")
 
-    def finish(self) -> Any:
+    def finish(self, timeout: float | None) -> Any:
         return self.responses[0]
 
 

@@ -140,55 +140,67 @@ class Wire:
 
 
 class _Call:
+    """What all typed calls share: the call of the client, and the type of its responses."""
+
     def __init__(self, wire: Wire, hint: Any, call: Any) -> None:
         self._wire = wire
         self._hint = hint
         self._call = call
+
+    def cancel(self, message: str = "cancelled by client") -> None:
+        """End the call at both sides; reads and writes raise ``RiverError`` with CANCEL."""
+        self._call.cancel(message)
 
     def __enter__(self) -> Self:
         self._call.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> Any:
+        """Cancel what is not over."""
         return self._call.__exit__(*error)
 
 
-class TypedSubscription(_Call, Generic[R]):
-    """A ``Subscription`` whose responses are dataclasses."""
+class _Reading(_Call, Generic[R]):
+    def read(self, timeout: float | None = None) -> R:
+        """Return the next response; see ``Readable.read``."""
+        response: R = self._wire.read(self._hint, self._call.read(timeout))
+        return response
 
     def __iter__(self) -> Iterator[R]:
-        for response in self._call:
-            yield self._wire.read(self._hint, response)
+        while True:
+            try:
+                response = self.read()
+            except EOFError:
+                return
+            yield response
+
+
+class _Writing(_Call, Generic[Q]):
+    def write(self, request: Q, timeout: float | None = None) -> None:
+        """Send a request; see ``Writable.write``."""
+        self._call.write(self._wire.write(request), timeout)
+
+    def close_write(self) -> None:
+        """Signal to the server that no more requests come."""
+        self._call.close_write()
+
+
+class TypedSubscription(_Reading[R]):
+    """A ``Subscription`` whose responses are dataclasses."""
 
     def close(self) -> None:
-        """Close the subscription."""
+        """Cancel the subscription, which is the only way a client can end one."""
         self._call.close()
 
 
-class TypedUpload(_Call, Generic[Q, R]):
+class TypedUpload(_Writing[Q], Generic[Q, R]):
     """An ``Upload`` whose requests and response are dataclasses."""
 
-    def write(self, request: Q) -> None:
-        """Send a request."""
-        self._call.write(self._wire.write(request))
-
-    def finish(self) -> R:
-        """Say that there are no more requests, and return the response."""
-        response: R = self._wire.read(self._hint, self._call.finish())
+    def finish(self, timeout: float | None = None) -> R:
+        """Close the requests, and return the response; see ``Upload.finish``."""
+        response: R = self._wire.read(self._hint, self._call.finish(timeout))
         return response
 
 
-class TypedStreamCall(_Call, Generic[Q, R]):
+class TypedStreamCall(_Writing[Q], _Reading[R], Generic[Q, R]):
     """A ``StreamCall`` whose requests and responses are dataclasses."""
-
-    def write(self, request: Q) -> None:
-        """Send a request."""
-        self._call.write(self._wire.write(request))
-
-    def close_write(self) -> None:
-        """Say that there are no more requests."""
-        self._call.close_write()
-
-    def __iter__(self) -> Iterator[R]:
-        for response in self._call:
-            yield self._wire.read(self._hint, response)

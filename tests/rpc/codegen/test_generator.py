@@ -686,8 +686,10 @@ def use(client: Client) -> None:
         assert_type(call, StreamCall[FilesEchoRequest, FilesEchoResponse])
         call.write("text")
         call.close_write()
+        call.read(timeout=1.0).decode()
         for response in call:
             response.decode()
+        call.cancel("enough")
 """
 USED = {
     "services": {
@@ -712,6 +714,39 @@ USED = {
 
 def test_mypy_knows_the_types_of_calls(stubs: Path, tmp_path: Path) -> None:
     assert mypy(stubs, tmp_path, generate(USED), USE) == ""
+
+
+USE_DATACLASSES = """
+from typing import assert_type
+from wsmux.rpc import Client
+from wsmux.rpc.records import TypedStreamCall, TypedSubscription, TypedUpload
+from m0 import *
+
+def use(client: Client) -> None:
+    files = Files(client)
+    assert_type(files.add(FilesAddInit(n=1), timeout=5.0), FilesAddResponse)
+    with files.watch(None, timeout=60.0) as watched:
+        assert_type(watched, TypedSubscription[FilesWatchResponse])
+        assert_type(watched.read(1.0), str)
+        watched.cancel("enough")
+    with files.total({}) as upload:
+        assert_type(upload, TypedUpload[FilesTotalRequest, FilesTotalResponse])
+        upload.write("text", timeout=1.0)
+        upload.close_write()
+        assert_type(upload.finish(timeout=1.0), str)
+    with files.echo({}) as call:
+        assert_type(call, TypedStreamCall[FilesEchoRequest, FilesEchoResponse])
+        call.write("text", 1.0)
+        call.close_write()
+        assert_type(call.read(timeout=1.0), bytes)
+        for response in call:
+            response.decode()
+        call.cancel()
+"""
+
+
+def test_mypy_knows_the_types_of_calls_with_dataclasses(stubs: Path, tmp_path: Path) -> None:
+    assert mypy(stubs, tmp_path, generate(USED, style="dataclass"), USE_DATACLASSES) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Calls of generated clients against a real server: everything that plain calls have, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from wsmux import rpc
+from wsmux.rpc.codegen.generator import generate
+from wsmux.rpc.schema.document import serialize
+
+from ..helpers.rpc.procedures import WAIT, Gate
+from .codegen.test_generator import loaded
+
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+COUNTED = {"type": "object", "properties": {"count": {"type": "number"}}, "required": ["count"]}
+
+
+def files(gate: Gate) -> rpc.Service:
+    service = rpc.Service("files")
+
+    @service.subscription(init=NAMED, response=NAMED)
+    def watch(ctx: rpc.Context, init: dict[str, str]) -> Iterator[dict[str, str]]:
+        ctx.defer(gate.over.set)
+        yield init
+        ctx.ended.wait(WAIT)
+
+    @service.upload(request=NAMED, response=COUNTED)
+    def add(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> dict[str, int]:
+        ctx.defer(gate.over.set)
+        count = len(list(requests))
+        if init == "slow":
+            ctx.ended.wait(WAIT)
+        return {"count": count}
+
+    @service.stream(request=NAMED, response=NAMED)
+    def echo(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> Iterator[dict[str, str]]:
+        ctx.defer(gate.over.set)
+        yield from requests
+
+    @service.rpc(response=COUNTED)
+    def slow(ctx: rpc.Context, init: Any) -> dict[str, int]:
+        ctx.ended.wait(WAIT)
+        return {"count": 0}
+
+    return service
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def service(gate: Gate) -> rpc.Service:
+    return files(gate)
+
+
+@pytest.fixture
+def module(service: rpc.Service) -> ModuleType:
+    return loaded(generate(serialize([service]), style="dataclass"))
+
+
+@pytest.fixture
+def client(service: rpc.Service) -> Iterator[rpc.Client]:
+    with rpc.serve([service]) as server, rpc.connect(server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def called(module: ModuleType, client: rpc.Client) -> Any:
+    return module.Files(client)
+
+
+def test_a_subscription_is_read_within_a_time(module: ModuleType, called: Any, gate: Gate) -> None:
+    with called.watch(module.FilesWatchInit(name="x")) as responses:
+        assert responses.read(WAIT) == module.FilesWatchResponse(name="x")
+        with pytest.raises(TimeoutError, match="no message arrived in time"):
+            responses.read(0.01)
+    assert gate.over.wait(WAIT)
+
+
+def test_a_subscription_is_cancelled_with_a_message(
+    module: ModuleType, called: Any, gate: Gate
+) -> None:
+    responses = called.watch(module.FilesWatchInit(name="x"), timeout=WAIT)
+    next(iter(responses))
+    responses.cancel("enough")
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        responses.read(WAIT)
+    assert gate.over.wait(WAIT)
+
+
+def test_the_time_of_a_subscription_ends_its_reads(module: ModuleType, called: Any) -> None:
+    responses = called.watch(module.FilesWatchInit(name="x"), timeout=0.5)
+    with pytest.raises(TimeoutError):
+        list(responses)
+
+
+def test_an_upload_is_written_and_finished_within_a_time(module: ModuleType, called: Any) -> None:
+    with called.add(None) as upload:
+        upload.write(module.FilesAddRequest(name="x"), WAIT)
+        upload.write(module.FilesAddRequest(name="y"), timeout=WAIT)
+        upload.close_write()
+        assert upload.finish(timeout=WAIT) == module.FilesAddResponse(count=2)
+
+
+def test_an_upload_that_is_not_answered_in_time_is_cancelled(called: Any, gate: Gate) -> None:
+    upload = called.add("slow")
+    with pytest.raises(TimeoutError, match="did not answer in time; it was cancelled"):
+        upload.finish(0.01)
+    assert gate.over.wait(WAIT)
+
+
+def test_an_upload_is_cancelled(called: Any, gate: Gate) -> None:
+    upload = called.add(None)
+    upload.cancel("enough")
+    with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+        upload.finish(WAIT)
+    assert gate.over.wait(WAIT)
+
+
+def test_a_stream_is_written_and_read_in_turns(module: ModuleType, called: Any) -> None:
+    with called.echo(None) as talk:
+        for name in ("x", "y"):
+            talk.write(module.FilesEchoRequest(name=name), timeout=WAIT)
+            assert talk.read(WAIT) == module.FilesEchoResponse(name=name)
+        talk.close_write()
+        with pytest.raises(EOFError):
+            talk.read(WAIT)
+
+
+def test_a_stream_that_is_left_is_cancelled(called: Any, gate: Gate) -> None:
+    with called.echo(None) as talk:
+        assert gate.over.is_set() is False
+    assert gate.over.wait(WAIT)
+    with pytest.raises(rpc.RiverError, match="CANCEL"):
+        talk.read(WAIT)
+
+
+def test_an_rpc_has_a_time(called: Any) -> None:
+    with pytest.raises(TimeoutError, match="did not answer in time"):
+        called.slow(None, timeout=0.05)
