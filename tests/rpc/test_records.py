@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wsmux.rpc.codegen.generator import generate
+from wsmux.rpc.errors import RiverError
 
-from .codegen.test_generator import loaded
+from .codegen.test_generator import loaded, telling_error
 
 STRING = {"type": "string"}
 SHAPE = {
@@ -212,6 +213,21 @@ def test_an_optional_field_tells_branches_apart() -> None:
 def test_a_field_of_any_type_stays_as_it_is() -> None:
     wire, type_ = unions({"anyOf": [{"properties": {"x": {}}, "required": ["x"]}, STRING]})
     assert wire.read(type_, {"x": {"y": 1}}).x == {"y": 1}
+
+
+def test_an_error_that_is_not_as_declared_is_a_plain_one() -> None:
+    declared = telling_error("LOST", {"properties": {"path": STRING}, "required": ["path"]})
+    schema = {"services": {"s": {"procedures": {"p": {"type": "rpc", "errors": declared}}}}}
+    made = loaded(generate(schema, style="dataclass"))
+    for extra in ({}, None, {"path": "x"}):
+        error = RiverError("LOST", "gone", extra)
+        with (
+            pytest.raises(RiverError, match="LOST: gone") as caught,
+            made._wire.raising(made.SLost),
+        ):
+            raise error
+        assert (caught.value is error) == (extra == {})
+        assert caught.value.extra == (made.SLostExtras(path="x") if extra else extra)
 
 
 TREES = st.recursive(

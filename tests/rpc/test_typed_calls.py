@@ -19,6 +19,15 @@ NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required
 COUNTED = {"type": "object", "properties": {"count": {"type": "number"}}, "required": ["count"]}
 
 
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+ERRORS = [rpc.ErrorSchema("NOT_FOUND", PATH), rpc.ErrorSchema("FULL"), rpc.ErrorSchema("NEW")]
+
+
+def error(code: str) -> rpc.RiverError:
+    extra = {"path": "/x"} if code == "NOT_FOUND" else None
+    return rpc.RiverError(code, f"it is {code}", extra)
+
+
 def files(gate: Gate) -> rpc.Service:
     service = rpc.Service("files")
 
@@ -41,6 +50,20 @@ def files(gate: Gate) -> rpc.Service:
         ctx.defer(gate.over.set)
         yield from requests
 
+    @service.rpc(errors=ERRORS)
+    def size(ctx: rpc.Context, init: str) -> Any:
+        raise error(init)
+
+    @service.upload(errors=ERRORS)
+    def put(ctx: rpc.Context, init: str, requests: rpc.Readable[Any]) -> Any:
+        raise error(init)
+
+    @service.stream(response={"type": "number"}, errors=ERRORS)
+    def read(ctx: rpc.Context, init: Any, requests: rpc.Readable[str]) -> Iterator[Any]:
+        for code in requests:
+            yield rpc.Err(error(code))
+            yield 1
+
     @service.rpc(response=COUNTED)
     def slow(ctx: rpc.Context, init: Any) -> dict[str, int]:
         ctx.ended.wait(WAIT)
@@ -61,7 +84,11 @@ def service(gate: Gate) -> rpc.Service:
 
 @pytest.fixture
 def module(service: rpc.Service) -> ModuleType:
-    return loaded(generate(serialize([service]), style="dataclass"))
+    schema = serialize([service])
+    for procedure in schema["services"]["files"]["procedures"].values():
+        errors = procedure["errors"]["anyOf"]  # of which the client knows all but the newest
+        errors[:] = [each for each in errors if each["properties"]["code"]["const"] != "NEW"]
+    return loaded(generate(schema, style="dataclass"))
 
 
 @pytest.fixture
@@ -144,3 +171,50 @@ def test_a_stream_that_is_left_is_cancelled(called: Any, gate: Gate) -> None:
 def test_an_rpc_has_a_time(called: Any) -> None:
     with pytest.raises(TimeoutError, match="did not answer in time"):
         called.slow(None, timeout=0.05)
+
+
+def test_a_declared_error_is_raised_as_its_class(module: ModuleType, called: Any) -> None:
+    with pytest.raises(module.FilesNotFound, match="NOT_FOUND: it is NOT_FOUND") as caught:
+        called.size("NOT_FOUND", WAIT)
+    assert caught.value.extra == module.FilesNotFoundExtras(path="/x")
+    assert (caught.value.code, caught.value.message) == ("NOT_FOUND", "it is NOT_FOUND")
+    with pytest.raises(called.Full) as full:
+        called.size("FULL", WAIT)
+    assert full.value.extra is None
+
+
+def test_an_error_of_an_upload_is_raised_as_its_class(called: Any) -> None:
+    with pytest.raises(called.NotFound) as caught:
+        called.put("NOT_FOUND").finish(WAIT)
+    assert caught.value.extra.path == "/x"
+
+
+def test_a_stream_goes_on_after_an_error_of_its_class(called: Any) -> None:
+    with called.read(None) as talk:
+        for code, cls in (("NOT_FOUND", called.NotFound), ("FULL", called.Full)):
+            talk.write(code)
+            with pytest.raises(cls):
+                talk.read(WAIT)
+            assert talk.read(WAIT) == 1
+
+
+def test_a_code_that_is_not_known_is_a_plain_error(called: Any) -> None:
+    with pytest.raises(rpc.RiverError) as caught:
+        called.size("NEW", WAIT)
+    assert type(caught.value) is rpc.RiverError
+    assert caught.value.code == "NEW"
+
+
+def test_the_errors_of_the_protocol_have_classes(module: ModuleType, called: Any) -> None:
+    upload = called.add(None)
+    upload.cancel("enough")
+    with pytest.raises(module.Cancel):
+        upload.write(module.FilesAddRequest(name="x"))
+    with pytest.raises(module.UncaughtError):
+        called.size("UNDECLARED", WAIT)
+    talk = called.echo(None)
+    talk.write({"name": 5})
+    with pytest.raises(module.InvalidRequest) as caught:
+        talk.read(WAIT)
+    assert caught.value.extra.totalErrors == 1
+    assert caught.value.extra.firstValidationErrors[0].path == "/name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from typing import (
@@ -18,6 +19,8 @@ from typing import (
     get_args,
     get_origin,
 )
+
+from .errors import RiverError
 
 __all__ = ["TypedStreamCall", "TypedSubscription", "TypedUpload", "Wire"]
 
@@ -37,11 +40,44 @@ class Wire:
 
     Args:
         namespace: the module's names, in which the types of the fields are looked up.
+        errors: the classes of the errors that any procedure may end with.
     """
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], *errors: type[RiverError]) -> None:
         self._namespace = namespace
         self._known: dict[type, list[_Attribute]] = {}
+        self._errors = errors
+        self._declared: dict[type[RiverError], tuple[tuple[Any, ...], Any]] = {}
+
+    @contextmanager
+    def raising(self, *errors: type[RiverError]) -> Iterator[None]:
+        """Raise an error of the block as the one of these classes that has its code.
+
+        An error of another code stays as it is, and so does one whose ``extra`` is not as the class
+        says.
+        """
+        try:
+            yield
+        except RiverError as error:
+            typed = self._typed(error, (*errors, *self._errors))
+            if typed is None:
+                raise
+            raise typed from None
+
+    def _typed(self, error: RiverError, classes: tuple[type[RiverError], ...]) -> RiverError | None:
+        for cls in classes:
+            known = self._declared.get(cls)
+            if known is None:
+                hints = cls.__annotations__
+                code = get_args(self._resolved(hints["code"]))
+                known = self._declared[cls] = code, self._resolved(hints.get("extra", Any))
+            codes, extra = known
+            if error.code in codes:
+                try:
+                    return cls(error.code, error.message, self.read(extra, error.extra))
+                except ValueError:
+                    return None  # the server sends what its schema does not say
+        return None
 
     def write(self, value: Any) -> Any:
         """Return a value as it travels; optional fields that are ``None`` are left out."""
@@ -142,10 +178,14 @@ class Wire:
 class _Call:
     """What all typed calls share: the call of the client, and the type of its responses."""
 
-    def __init__(self, wire: Wire, hint: Any, call: Any) -> None:
+    def __init__(self, wire: Wire, hint: Any, call: Any, *errors: type[RiverError]) -> None:
         self._wire = wire
         self._hint = hint
         self._call = call
+        self._errors = errors
+
+    def _raising(self) -> AbstractContextManager[None]:
+        return self._wire.raising(*self._errors)
 
     def cancel(self, message: str = "cancelled by client") -> None:
         """End the call at both sides; reads and writes raise ``RiverError`` with CANCEL."""
@@ -163,7 +203,8 @@ class _Call:
 class _Reading(_Call, Generic[R]):
     def read(self, timeout: float | None = None) -> R:
         """Return the next response; see ``Readable.read``."""
-        response: R = self._wire.read(self._hint, self._call.read(timeout))
+        with self._raising():
+            response: R = self._wire.read(self._hint, self._call.read(timeout))
         return response
 
     def __iter__(self) -> Iterator[R]:
@@ -178,7 +219,8 @@ class _Reading(_Call, Generic[R]):
 class _Writing(_Call, Generic[Q]):
     def write(self, request: Q, timeout: float | None = None) -> None:
         """Send a request; see ``Writable.write``."""
-        self._call.write(self._wire.write(request), timeout)
+        with self._raising():
+            self._call.write(self._wire.write(request), timeout)
 
     def close_write(self) -> None:
         """Signal to the server that no more requests come."""
@@ -198,7 +240,8 @@ class TypedUpload(_Writing[Q], Generic[Q, R]):
 
     def finish(self, timeout: float | None = None) -> R:
         """Close the requests, and return the response; see ``Upload.finish``."""
-        response: R = self._wire.read(self._hint, self._call.finish(timeout))
+        with self._raising():
+            response: R = self._wire.read(self._hint, self._call.finish(timeout))
         return response
 
 

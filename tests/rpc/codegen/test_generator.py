@@ -17,6 +17,7 @@ import wsmux.rpc.records
 from wsmux.rpc.codegen.formatting import find_ruff, is_same_code
 from wsmux.rpc.codegen.generator import Style, generate
 from wsmux.rpc.codegen.types import MAX_SHAPES
+from wsmux.rpc.errors import RiverError
 from wsmux.rpc.schema.document import read_schema, serialize
 
 from ..schema.test_document import test_service
@@ -31,6 +32,13 @@ STRING = {"type": "string"}
 def literal_error(code: str, **extras: Any) -> dict[str, Any]:
     properties = {"code": {"const": code, "type": "string"}, "message": STRING, **extras}
     return {"type": "object", "properties": properties, "required": ["code", "message"]}
+
+
+def telling_error(code: str, extras: Any, *, always: bool = True) -> dict[str, Any]:
+    """Return an error that something comes with."""
+    error = literal_error(code, extras=extras)
+    error["required"] += ["extras"] * always
+    return error
 
 
 def one(name: str = "p", service: str = "s", **fields: Any) -> dict[str, Any]:
@@ -64,6 +72,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package.mkdir(parents=True)
     (place / "wsmux" / "__init__.pyi").touch()
     shutil.copy(HERE / "client_stub.pyi", package / "__init__.pyi")
+    shutil.copy(HERE / "errors_stub.pyi", package / "errors.pyi")
     shutil.copy(Path(wsmux.rpc.records.__file__), package / "records.py")
     return place
 
@@ -392,6 +401,61 @@ def test_a_schema_of_any_depth_is_refused_in_a_sentence() -> None:
         written(schema)
 
 
+# -- errors --------------------------------------------------------------------------------------
+
+PATH = {"properties": {"path": STRING}, "required": ["path"]}
+
+
+def failing(**errors: list[dict[str, Any]]) -> Any:
+    """Return a server's schema whose procedures declare these errors."""
+    procedures = {name: {"type": "rpc", "errors": {"anyOf": each}} for name, each in errors.items()}
+    return {"services": {"files": {"procedures": procedures}}}
+
+
+def error_module(**errors: list[dict[str, Any]]) -> ModuleType:
+    return loaded(generate(failing(**errors), style="dataclass"))
+
+
+def test_errors_are_classes_to_catch() -> None:
+    module = error_module(size=[telling_error("NOT_FOUND", PATH), literal_error("FULL")])
+    assert module.Files.NotFound is module.FilesNotFound
+    assert module.Files.Full is module.FilesFull
+    for cls in (module.FilesNotFound, module.FilesFull, module.Cancel, module.InvalidRequest):
+        assert issubclass(cls, RiverError)
+        assert cls.__name__ in module.__all__
+    assert get_args(module.FilesSizeError)[:2] == (module.FilesNotFound, module.FilesFull)
+
+
+def test_procedures_that_declare_the_same_error_share_its_class() -> None:
+    described = telling_error("NOT_FOUND", PATH) | {"description": "No such file."}
+    module = error_module(read=[described], size=[telling_error("NOT_FOUND", PATH)])
+    assert module.FilesNotFound.__doc__ == "No such file."
+    assert get_args(module.FilesReadError) == get_args(module.FilesSizeError)
+
+
+def test_procedures_that_declare_one_code_differently_have_a_class_each() -> None:
+    module = error_module(read=[literal_error("ODD")], size=[telling_error("ODD", PATH)])
+    assert module.Files.ReadOdd is module.FilesReadOdd
+    assert module.Files.SizeOdd is module.FilesSizeOdd
+    assert not hasattr(module.Files, "Odd")
+
+
+def test_errors_of_any_name_hide_nothing() -> None:
+    codes = ["Any", "int", "__init__", "a-b", "A_B", "404", "", "Files", "NotThere"]
+    module = error_module(NotThere=[literal_error(code) for code in codes])
+    names = [name for name, each in vars(module.Files).items() if isinstance(each, type)]
+    assert names == ["AB", "AB2", "Any_", "Files_", "Init", "Int", "N404", "NotThere_", "Unnamed"]
+
+
+def test_an_error_of_several_codes_is_one_class() -> None:
+    error = literal_error("a")
+    error["properties"]["code"] = {"enum": ["LOST", "GONE"]}
+    text = generate(failing(size=[error]), style="dataclass")
+    assert 'class FilesLost(RiverError):\n    code: Literal["LOST", "GONE"]\n' in text.replace(
+        "'", '"'
+    )
+
+
 # -- names ---------------------------------------------------------------------------------------
 
 STRANGE = [
@@ -702,6 +766,16 @@ USED = {
                         "properties": {"result": {"type": "number"}},
                         "required": ["result"],
                     },
+                    "errors": {
+                        "anyOf": [
+                            telling_error(
+                                "NOT_FOUND", {"properties": {"path": STRING}, "required": ["path"]}
+                            ),
+                            telling_error(
+                                "FULL", {"properties": {"size": {"type": "integer"}}}, always=False
+                            ),
+                        ]
+                    },
                 },
                 "watch": {"type": "subscription", "init": {"type": "null"}, "output": STRING},
                 "total": {"type": "upload", "init": {}, "input": STRING, "output": STRING},
@@ -719,6 +793,7 @@ def test_mypy_knows_the_types_of_calls(stubs: Path, tmp_path: Path) -> None:
 USE_DATACLASSES = """
 from typing import assert_type
 from wsmux.rpc import Client
+from wsmux.rpc.errors import RiverError
 from wsmux.rpc.records import TypedStreamCall, TypedSubscription, TypedUpload
 from m0 import *
 
@@ -742,6 +817,17 @@ def use(client: Client) -> None:
         for response in call:
             response.decode()
         call.cancel()
+    try:
+        files.add(FilesAddInit(n=1))
+    except files.NotFound as error:
+        assert_type(error, FilesNotFound)
+        assert_type(error.extra.path, str)
+    except Files.Full as error:
+        assert_type(error.extra, FilesFullExtras | None)
+    except InvalidRequest as error:
+        assert_type(error.extra, InvalidRequestExtras | None)
+    except RiverError as error:
+        assert_type(error.code, str)
 """
 
 
@@ -814,9 +900,18 @@ def whole(type_: Any, first: Any, second: Any) -> dict[str, Any]:
 
 
 DOCUMENTS = st.builds(whole, TYPES, TYPES, TYPES)
+CODES = st.sampled_from(["NOT_FOUND", "not found", "Any", "__init__", "s", ""]) | WORDS
+ERRORS = st.builds(literal_error, CODES) | st.builds(
+    telling_error, CODES, DOCUMENTS, always=st.booleans()
+)
 PROCEDURES = st.fixed_dictionaries(
     {"type": st.sampled_from(["rpc", "upload", "subscription", "stream"]), "init": DOCUMENTS},
-    optional={"input": DOCUMENTS, "output": DOCUMENTS, "description": NOTES},
+    optional={
+        "input": DOCUMENTS,
+        "output": DOCUMENTS,
+        "description": NOTES,
+        "errors": st.lists(ERRORS, max_size=3).map(lambda errors: {"anyOf": errors}),
+    },
 )
 SERVICES = st.fixed_dictionaries({"procedures": st.dictionaries(WORDS, PROCEDURES, max_size=2)})
 SERVERS = st.fixed_dictionaries({"services": st.dictionaries(WORDS, SERVICES, max_size=2)})

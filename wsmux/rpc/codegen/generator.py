@@ -8,9 +8,11 @@ so two clients are compared as syntax.
 
 from __future__ import annotations
 
+import json
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..schema.document import (
@@ -59,7 +61,10 @@ def generate(
         source: what ``read_schema()`` returns or takes: River's schema, or one saved as JSON.
         style: ``"typeddict"``: values are dicts, as they travel. ``"dataclass"``: objects are
             dataclasses, with other names for fields that are no Python names; an optional field
-            is ``None`` when it is absent, and ``None`` is not sent for it.
+            is ``None`` when it is absent, and ``None`` is not sent for it. Errors are raised as
+            classes, one for each code of a service, whose ``extra`` is typed: ``except
+            files.NotFound as error``. Where procedures declare one code in several ways, each has
+            its own: ``files.ReadNotFound``.
         line_length: the longest line, at least 60; longer ones are left where a name or a text of
             the schema is long, and without ruff where a type is.
         ruff: the program that lays the module out; without one its layout is plain. The code is
@@ -96,6 +101,7 @@ class _Module:
         self.types = Types(Names({*IMPORTS, *AMBIGUOUS, "annotations"}))
         self.layout = Layout(self.types, style, width)
         self.protocol = NEVER  # the union of the protocol's errors
+        self.errors: dict[str, dict[str, Expr]] = {}  # the classes of each service
 
     def text(self, ruff: str | None) -> str:
         services = [self.schema.services[each] for each in sorted(self.schema.services)]
@@ -104,8 +110,10 @@ class _Module:
             self.types.define(self.schema.handshake, "HandshakeMetadata")
         if services:
             self.layout.used |= {"TYPE_CHECKING", "Client"}
-            protocol = self._errors("", PROTOCOL_ERRORS)
+            define = self._raised if self.converts else self.types.define
+            protocol = union(define(each, pascal(error_codes(each)[0])) for each in PROTOCOL_ERRORS)
             self.protocol = self.types.alias("ProtocolError", protocol)
+        common = [each.name for each in self.types.errors]
         signatures = [
             self._signatures(service, each) for service, each in zip(services, classes, strict=True)
         ]
@@ -115,9 +123,10 @@ class _Module:
         ]
         body = self.layout.definitions()
         if "Wire" in self.layout.used:
-            body.append("_wire = Wire(globals())")
+            body.append(listed("_wire = Wire(", ["globals()", *common], ")", self.width))
         defined = [each.name for each in self.types.records]
         defined += [each.name for each in self.types.aliases]
+        defined += [each.name for each in self.types.errors]
         blocks = [*self._imports(), self._exports([*classes, *defined])]
         text = "\n\n".join([HEAD, *blocks]) + "".join(f"\n\n\n{each}" for each in body + calls)
         laid_out = f"{text}\n" if ruff is None else formatted(f"{text}\n", ruff, self.width)
@@ -143,23 +152,37 @@ class _Module:
             by_module.setdefault(IMPORTS[each], []).append(each)
         lines = {each: _import(each, by_module[each], self.width) for each in sorted(by_module)}
         client = lines.pop("wsmux.rpc", None)
-        records = lines.pop("wsmux.rpc.records", None)
+        ours = [lines.pop(each) for each in sorted(lines) if each.startswith("wsmux.")]
         if lines:
             yield "\n".join(lines.values())
-        if records is not None:
-            yield records
+        if ours:
+            yield "\n".join(ours)
         if client is not None:
             yield "if TYPE_CHECKING:\n" + textwrap.indent(client, "    ")
 
-    def _errors(self, wanted: str, schemas: Iterable[Mapping[str, Any]]) -> Expr:
-        """Define a type for each error, and return their union."""
-        return union(
-            self.types.define(schema, wanted + pascal(error_codes(schema)[0])) for schema in schemas
-        )
+    def _raised(self, schema: Mapping[str, Any], wanted: str) -> Expr:
+        return self.types.define_error(schema, error_codes(schema), wanted)
+
+    def _error_classes(self, service: ServedService, class_name: str) -> dict[str, Expr]:
+        """Define the errors of a service, one for all procedures that declare the same."""
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        for each in sorted(service.procedures):
+            for error in service.procedures[each].errors:
+                found.setdefault(_shape(error), (each, error))
+        counts = Counter(error_codes(error)[0] for _, error in found.values())
+        classes = {}
+        for shape, (procedure, error) in found.items():
+            code = error_codes(error)[0]
+            short = pascal(code) if counts[code] == 1 else pascal(procedure) + pascal(code)
+            classes[shape] = self._raised(error, class_name + short)
+        return classes
 
     def _signatures(self, service: ServedService, class_name: str) -> dict[str, list[Expr]]:
         """Define the types of a service; return those of each init, request and response."""
         signatures = {}
+        self.errors[service.name] = (
+            self._error_classes(service, class_name) if self.converts else {}
+        )
         for each in sorted(service.procedures):
             procedure = service.procedures[each]
             prefix = class_name + pascal(each)
@@ -169,9 +192,15 @@ class _Module:
             signatures[each] = [
                 self.types.define(schema, prefix + role) for role, schema in roles.items()
             ]
-            errors = self._errors(f"{prefix}Error", procedure.errors)
-            self.types.alias(f"{prefix}Error", union([errors, self.protocol]))
+            errors = [self._error(procedure, schema, prefix) for schema in procedure.errors]
+            self.types.alias(f"{prefix}Error", union([*errors, self.protocol]))
         return signatures
+
+    def _error(self, procedure: ServedProcedure, schema: Mapping[str, Any], prefix: str) -> Expr:
+        """Return the type of a declared error."""
+        if self.converts:
+            return self.errors[procedure.service][_shape(schema)]
+        return self.types.define(schema, f"{prefix}Error{pascal(error_codes(schema)[0])}")
 
     # -- calls -----------------------------------------------------------------------------------
 
@@ -180,11 +209,17 @@ class _Module:
     ) -> str:
         about = service.description or f"Call the service {service.name}."
         lines = [f"class {class_name}:", *docstring(about, {}, "    ", self.width)]
+        methods = self.layout.methods(service.procedures)
+        classes = {
+            str(each).removeprefix(class_name): each for each in self.errors[service.name].values()
+        }
+        short = self.layout.error_names(classes, methods.values())
+        errors = [f"    {short[each]} = {classes[each]}" for each in sorted(classes)]
+        lines += [*errors, ""] if errors else []
         lines += [
             "    def __init__(self, client: Client) -> None:",
             "        self._client = client",
         ]
-        methods = self.layout.methods(service.procedures)
         for each in sorted(service.procedures):
             lines += ["", *self._method(service.procedures[each], methods[each], signatures[each])]
         return "\n".join(lines)
@@ -208,9 +243,19 @@ class _Module:
         call = self._converted(procedure, others) if self.converts else self._plain(procedure)
         if wrapper:
             yield "        return " + "\n".join(call).lstrip()
-        else:
-            yield f"        result: {others[0]} = " + "\n".join(call).lstrip()
-            yield "        return result"
+            return
+        answer = f"        result: {others[0]} = " + "\n".join(call).lstrip()
+        if self.converts:
+            start = "        with _wire.raising("
+            yield listed(start, self._declared(procedure), "):", self.width)
+            answer = textwrap.indent(answer, "    ")
+        yield answer
+        yield "        return result"
+
+    def _declared(self, procedure: ServedProcedure) -> list[str]:
+        """Return the classes of the errors that a procedure declares."""
+        classes = self.errors[procedure.service]
+        return list(dict.fromkeys(str(classes[_shape(each)]) for each in procedure.errors))
 
     def _plain(self, procedure: ServedProcedure, init: str = "init") -> Iterator[str]:
         """Yield the lines of a call of the client."""
@@ -232,7 +277,14 @@ class _Module:
         *inner, last = self._plain(procedure, "_wire.write(init)")
         yield from (f"    {line}" for line in inner)
         yield f"    {last},"
+        if wrapper:
+            yield from (f"            {each}," for each in self._declared(procedure))
         yield "        )"
+
+
+def _shape(schema: Mapping[str, Any]) -> str:
+    """Return a text that is the same for errors that differ in their descriptions at most."""
+    return json.dumps({**schema, "description": None}, sort_keys=True)
 
 
 def _columns(line: str) -> int:

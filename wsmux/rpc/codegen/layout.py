@@ -11,7 +11,7 @@ from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
-from .types import NONE, Expr, Record, Types, name, pascal, union
+from .types import NONE, ErrorClass, Expr, Record, Types, name, pascal, union
 
 __all__ = ["AMBIGUOUS", "IMPORTS", "Layout", "Style", "docstring", "listed"]
 
@@ -33,6 +33,7 @@ IMPORTS = {
     "StreamCall": "wsmux.rpc",
     "Subscription": "wsmux.rpc",
     "Upload": "wsmux.rpc",
+    "RiverError": "wsmux.rpc.errors",
     "TypedStreamCall": "wsmux.rpc.records",
     "TypedSubscription": "wsmux.rpc.records",
     "TypedUpload": "wsmux.rpc.records",
@@ -43,6 +44,9 @@ IMPORTS = {
 AMBIGUOUS = frozenset({"I", "O", "l"})
 
 IN_DATACLASSES = frozenset({"field", *AMBIGUOUS})
+
+# The attributes of an error.
+IN_ERRORS = frozenset({"code", "extra"})
 
 # What signatures are made of, besides imports and the module's own types.
 IN_SIGNATURES = frozenset({"float", *IMPORTS})
@@ -64,7 +68,7 @@ class Layout:
         return str(type_)
 
     def definitions(self) -> list[str]:
-        """Return the source of every record, then of all aliases: those are evaluated at once.
+        """Return the source of records, errors, then aliases: those are evaluated at once.
 
         Raises:
             ValueError: an alias is made of itself.
@@ -75,6 +79,8 @@ class Layout:
             self.types.names.reserve([*wires, *_attributes(wires, IN_DATACLASSES).values()])
         write = self._dataclass if self.style == "dataclass" else self._typed_dict
         blocks = [write(record) for record in records]
+        errors = sorted(self.types.errors, key=lambda each: each.name)
+        blocks += [self._error(each) for each in errors]
         aliases = self._aliases()
         return [*blocks, "\n".join(aliases)] if aliases else blocks
 
@@ -85,6 +91,13 @@ class Layout:
         )
         self.types.names.reserve(methods.values())
         return methods
+
+    def error_names(self, wanted: Iterable[str], methods: Iterable[str]) -> dict[str, str]:
+        """Return names for a service's errors, which hide neither its methods nor any type."""
+        hidden = {*IN_SIGNATURES, *AMBIGUOUS, *self.types.names.given, *methods}
+        chosen = _attributes(wanted, hidden, private="_")
+        self.types.names.reserve(chosen.values())
+        return chosen
 
     def _fit(
         self, type_: Expr, room: int, wanted: str, hidden: Container[str] = frozenset()
@@ -144,6 +157,17 @@ class Layout:
             lines.append(f"    {attribute}: {text}{default}")
         start = f"@dataclass(frozen=True, kw_only=True)\nclass {record.name}:"
         return "\n".join([start, *self._about(record, "    "), *lines])
+
+    def _error(self, error: ErrorClass) -> str:
+        self.used.add("RiverError")
+        lines = []
+        for attribute, type_ in (("code", error.code), ("extra", error.extra)):
+            if type_ is not None:
+                room = self.width - len(f"    {attribute}: ")
+                text = self._fit(type_, room, error.name + pascal(attribute), IN_ERRORS)
+                lines.append(f"    {attribute}: {text}")
+        about = docstring(error.description or "", {}, "    ", self.width)
+        return "\n".join([f"class {error.name}(RiverError):", *about, *lines])
 
     def _about(self, record: Record, indent: str) -> list[str]:
         notes = {each.wire: each.description for each in record.fields if each.description}

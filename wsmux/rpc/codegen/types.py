@@ -20,7 +20,7 @@ from typing import Any
 
 from .refs import find, resource_of
 
-__all__ = ["Alias", "Expr", "Field", "Names", "Record", "Types", "pascal"]
+__all__ = ["Alias", "ErrorClass", "Expr", "Field", "Names", "Record", "Types", "pascal"]
 
 # Branches of a union inside an intersection that are multiplied out; beyond it, Any.
 MAX_SHAPES = 32
@@ -137,6 +137,16 @@ class Alias:
     type: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorClass:
+    """An error to be raised; ``extra`` is ``None`` if the schema does not name it."""
+
+    name: str
+    code: Expr
+    extra: Expr | None
+    description: str | None = None
+
+
 class Names:
     """Give out names that do not collide: the first to ask has it, later ones get a number."""
 
@@ -208,6 +218,7 @@ class Types:
         self.names = names
         self.records: list[Record] = []
         self.aliases: list[Alias] = []
+        self.errors: list[ErrorClass] = []
         self._known: dict[tuple[int, int], Expr] = {}
         self._documents: list[tuple[Any, str]] = []  # held, for schemas are known by their ids
 
@@ -219,6 +230,24 @@ class Types:
         """
         self._documents.append((schema, wanted))
         return self._named(schema, _Place(len(self._documents) - 1, schema, schema, wanted))
+
+    def define_error(self, schema: Mapping[str, Any], codes: list[str], wanted: str) -> Expr:
+        """Return the class of an error, from its whole schema, which allows these codes.
+
+        Raises:
+            ValueError: the schema refers to what is not in it.
+        """
+        self._documents.append((schema, wanted))
+        place = _Place(len(self._documents) - 1, schema, schema, wanted)
+        taken = self.names.take(wanted)
+        extra, properties = None, _mapping(schema, "properties")
+        if "extras" in properties:
+            extras = properties["extras"]
+            extra = self._expr(extras, place.at(extras, "extras"))
+            if "extras" not in _required(schema):
+                extra = union([extra, NONE])
+        self.errors.append(ErrorClass(taken, _literal(codes), extra, _note(schema)))
+        return name(taken)
 
     def alias(self, wanted: str, type_: Expr) -> Expr:
         """Return a new name for a type."""
@@ -347,7 +376,7 @@ def _both(types: Iterable[Expr]) -> Expr:
     return known.pop() if len(known) == 1 else ANY
 
 
-def _literal(values: list[Any]) -> Expr:
+def _literal(values: Iterable[Any]) -> Expr:
     return union(map(_one_literal, values))
 
 
