@@ -20,6 +20,7 @@ PATTERNS = (
     "rpc/errors.py",
     "rpc/options.py",
     "rpc/wire/codec.py",
+    "rpc/wire/codec_mismatch.py",
     "rpc/wire/envelope.py",
     "rpc/wire/handshake.py",
     "rpc/wire/json_codec.py",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import logging
+import re
 import socket
 import threading
 import weakref
@@ -421,6 +423,39 @@ def test_waiting_in_vain_for_a_server_that_speaks_something_else_says_why() -> N
         pytest.raises(TimeoutError, match="attempts continue: the handshake was not answered"),
     ):
         client.wait_connected(timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "sentence"),
+    [
+        ("json", "msgpack", "the first message is JSON; this server's codec is msgpack"),
+        ("msgpack", "json", "the first message is msgpack; this server's codec is JSON"),
+    ],
+)
+@pytest.mark.parametrize("transport", ["websocket", "tcp"])
+def test_both_sides_name_the_codecs_that_differ(
+    ours: str, theirs: str, sentence: str, transport: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wsmux.rpc")
+    failures: list[tuple[str, ...]] = []
+    options = rpc.Options(session_disconnect_grace=0.5)
+    asked = f"not answered: the connection was closed; is the server's codec {ours}, too?"
+    with (
+        rpc.serve(
+            [],
+            codec=theirs,
+            transport=transport,
+            on_protocol_error=lambda *what: failures.append(what),
+        ) as server,
+        rpc.connect(server.url, codec=ours, options=options) as client,
+    ):
+        with pytest.raises(rpc.RiverError, match=re.escape(asked)):
+            client.rpc("test", "same", None, WAIT)
+        with pytest.raises(TimeoutError, match=re.escape(asked)):
+            client.wait_connected(0.2)
+        wait_for(lambda: failures)
+    assert failures[0] == ("handshake_failed", sentence, "MALFORMED_HANDSHAKE")
+    assert f"a handshake got no answer: {sentence}" in caplog.text
 
 
 def test_waiting_for_a_connection_ends_when_the_client_thinks_it_in_vain() -> None:

@@ -423,6 +423,19 @@ class TestLoss:
         client.lost(1, 0.5)
         assert (client.session, client.status()) == (session, "BACKING_OFF")
 
+    def test_a_loss_in_the_handshake_asks_for_the_codec(self) -> None:
+        client = handshaking()
+        client.lost(1, 0.5)
+        asked = "the connection was closed; is the server's codec tiny, too?"
+        assert client.with_trouble("no") == f"no: the handshake was not answered: {asked}"
+
+    def test_a_loss_before_the_handshake_asks_nothing(self) -> None:
+        client = Client()
+        client.connect(0.0)
+        client.dialled(1, 0.0)
+        client.lost(1, 0.5)
+        assert client.with_trouble("no") == "no: the handshake was not answered"
+
     def test_what_was_not_acknowledged_goes_out_again(self) -> None:
         client = connected()
         assert client.session is not None

@@ -17,6 +17,7 @@ from wsmux.rpc.wire.handshake import (
     parse_response,
     request_payload,
 )
+from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 
 from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec, frame
@@ -80,6 +81,13 @@ class TestFirstFrame:
         refused = table().first_frame(data)
         assert isinstance(refused, Refused)
         assert (refused.response, refused.client_id) == (None, None)
+
+    def test_another_codec_is_named(self) -> None:
+        server = Sessions("SERVER", codec=MsgpackCodec(), options=Options(), new_id=lambda: "id")
+        refused = server.first_frame(b'{"payload": 1}')
+        assert isinstance(refused, Refused)
+        assert refused.reason == "the first message is JSON; this server's codec is msgpack"
+        assert refused.response is None
 
     @pytest.mark.parametrize("payload", [None, {"type": "ACK"}, {"type": "HANDSHAKE_REQ"}])
     def test_another_message_is_malformed(self, payload: Any) -> None:

@@ -302,7 +302,9 @@ class ServerEngine:
 
     def _refuse(self, channel: MessageTransport, refused: Refused) -> None:
         self._callbacks.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
-        if refused.response is not None:
+        if refused.response is None:  # so the client cannot say why
+            _log.info("%s: a handshake got no answer: %s", channel.name, refused.reason)
+        else:
             with channel.mutex:
                 channel.queue.add_data_locked([(refused.response, b"")])
         hang_up(channel)

@@ -375,6 +375,9 @@ class Connector:
         if attempt != self._attempt:
             return
         self._attempt = None  # there is nothing to hang up
+        if self._hello_sent and self.state is ConnectorState.HANDSHAKING:
+            name = self._codec.name
+            self._trouble += f": the connection was closed; is the server's codec {name}, too?"
         if fatal:
             self.given_up = self.with_trouble("the connection cannot be made")
             self._end_session(self.given_up)

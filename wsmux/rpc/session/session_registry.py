@@ -39,6 +39,7 @@ from ...protocols.base import Buffer, Role
 from ..errors import SessionFailure
 from ..options import Options
 from ..wire.codec import Codec, EncodeError
+from ..wire.codec_mismatch import codec_mismatch
 from ..wire.envelope import MAX_ID, EnvelopeError
 from ..wire.handshake import (
     HandshakeRequest,
@@ -137,7 +138,8 @@ class Sessions:
         try:
             envelope = self._codec.decode(data)
         except EnvelopeError as error:
-            return Refused(RefusalCode.MALFORMED_HANDSHAKE, str(error), None)
+            reason = codec_mismatch(data, self._codec.name) or str(error)
+            return Refused(RefusalCode.MALFORMED_HANDSHAKE, reason, None)
         if len(envelope.sender) > MAX_ID:
             return Refused(RefusalCode.MALFORMED_HANDSHAKE, "the client's id is too long", None)
         try:
