@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,28 @@ def test_what_a_cancelled_handler_returns_is_nobodys(kind: rpc.Kind) -> None:
         pytest.raises(rpc.RiverError, match="CANCEL: enough"),
     ):
         answer(client, kind)
+
+
+def test_a_handler_that_cancels_and_returns_breaks_no_schema(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = rpc.Service("test")
+    number = {"type": "number"}
+
+    @service.rpc(response=number)
+    def ask(ctx: rpc.Context, init: Any) -> None:
+        ctx.cancel("enough")
+
+    @service.upload(response=number)
+    def send(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> None:
+        ctx.cancel("enough")
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+            client.rpc("test", "ask", None, WAIT)
+        with pytest.raises(rpc.RiverError, match="CANCEL: enough"):
+            client.upload("test", "send", None, WAIT).finish()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("kind", HANDLED)
