@@ -391,6 +391,8 @@ def test_tls_needs_an_authority_or_no_care(
         for trust in (("--cafile", str(certificates.authority)), ("--insecure",)):
             assert run("call", server.url, "test.same", "1", *trust).out == "1\n"
             assert run("schema", server.url, *trust).status == 0
+            page = server.url.replace("wss", "https")
+            assert run("schema", page, *trust).status == 0
         refused = run("schema", server.url)
     assert refused.status == 1
     assert "certificate" in refused.err
@@ -648,6 +650,37 @@ def test_a_schema_is_printed_as_it_is_served(url: str, run: Run, gate: Gate) -> 
     done = run("schema", url)
     assert (done.status, done.err) == (0, "")
     assert done.out == json.dumps(serialize(services(gate)), indent=2) + "\n"
+
+
+def test_a_schema_is_fetched_from_the_address_of_http_as_well(
+    url: str, run: Run, tmp_path: Path
+) -> None:
+    page = f"http{url.removeprefix('ws')}"
+    for action in ("schema", "codegen"):
+        assert run(action, page) == run(action, url)
+        assert run(action, page).status == 0
+    path = tmp_path / "client.py"
+    assert run("codegen", page.upper().replace("HTTP", "Http"), "-o", str(path)).status == 0
+    assert run("codegen", page, "--header", "X: y", "-o", str(path), "--check").status == 0
+    assert run("call", url, "test.count", "2", "--schema", page) == (0, "0\n1\n", "")
+
+
+def test_an_address_of_http_that_gives_no_schema_is_refused_in_a_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(answer: bytes, *, ends: bool = True) -> str:
+        with answering(answer, ends=ends) as url:
+            done = run("codegen", f"http{url.removeprefix('ws')}", "--timeout", "0.5")
+        assert (done.status, done.out) == (1, "")
+        assert done.err.count("\n") == 1
+        return done.err
+
+    assert "a served schema must be JSON" in refused(OK + b"\r\n<html>")
+    assert "no schema is served there" in refused(b"HTTP/1.1 404 Not Found\r\n\r\n")
+    assert "time" in refused(OK + b"X-Header: never ", ends=False)
+    monkeypatch.setattr(rpc_schema, "MAX_SIZE", 14)
+    assert "more than 14 bytes" in refused(OK + b'\r\n{"services":{}}')
+    assert "connection refused" in run("codegen", "http://127.0.0.1:1/").err.lower()
 
 
 def test_a_schema_tells_the_kind_of_a_procedure(url: str, run: Run, tmp_path: Path) -> None:

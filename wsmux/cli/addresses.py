@@ -188,7 +188,7 @@ def headers(args: argparse.Namespace, address: str) -> list[str] | None:
     """
     path = args.token_file if "token_file" in args else None
     lines: list[str] = [*args.header]
-    if urlsplit(address).scheme not in ("ws", "wss"):
+    if urlsplit(address).scheme not in ("ws", "wss", "http", "https"):
         if lines or path:
             option = "--header" if lines else "--token-file"
             raise CommandError(f"{address} has no HTTP request, so it takes no {option}", status=2)
@@ -205,7 +205,7 @@ def headers(args: argparse.Namespace, address: str) -> list[str] | None:
 def client_tls(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:
     """Return the TLS context of a client, if any; tcp:// uses one only if certificates are set."""
     plain = urlsplit(address).scheme == "tcp" and (args.cafile or args.insecure)
-    if urlsplit(address).scheme != "wss" and not plain:
+    if urlsplit(address).scheme not in ("wss", "https") and not plain:
         return None
     context = ssl.create_default_context(cafile=args.cafile)
     if args.insecure:

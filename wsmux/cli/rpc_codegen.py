@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "source",
         type=source,
         metavar="URL_OR_FILE",
-        help="server that publishes its schema, or a saved schema; '-' for stdin",
+        help="server (ws[s] or http[s]) that publishes its schema, or a saved one; '-' for stdin",
     )
     add_output(parser)
     parser.add_argument(

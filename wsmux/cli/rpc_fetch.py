@@ -1,4 +1,4 @@
-"""Send an ordinary HTTP request to the address of a WebSocket, with time and size limits."""
+"""Send an ordinary HTTP request to an address, with time and size limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fetch(
     timeout: float,
     max_size: int,
 ) -> bytes:
-    """Return the first ``max_size`` bytes of the answer of a ``ws://`` or ``wss://`` address.
+    """Return the first ``max_size`` bytes of the answer of an address, ``ws[s]`` or ``http[s]``.
 
     A thread makes the request, and is abandoned when the time is up: nothing else limits a name
     resolution, or a server that sends its headers byte by byte.
@@ -38,7 +38,8 @@ def fetch(
         CommandError: the server refuses, or does not use HTTP.
         TimeoutError: it is too slow.
     """
-    request = urllib.request.Request(url.replace("ws", "http", 1))
+    asked = f"http{url[2:]}" if url.startswith("ws") else url
+    request = urllib.request.Request(asked)
     for line in headers or ():
         name, _, value = line.partition(":")
         request.add_header(name.strip(), value.strip())

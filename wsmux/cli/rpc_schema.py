@@ -21,7 +21,10 @@ TIMEOUT = 10.0  # default seconds for a whole request
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``wsmux rpc schema``."""
     parser.add_argument(
-        "url", type=_url, metavar="URL", help="ws:// or wss:// address at which River is served"
+        "url",
+        type=_url,
+        metavar="URL",
+        help="ws[s]:// or http[s]:// address at which River is served",
     )
     add_output(parser)
     parser.add_argument(
@@ -46,7 +49,7 @@ def _output(text: str) -> Path | None:
 
 
 def _url(text: str) -> str:
-    return address(text, "ws", "wss")
+    return address(text, "ws", "wss", "http", "https")
 
 
 def source(text: str) -> str:
