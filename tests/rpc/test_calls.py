@@ -56,6 +56,13 @@ def test_an_rpc_returns_its_response(client: rpc.Client) -> None:
     assert client.rpc("test", "add", {"n": 4}, WAIT) == {"n": 7}
 
 
+def test_a_small_integer_travels_as_a_bigint_if_it_is_one(client: rpc.Client) -> None:
+    for value in (rpc.BigInt(5), 2**60):
+        answer = client.rpc("test", "same", value, WAIT)
+        assert (answer, type(answer)) == (value, rpc.BigInt)
+    assert type(client.rpc("test", "same", 5, WAIT)) is int
+
+
 def test_answered_rpcs_do_not_wait_for_the_collector(
     simple: rpc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .session.metadata_validation import Rejection
     from .session.session_info import SessionInfo
     from .wire.codec import Codec, EncodeError
+    from .wire.values import BigInt
 
 __all__ = [
+    "BigInt",
     "Client",
     "Codec",
     "Completions",
@@ -76,5 +78,6 @@ __getattr__ = lazy_names(
         "session.metadata_validation": ("Rejection",),
         "session.session_info": ("SessionInfo",),
         "wire.codec": ("Codec", "EncodeError"),
+        "wire.values": ("BigInt",),
     },
 )
