@@ -316,3 +316,15 @@ def test_a_code_of_the_protocol_cannot_be_declared(code: str) -> None:
 def test_error_codes_of_something_else() -> None:
     with pytest.raises(ValueError, match="must be an object"):
         error_codes([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["rpc", "upload", "subscription", "stream"])
+def test_a_decorator_without_parentheses_says_how_to_write_it(kind: str) -> None:
+    service = Service("files")
+    decorator: Any = getattr(service, kind)
+    sentence = rf"write the decorator with parentheses: @service\.{kind}\(\) or @service\.{kind}\(i"
+    with pytest.raises(TypeError, match=sentence):
+        decorator(lambda ctx, init: 0)
+    with pytest.raises(TypeError, match="with a name for each schema: @service"):
+        decorator({"type": "string"})
+    assert not service.procedures

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 from .errors import RESERVED_CODES, RiverError
 from .schema import JsonSchema, Schema
@@ -160,7 +160,7 @@ class Service:
 
     def rpc(
         self,
-        *,
+        *bare: Never,
         init: JsonSchema | None = None,
         response: JsonSchema | None = None,
         errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
@@ -174,12 +174,14 @@ class Service:
 
         Raises:
             ValueError: the definition is wrong: names, schemas, errors or the handler.
+            TypeError: it stands above the function without parentheses.
         """
+        _refuse_bare(Kind.RPC, bare)
         return self._add(Kind.RPC, name, (init, None, response), errors, description)
 
     def upload(
         self,
-        *,
+        *bare: Never,
         init: JsonSchema | None = None,
         request: JsonSchema | None = None,
         response: JsonSchema | None = None,
@@ -191,11 +193,12 @@ class Service:
 
         Arguments and errors are those of ``rpc()``.
         """
+        _refuse_bare(Kind.UPLOAD, bare)
         return self._add(Kind.UPLOAD, name, (init, request, response), errors, description)
 
     def subscription(
         self,
-        *,
+        *bare: Never,
         init: JsonSchema | None = None,
         response: JsonSchema | None = None,
         errors: Iterable[ErrorSchema | Mapping[str, Any]] = (),
@@ -207,11 +210,12 @@ class Service:
         Or a generator function of ``(ctx, init)``: what it yields is written. The responses end
         when it returns. Arguments and errors are those of ``rpc()``.
         """
+        _refuse_bare(Kind.SUBSCRIPTION, bare)
         return self._add(Kind.SUBSCRIPTION, name, (init, None, response), errors, description)
 
     def stream(
         self,
-        *,
+        *bare: Never,
         init: JsonSchema | None = None,
         request: JsonSchema | None = None,
         response: JsonSchema | None = None,
@@ -224,6 +228,7 @@ class Service:
         Or a generator function of ``(ctx, init, requests)``. The responses end when it returns.
         Arguments and errors are those of ``rpc()``.
         """
+        _refuse_bare(Kind.STREAM, bare)
         return self._add(Kind.STREAM, name, (init, request, response), errors, description)
 
     def _add(
@@ -262,6 +267,14 @@ class Service:
             return handler
 
         return add
+
+
+def _refuse_bare(kind: Kind, given: tuple[Any, ...]) -> None:
+    """Raise ``TypeError`` if a decorator was not called, or given something without a name."""
+    if given:
+        what = "with parentheses" if callable(given[0]) else "with a name for each schema"
+        forms = f"@service.{kind}() or @service.{kind}(init=..., response=...)"
+        raise TypeError(f"write the decorator {what}: {forms}")
 
 
 def service_list(services: Iterable[Service]) -> list[Service]:
