@@ -468,7 +468,7 @@ def test_a_request_that_the_schema_forbids_fails(url: str, run: Run) -> None:
     done = run("call", url, "test.evens", "--kind", "stream", stdin='2\n"x"\n')
     error, extras = done.err.splitlines()
     assert done.status == 1
-    assert error == "INVALID_REQUEST: message in request failed validation"
+    assert error == "INVALID_REQUEST: message in request failed validation: must be number"
     assert json.loads(extras)["totalErrors"] == 1
 
 
@@ -488,7 +488,8 @@ def test_requests_refused_behind_the_last_response_fail(url: str, run: Run) -> N
         thread.join(WAIT)
     os.close(writing)
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith("INVALID_REQUEST: message in request failed validation\n")
+    sentence = "INVALID_REQUEST: message in request failed validation: must be number\n"
+    assert done.err.startswith(sentence)
 
 
 @pytest.mark.parametrize(

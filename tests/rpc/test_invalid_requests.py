@@ -93,8 +93,48 @@ def test_the_first_message_must_name_a_procedure(
 
 def test_the_init_must_have_its_shape(raw: RawRiver) -> None:
     raw.open("s", "add", {"n": "one"}, CLOSED)
-    assert refused(raw)["message"] == "procedure init failed validation"
+    error = refused(raw)
+    assert error["message"] == "procedure init failed validation: /n must be number"
+    told = {"path": "/n", "message": "must be number"}
+    assert error["extras"] == {"totalErrors": 1, "firstValidationErrors": [told]}
     check_alive(raw)
+
+
+@pytest.mark.parametrize(
+    ("init", "schema", "sentence"),
+    [
+        (None, {"type": "integer"}, "must be integer"),
+        ("5", {"type": "integer"}, "must be integer"),
+        (5, {"type": ["string", "null"]}, "must be either string or null"),
+        ({"n": None}, WITH_NUMBER, "/n must be number"),
+        ({}, WITH_NUMBER, "/n must have required properties n"),
+        (
+            {"a": [1, None]},
+            {"properties": {"a": {"items": {"type": "bigint"}}}},
+            "/a/1 must be bigint",
+        ),
+    ],
+)
+def test_a_caller_is_told_which_argument_is_of_a_wrong_type(
+    init: object, schema: dict[str, object], sentence: str
+) -> None:
+    service = rpc.Service("test")
+    service.rpc(name="ask", init=schema)(lambda ctx, init: init)
+    service.upload(name="send", request=schema)(lambda ctx, init, requests: list(requests))
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        with pytest.raises(rpc.RiverError) as asking:
+            client.rpc("test", "ask", init, WAIT)
+        upload = client.upload("test", "send", None, WAIT)
+        upload.write(init)
+        with pytest.raises(rpc.RiverError) as sending:
+            upload.finish()
+    assert str(asking.value) == f"INVALID_REQUEST: procedure init failed validation: {sentence}"
+    assert (
+        str(sending.value) == f"INVALID_REQUEST: message in request failed validation: {sentence}"
+    )
+    assert asking.value.extra == sending.value.extra
+    (first,) = asking.value.extra["firstValidationErrors"]
+    assert f"{first['path']} {first['message']}".strip() == sentence
 
 
 def test_a_client_of_another_schema_is_told(gate: Gate) -> None:

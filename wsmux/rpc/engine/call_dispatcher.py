@@ -184,8 +184,10 @@ class CallDispatcher(Suspender):
         if isinstance(found, str):
             self._replies.refuse(table, stream_id, found)
             return
-        if found.init.check(envelope.payload) is not None:
-            self._replies.refuse(table, stream_id, "procedure init failed validation")
+        wrong = found.init.check(envelope.payload)
+        if wrong is not None:
+            text = _told("procedure init failed validation", wrong)
+            self._replies.refuse(table, stream_id, text, wrong)
             return
         call = ServerCall(self._replies, self._mutex, table, stream_id, found)
         start = Start(call, self._handler(call, envelope.payload), time.monotonic())
@@ -520,7 +522,14 @@ def _wrong(call: ServerCall, request: bool, payload: Any) -> RiverError | None:
     extra = procedure.request.check(payload)
     if extra is None:
         return None
-    return RiverError(INVALID_REQUEST, "message in request failed validation", extra)
+    return RiverError(INVALID_REQUEST, _told("message in request failed validation", extra), extra)
+
+
+def _told(text: str, extra: dict[str, Any]) -> str:
+    """Return a sentence with the first of what a schema forbids, as the extra has it."""
+    first = extra["firstValidationErrors"][0]
+    place = f"{_shown(first['path'])} " if first["path"] else ""
+    return f"{text}: {place}{first['message']}"
 
 
 def _shown(name: str) -> str:

@@ -223,9 +223,9 @@ class Replies:
 
     # Refusals and cancellations
 
-    def refuse(self, table: CallTable, stream_id: str, text: str) -> None:
+    def refuse(self, table: CallTable, stream_id: str, text: str, extra: Any = None) -> None:
         """Answer a message that belongs to no call, once for each stream."""
-        packed = self._codec.pack(error_result(RiverError(INVALID_REQUEST, text)))
+        packed = self._codec.pack(error_result(RiverError(INVALID_REQUEST, text, extra)))
         with self._mutex:
             if table.bury_locked(stream_id):
                 table.record.send_locked(stream_id, packed, CANCELLED)
