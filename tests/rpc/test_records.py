@@ -93,7 +93,7 @@ class Client:
     def __init__(self, call: Any) -> None:
         self.call = call
 
-    def rpc(self, service: str, procedure: str, init: Any, timeout: float | None) -> Any:
+    def rpc(self, service: str, procedure: str, init: Any, **options: Any) -> Any:
         self.init = init
         return self.call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -171,6 +172,20 @@ def test_a_stream_that_is_left_is_cancelled(called: Any, gate: Gate) -> None:
 def test_an_rpc_has_a_time(called: Any) -> None:
     with pytest.raises(TimeoutError, match="did not answer in time"):
         called.slow(None, timeout=0.05)
+
+
+def test_a_typed_call_is_aborted(module: ModuleType, called: Any, gate: Gate) -> None:
+    abort = rpc.Abort()
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(called.slow, None, abort=abort)
+        responses = called.watch(module.FilesWatchInit(name="x"), abort=abort)
+        assert responses.read(WAIT).name == "x"
+        abort.set()
+        with pytest.raises(module.Cancel, match="the caller aborted the call"):
+            asking.result(WAIT)
+        with pytest.raises(module.Cancel, match="the caller aborted the call"):
+            responses.read(WAIT)
+    assert gate.over.wait(WAIT)
 
 
 def test_a_declared_error_is_raised_as_its_class(module: ModuleType, called: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..runtime.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
+    from .abort import Abort
     from .client import Client, connect
     from .engine.call_streams import Err, Ok, Readable, Writable
     from .engine.client_calls import Completions, PendingCall, StreamCall, Subscription, Upload
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .wire.values import BigInt
 
 __all__ = [
+    "Abort",
     "BigInt",
     "Client",
     "Codec",
@@ -59,6 +61,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "abort": ("Abort",),
         "client": ("Client", "connect"),
         "engine.call_streams": ("Err", "Ok", "Readable", "Writable"),
         "engine.client_calls": (

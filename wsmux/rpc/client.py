@@ -26,12 +26,14 @@ other kinds are said: ``client.files.watch.subscribe("a.txt")``.
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, deadline_in
+from .abort import Abort, checked
 from .engine.client_calls import Call, Completions, PendingCall, StreamCall, Subscription, Upload
 from .engine.client_engine import ClientEngine
 from .engine.dial import Headers, Target, dialler
@@ -124,33 +126,43 @@ class ProcedureProxy:
         kind = "procedure of unknown kind" if self._kind is None else str(self._kind)
         return f"<ProcedureProxy {'.'.join(self._where)}: {kind}>"
 
-    def __call__(self, init: Any = None, timeout: float | None = None) -> Any:
+    def __call__(
+        self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
+    ) -> Any:
         """Call it as its kind is: see ``rpc``, ``subscribe``, ``upload`` and ``stream``."""
         match self._kind:
             case Kind.SUBSCRIPTION:
-                return self.subscribe(init, timeout)
+                return self.subscribe(init, timeout, abort=abort)
             case Kind.UPLOAD:
-                return self.upload(init, timeout)
+                return self.upload(init, timeout, abort=abort)
             case Kind.STREAM:
-                return self.stream(init, timeout)
+                return self.stream(init, timeout, abort=abort)
             case _:
-                return self.rpc(init, timeout)
+                return self.rpc(init, timeout, abort=abort)
 
-    def rpc(self, init: Any = None, timeout: float | None = None) -> Any:
+    def rpc(
+        self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
+    ) -> Any:
         """Call a procedure that answers once; see ``Client.rpc``."""
-        return self._client.rpc(*self._where, init, timeout)
+        return self._client.rpc(*self._where, init, timeout, abort=abort)
 
-    def subscribe(self, init: Any = None, timeout: float | None = None) -> Subscription[Any]:
+    def subscribe(
+        self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
+    ) -> Subscription[Any]:
         """Call a procedure that sends responses; see ``Client.subscribe``."""
-        return self._client.subscribe(*self._where, init, timeout)
+        return self._client.subscribe(*self._where, init, timeout, abort=abort)
 
-    def upload(self, init: Any = None, timeout: float | None = None) -> Upload[Any, Any]:
+    def upload(
+        self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
+    ) -> Upload[Any, Any]:
         """Call a procedure that takes requests; see ``Client.upload``."""
-        return self._client.upload(*self._where, init, timeout)
+        return self._client.upload(*self._where, init, timeout, abort=abort)
 
-    def stream(self, init: Any = None, timeout: float | None = None) -> StreamCall[Any, Any]:
+    def stream(
+        self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
+    ) -> StreamCall[Any, Any]:
         """Call a procedure that does both; see ``Client.stream``."""
-        return self._client.stream(*self._where, init, timeout)
+        return self._client.stream(*self._where, init, timeout, abort=abort)
 
 
 class Client(Closing):
@@ -163,6 +175,9 @@ class Client(Closing):
     has the shape of its kind: a value, a ``Subscription``, an ``Upload`` or a ``StreamCall``;
     without one it is an rpc, and the others are said: ``client.files.watch.subscribe()``.
 
+    Each call may have a ``timeout``, in seconds; without one it has that of ``connect``, and with
+    ``math.inf`` none. It may be given an ``Abort``, which cancels it when it is set.
+
     Attributes:
         client_id: the id that the server knows this client by.
     """
@@ -171,10 +186,17 @@ class Client(Closing):
     __iter__ = None
     __contains__ = None
 
-    def __init__(self, engine: ClientEngine, raises: bool, schema: ServedSchema | None) -> None:
+    def __init__(
+        self,
+        engine: ClientEngine,
+        raises: bool,
+        schema: ServedSchema | None,
+        timeout: float | None,
+    ) -> None:
         self._engine = engine
         self._raises = raises
         self._schema = schema
+        self._timeout = timeout
         self.client_id: str = engine.connector.own_id
 
     def __repr__(self) -> str:
@@ -193,15 +215,25 @@ class Client(Closing):
         """Return the services of the schema too, for completion in a shell."""
         return [*super().__dir__(), *(() if self._schema is None else self._schema.services)]
 
-    def rpc(self, service: str, procedure: str, init: Any, timeout: float | None = None) -> Any:
+    def rpc(
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
+    ) -> Any:
         """Call a procedure that answers once, and return its response.
 
         Raises:
-            RiverError: the answer is an error, or the session was lost (UNEXPECTED_DISCONNECT).
+            RiverError: the answer is an error, the call was aborted (CANCEL), or the session was
+                lost (UNEXPECTED_DISCONNECT).
             TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
             EncodeError: the codec cannot carry ``init``.
         """
-        call = self._submit(service, procedure, init, deadline_in(timeout))
+        deadline = deadline_in(self._time(timeout))
+        call = self._submit(service, procedure, init, deadline, abort)
         try:
             return call.result()
         except BaseException:
@@ -210,7 +242,13 @@ class Client(Closing):
             raise
 
     def submit(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> PendingCall:
         """Start an rpc and return at once; ``result()`` of what this returns waits for the answer.
 
@@ -221,11 +259,14 @@ class Client(Closing):
         Raises:
             EncodeError: the codec cannot carry ``init``.
         """
-        return self._submit(service, procedure, init, deadline_in(timeout, outlives=True))
+        deadline = deadline_in(self._time(timeout), outlives=True)
+        return self._submit(service, procedure, init, deadline, abort)
 
-    def _submit(self, service: str, procedure: str, init: Any, deadline: Deadline) -> PendingCall:
+    def _submit(
+        self, service: str, procedure: str, init: Any, deadline: Deadline, abort: Abort | None
+    ) -> PendingCall:
         engine = self._engine
-        call = self._pending(f"{service}.{procedure}", deadline, None)
+        call = self._pending(f"{service}.{procedure}", deadline, None, abort)
         for error in engine.start([(call, init)], service, procedure):
             raise error
         return call
@@ -237,54 +278,85 @@ class Client(Closing):
         inits: Iterable[Any],
         timeout: float | None = None,
         completions: Completions | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> list[PendingCall]:
         """Start an rpc for each of ``inits``, in order, for the price of one lock and one send.
 
         An init that the codec cannot carry is the failure of its own call alone, whose result
         raises ``EncodeError``. ``completions`` tells in which order the calls end.
         """
-        name, deadline = f"{service}.{procedure}", deadline_in(timeout, outlives=True)
-        calls = [(self._pending(name, deadline, completions), init) for init in inits]
+        name, deadline = f"{service}.{procedure}", deadline_in(self._time(timeout), outlives=True)
+        calls = [(self._pending(name, deadline, completions, abort), init) for init in inits]
         self._engine.start(calls, service, procedure)
         return [call for call, _ in calls]
 
     def _pending(
-        self, name: str, deadline: Deadline, completions: Completions | None
+        self,
+        name: str,
+        deadline: Deadline,
+        completions: Completions | None,
+        abort: Abort | None,
     ) -> PendingCall:
-        engine = self._engine
-        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions)
+        engine, known = self._engine, checked(abort)
+        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions, known)
+
+    def _time(self, timeout: float | None) -> float | None:
+        """Return the seconds of a call, ``None`` if it has no end."""
+        chosen = self._timeout if timeout is None else timeout
+        return None if chosen == math.inf else chosen
 
     def completions(self) -> Completions:
         """Return what tells in which order calls end that ``submit_many`` is given it with."""
         return Completions(self._engine, self._engine.mutex)
 
     def subscribe(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> Subscription[Any]:
         """Call a procedure that sends responses; iterate what this returns.
 
         ``timeout`` is for the whole of it, and raises ``TimeoutError`` in a read.
         """
-        call = self._open(service, procedure, init, CLOSED)
-        return Subscription(call, Deadline(timeout, outlives=True))
+        call = self._open(service, procedure, init, CLOSED, abort)
+        return Subscription(call, Deadline(self._time(timeout), outlives=True))
 
     def upload(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> Upload[Any, Any]:
         """Call a procedure that takes requests and answers once."""
-        call = self._open(service, procedure, init, 0)
-        return Upload(call, Deadline(timeout, outlives=True))
+        call = self._open(service, procedure, init, 0, abort)
+        return Upload(call, Deadline(self._time(timeout), outlives=True))
 
     def stream(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> StreamCall[Any, Any]:
         """Call a procedure that takes requests and sends responses."""
-        call = self._open(service, procedure, init, 0)
-        return StreamCall(call, Deadline(timeout, outlives=True))
+        call = self._open(service, procedure, init, 0, abort)
+        return StreamCall(call, Deadline(self._time(timeout), outlives=True))
 
-    def _open(self, service: str, procedure: str, init: Any, flags: int) -> Call:
-        engine = self._engine
-        call = Call(engine, engine.mutex, f"{service}.{procedure}", self._raises)
+    def _open(
+        self, service: str, procedure: str, init: Any, flags: int, abort: Abort | None
+    ) -> Call:
+        engine, name = self._engine, f"{service}.{procedure}"
+        call = Call(engine, engine.mutex, name, self._raises, checked(abort))
         engine.open(call, service, procedure, init, flags)
         return call
 
@@ -334,6 +406,7 @@ def connect(
     server_id: str = SERVER_ID,
     metadata: Any = None,
     schema: Offer | None = None,
+    timeout: float | None = None,
     # connecting
     eager: bool = False,
     connect_on_call: bool = True,
@@ -362,6 +435,9 @@ def connect(
             whenever the server asks; it may block.
         schema: what the server offers: its schema as served, as JSON or data, or the services
             themselves. Calls by attribute then know their kinds, and wrong names are errors.
+        timeout: seconds of each call that has no ``timeout`` of its own, from its start to its end,
+            be it a subscription; ``math.inf`` lets one go on for ever. By default no call ends by
+            itself.
         eager: connect now; this does not wait for it.
         connect_on_call: connect when a call is made and there is no connection.
         is_fatal: told what made an attempt fail, tells whether it is of no use to try again; then
@@ -381,6 +457,8 @@ def connect(
     """
     if errors not in ("raise", "results"):
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
     chosen, offer = codec_of(codec), offer_of(schema)
     own_id = new_id() if client_id is None else client_id
     callbacks = EventCallbacks(
@@ -407,4 +485,4 @@ def connect(
     )
     if eager:
         engine.connect(None)
-    return Client(engine, errors == "raise", offer)
+    return Client(engine, errors == "raise", offer, timeout)

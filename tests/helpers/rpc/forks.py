@@ -64,7 +64,8 @@ def of_client() -> None:
         ended = client.stream("test", "echo", "ended")
         ended.close_write()
         wait_for(lambda: watched._call.reader.unread_messages and ended._call.over)
-        pending = client.submit("test", "waits", "waits")
+        abort = rpc.Abort()
+        pending = client.submit("test", "waits", "waits", abort=abort)
         blocked = threading.Thread(target=stream.read)
         blocked.start()
         calls = {
@@ -91,9 +92,11 @@ def of_client() -> None:
             "close_write": stream.close_write,
             "leave": lambda: stream.__exit__(None, None, None),
             "repr": lambda: repr(client),
+            "abort": abort.set,
             "close of the client": client.close,
         }
         assert in_child(lambda: wrong(calls, ends)) == []
+        assert not pending.done()
         stream.write("still there")
         blocked.join(WAIT)
         assert watched.read() == "first"

@@ -25,14 +25,43 @@ class StreamCall(_Handle, Generic[Q, R]):
     def write(self, request: Q, timeout: float | None = None) -> None: ...
     def close_write(self) -> None: ...
 
+class Abort:
+    def set(self) -> None: ...
+
 class Client:
-    def rpc(self, service: str, procedure: str, init: Any, timeout: float | None = None) -> Any: ...
+    def rpc(
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
+    ) -> Any: ...
     def subscribe(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> Subscription[Any]: ...
     def upload(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> Upload[Any, Any]: ...
     def stream(
-        self, service: str, procedure: str, init: Any, timeout: float | None = None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        timeout: float | None = None,
+        *,
+        abort: Abort | None = None,
     ) -> StreamCall[Any, Any]: ...

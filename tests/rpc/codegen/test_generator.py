@@ -101,7 +101,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
-    from wsmux.rpc import Client, StreamCall
+    from wsmux.rpc import Abort, Client, StreamCall
 
 __all__ = [
     "Cancel",
@@ -191,6 +191,7 @@ class Files:
         self,
         init: FilesReadInit,
         timeout: float | None = None,
+        abort: Abort | None = None,
     ) -> StreamCall[FilesReadRequest, FilesReadResponse]:
         """Read a file. Errors: NOT_FOUND."""
         return self._client.stream(
@@ -198,6 +199,7 @@ class Files:
             "read",
             init,
             timeout=timeout,
+            abort=abort,
         )
 '''
 
@@ -541,13 +543,13 @@ def test_each_method_calls_its_procedure() -> None:
 
     class Client:
         def __getattr__(self, kind: str) -> Any:
-            return lambda *arguments, timeout: (kind, *arguments, timeout)
+            return lambda *arguments, **options: (kind, *arguments, *options.values())
 
     service = module.MyService(Client())
-    assert service.a(1) == ("rpc", "my service", "a", 1, None)
-    assert service.class_(1, 5) == ("subscribe", "my service", "class", 1, 5)
-    assert service.q(1) == ("upload", "my service", 'q"', 1, None)
-    assert service.日(1, timeout=2) == ("stream", "my service", "日", 1, 2)
+    assert service.a(1) == ("rpc", "my service", "a", 1, None, None)
+    assert service.class_(1, 5) == ("subscribe", "my service", "class", 1, 5, None)
+    assert service.q(1, abort=6) == ("upload", "my service", 'q"', 1, None, 6)
+    assert service.日(1, timeout=2) == ("stream", "my service", "日", 1, 2, None)
 
 
 def test_types_that_would_have_one_name_are_numbered() -> None:
@@ -792,7 +794,7 @@ def test_mypy_knows_the_types_of_calls(stubs: Path, tmp_path: Path) -> None:
 
 USE_DATACLASSES = """
 from typing import assert_type
-from wsmux.rpc import Client
+from wsmux.rpc import Abort, Client
 from wsmux.rpc.errors import RiverError
 from wsmux.rpc.records import TypedStreamCall, TypedSubscription, TypedUpload
 from m0 import *
@@ -800,7 +802,8 @@ from m0 import *
 def use(client: Client) -> None:
     files = Files(client)
     assert_type(files.add(FilesAddInit(n=1), timeout=5.0), FilesAddResponse)
-    with files.watch(None, timeout=60.0) as watched:
+    abort = Abort()
+    with files.watch(None, timeout=60.0, abort=abort) as watched:
         assert_type(watched, TypedSubscription[FilesWatchResponse])
         assert_type(watched.read(1.0), str)
         watched.cancel("enough")
@@ -901,8 +904,9 @@ def whole(type_: Any, first: Any, second: Any) -> dict[str, Any]:
 
 DOCUMENTS = st.builds(whole, TYPES, TYPES, TYPES)
 CODES = st.sampled_from(["NOT_FOUND", "not found", "Any", "__init__", "s", ""]) | WORDS
+EXTRAS = DOCUMENTS.map(lambda document: {"$id": "extras", **document})  # which "#" means
 ERRORS = st.builds(literal_error, CODES) | st.builds(
-    telling_error, CODES, DOCUMENTS, always=st.booleans()
+    telling_error, CODES, EXTRAS, always=st.booleans()
 )
 PROCEDURES = st.fixed_dictionaries(
     {"type": st.sampled_from(["rpc", "upload", "subscription", "stream"]), "init": DOCUMENTS},

@@ -228,11 +228,12 @@ class _Module:
         init, *others = map(str, types)
         plain, typed, _ = CALLS[procedure.kind]
         wrapper = typed if self.converts else plain
-        self.layout.used |= {plain, typed} & {wrapper} - {""}
+        self.layout.used |= {"Abort", *({plain, typed} & {wrapper} - {""})}
         yield f"    def {method}("
         yield "        self,"
         yield f"        init: {init},"
         yield "        timeout: float | None = None,"
+        yield "        abort: Abort | None = None,"
         start, end = (f"    ) -> {wrapper}[", "]:") if wrapper else ("    ) -> ", ":")
         yield listed(start, others, end, self.width)
         codes = [code for error in procedure.errors for code in error_codes(error)]
@@ -264,6 +265,7 @@ class _Module:
         yield f"            {procedure.name!r},"
         yield f"            {init},"
         yield "            timeout=timeout,"
+        yield "            abort=abort,"
         yield "        )"
 
     def _converted(self, procedure: ServedProcedure, types: list[str]) -> Iterator[str]:

@@ -29,6 +29,7 @@ IMPORTS = {
     "NotRequired": "typing",
     "TypeAlias": "typing",
     "TypedDict": "typing",
+    "Abort": "wsmux.rpc",
     "Client": "wsmux.rpc",
     "StreamCall": "wsmux.rpc",
     "Subscription": "wsmux.rpc",

@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from ...runtime.deadline import Deadline, deadline_in
 from ...runtime.parking import Parker, Waiter, WaitQueue
+from ..abort import Abort
 from ..errors import CANCEL, RiverError
 from ..options import Options
 from ..session.session import Session
@@ -72,11 +73,13 @@ class Opened(ABC):
         stream_id: names it on the wire.
         session: whose call it is; ``None`` if it was over before it had one.
         over: nothing more is sent or expected.
+        abort: cancels it when it is set, if there is one.
     """
 
     __slots__ = ()
 
     name: str
+    abort: Abort | None
     stream_id: str
     session: Session | None
     over: bool
@@ -97,14 +100,26 @@ class Opened(ABC):
     def end_locked(self, error: Any, wakes: list[Parker]) -> None:
         """End it, with an error if there is one."""
 
+    @abstractmethod
+    def cancel(self, message: str) -> object:
+        """Cancel the call; any thread may, without the mutex."""
+
 
 class Call(CallBase, Opened):
     """One call of a client; a subscription's writer is closed from the start."""
 
-    def __init__(self, client: Calls, mutex: threading.Lock, name: str, raises: bool) -> None:
+    def __init__(
+        self,
+        client: Calls,
+        mutex: threading.Lock,
+        name: str,
+        raises: bool,
+        abort: Abort | None = None,
+    ) -> None:
         super().__init__(mutex, raises)
         self._client = client
         self.name = name
+        self.abort = abort
         self.stream_id = ""
         self.session: Session | None = None
 
@@ -265,6 +280,7 @@ class PendingCall(Opened):
         "_outcome",
         "_raises",
         "_waiting",
+        "abort",
         "name",
         "over",
         "sent",
@@ -281,6 +297,7 @@ class PendingCall(Opened):
         raises: bool,
         deadline: Deadline,
         completions: Completions | None = None,
+        abort: Abort | None = None,
     ) -> None:
         self._client = client
         self._mutex = mutex
@@ -290,6 +307,7 @@ class PendingCall(Opened):
         self._outcome = _PENDING
         self._waiting: WaitQueue | None = None
         self.name: str = name
+        self.abort: Abort | None = abort
         self.stream_id: str = ""
         self.session: Session | None = None
         self.over: bool = False

@@ -32,6 +32,7 @@ from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, WaitQueue, wake
 from ...runtime.threads import daemon_thread, start_thread
 from ...transport.message_transport import MessageTransport
+from ..abort import ABORTED
 from ..errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 from ..session.connector import (
@@ -421,15 +422,20 @@ class ClientEngine(Calls):
     def _open_all(
         self, calls: Sequence[tuple[OpenedT, bytes]], service: str, procedure: str, flags: int
     ) -> list[tuple[OpenedT, EncodeError]]:
-        """Send the first messages of calls; return those that were not sent."""
+        """Send the first messages of calls, of one ``abort``; return those that were not sent."""
         failed: list[tuple[OpenedT, EncodeError]] = []
         wakes: list[Parker] = []
+        abort = calls[0][0].abort if calls else None
         with self.mutex:
             self.check_process()
+            ended: RiverError | None = None
             if self.connector.state is ConnectorState.CLOSED:
-                closed = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+                ended = RiverError(UNEXPECTED_DISCONNECT, "the client is closed")
+            elif abort is not None and abort.is_set():
+                ended = RiverError(CANCEL, ABORTED)
+            if ended is not None:
                 for call, _ in calls:
-                    call.end_locked(closed, wakes)
+                    call.end_locked(ended, wakes)
             elif calls:
                 now = time.monotonic()
                 session = self.connector.need_session(now)
@@ -441,10 +447,14 @@ class ClientEngine(Calls):
                         failed.append((call, error))
                     else:
                         self._calls[call.stream_id] = call
+                        if abort is not None:
+                            abort.add(call)
                 if self._connect_on_call and len(failed) < len(calls):
                     self.connector.connect(now)
             self.settle_locked(wakes)
         self.after(wakes)
+        if abort is not None and abort.is_set():
+            abort.set()  # it may have been set just before it knew of these
         return failed
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
@@ -575,6 +585,8 @@ class ClientEngine(Calls):
 
     def _forget_locked(self, call: Opened) -> None:
         self._calls.pop(call.stream_id, None)
+        if call.abort is not None:
+            call.abort.discard(call)
 
     def _received_locked(self, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         call = self._calls.get(envelope.stream_id)
