@@ -230,6 +230,19 @@ def test_an_error_that_is_not_as_declared_is_a_plain_one() -> None:
         assert caught.value.extra == (made.SLostExtras(path="x") if extra else extra)
 
 
+def test_of_two_errors_of_a_code_the_one_that_fits_is_raised() -> None:
+    declared = [
+        telling_error("LOST", {"properties": {name: STRING}, "required": [name]})
+        for name in ("path", "url")
+    ]
+    schema = {"type": "rpc", "errors": {"anyOf": declared}}
+    made = loaded(generate({"services": {"s": {"procedures": {"p": schema}}}}, style="dataclass"))
+    raising = made._wire.raising(made.SPLost, made.SPLost2)
+    with pytest.raises(made.SPLost2) as caught, raising:
+        raise RiverError("LOST", "gone", {"url": "x"})
+    assert caught.value.extra.url == "x"
+
+
 TREES = st.recursive(
     st.floats(0, 9).map(lambda radius: {"$kind": "circle", "radius": radius}),
     lambda inner: st.lists(inner).map(lambda parts: {"$kind": "group", "parts": parts}),

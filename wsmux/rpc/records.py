@@ -76,7 +76,7 @@ class Wire:
                 try:
                     return cls(error.code, error.message, self.read(extra, error.extra))
                 except ValueError:
-                    return None  # the server sends what its schema does not say
+                    continue  # a code may have several classes, and a server what is of none
         return None
 
     def write(self, value: Any) -> Any:
