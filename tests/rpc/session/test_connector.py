@@ -427,7 +427,13 @@ class TestLoss:
         client = handshaking()
         client.lost(1, 0.5)
         asked = "the connection was closed; is the server's codec tiny, too?"
-        assert client.with_trouble("no") == f"no: the handshake was not answered: {asked}"
+        text = f"no: the handshake was not answered: {asked}"
+        assert client.with_trouble("no") == text
+        client.handle_timer(1.0)
+        client.greet(1.0)
+        assert client.with_trouble("no") == text  # while the next attempt is under way
+        client.lost(2, 1.5)
+        assert client.with_trouble("no") == text
 
     def test_a_loss_before_the_handshake_asks_nothing(self) -> None:
         client = Client()

@@ -219,6 +219,8 @@ TELL_AFTER = 5
 # Seconds between two attempts, at most, while somebody waits for the connection.
 LONGEST_PENDING = 2.0
 
+UNANSWERED = "the handshake was not answered"
+
 
 class Connector:
     """The client's end of everything below the calls.
@@ -358,7 +360,8 @@ class Connector:
             self._events.append(Hangup(attempt))
             return
         self._move(ConnectorInput.DIALLED)
-        self._trouble = "the handshake was not answered"
+        if not self._trouble.startswith(UNANSWERED):  # else an attempt before told more
+            self._trouble = UNANSWERED
         self._due = now + self._options.handshake_timeout
         self._events.append(HelloWanted(attempt))
 
@@ -377,7 +380,8 @@ class Connector:
         self._attempt = None  # there is nothing to hang up
         if self._hello_sent and self.state is ConnectorState.HANDSHAKING:
             name = self._codec.name
-            self._trouble += f": the connection was closed; is the server's codec {name}, too?"
+            closed = f"the connection was closed; is the server's codec {name}, too?"
+            self._trouble = f"{UNANSWERED}: {closed}"
         if fatal:
             self.given_up = self.with_trouble("the connection cannot be made")
             self._end_session(self.given_up)
