@@ -193,14 +193,23 @@ def test_no_call_is_missed_however_close_the_event_comes(client: rpc.Client) -> 
                 call.result(WAIT)
 
 
-def test_a_handlers_calls_end_with_its_own(gate: Gate) -> None:
+@pytest.mark.parametrize("procedure", ["ask", "asks_late"])
+def test_a_handlers_calls_end_with_its_own(gate: Gate, procedure: str) -> None:
     front = rpc.Service("front")
 
     @front.rpc()
     def ask(ctx: rpc.Context, init: Any) -> Any:
-        abort = rpc.Abort()
-        ctx.defer(abort.set)
-        return ctx.context.rpc("test", "lasts", None, abort=abort)
+        return ctx.context.rpc("test", "lasts", None, abort=ctx.ended)
+
+    @front.rpc()
+    def asks_late(ctx: rpc.Context, init: Any) -> Any:
+        gate.entered.set()
+        assert ctx.ended.wait(WAIT)
+        try:
+            ctx.context.rpc("test", "lasts", None, abort=ctx.ended)
+        except rpc.RiverError as error:
+            gate.seen.append(str(error))
+            gate.over.set()
 
     with (
         rpc.serve([lasting(gate)]) as back,
@@ -208,10 +217,35 @@ def test_a_handlers_calls_end_with_its_own(gate: Gate) -> None:
         rpc.serve([front], context=behind) as server,
         rpc.connect(server.url) as client,
     ):
-        asking = client.submit("front", "ask", None)
+        asking = client.submit("front", procedure, None)
         assert gate.entered.wait(WAIT)
         asking.cancel()
         assert gate.over.wait(WAIT)
+    assert gate.seen == ([ABORTED] if procedure == "asks_late" else [])
+
+
+def test_an_end_that_cancels_nothing_takes_no_thread() -> None:
+    service = rpc.Service("test")
+    entered = threading.Event()
+
+    @service.rpc()
+    def lasts(ctx: rpc.Context, init: Any) -> None:
+        ended = ctx.ended
+        entered.set()
+        ended.wait(WAIT)
+
+    service.rpc(name="same")(lambda ctx, init: init)
+    with (
+        rpc.serve([service], server_id="IDLE") as server,
+        rpc.connect(server.url, server_id="IDLE") as client,
+    ):
+        call = client.submit("test", "lasts", None)
+        assert entered.wait(WAIT)
+        call.cancel()
+        assert client.rpc("test", "same", 1, WAIT) == 1  # handled after that end
+        names = [thread.name for thread in threading.enumerate()]
+    assert any("IDLE" in name for name in names)
+    assert not any("IDLE-cleanup" in name for name in names)
 
 
 @pytest.mark.parametrize(

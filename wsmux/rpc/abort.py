@@ -29,8 +29,8 @@ class Abort(threading.Event):
     a thread that waits, or one that polls. This one knows its calls, and ``set`` cancels them: no
     thread waits, and a call costs an entry in a table.
 
-    One may be given to calls of several clients. Within a handler, ``ctx.defer(abort.set)`` cancels
-    what the handler has called when its own call is over.
+    One may be given to calls of several clients. A handler has one in ``ctx.ended``:
+    ``client.rpc(..., abort=ctx.ended)`` ends with the call that it is made for.
 
     ``set`` may be called from any thread. As that of any event, it is not for signal handlers.
     """
@@ -53,6 +53,14 @@ class Abort(threading.Event):
                 call.cancel(ABORTED)
             except ForkedError:
                 continue  # a call of the parent's
+
+    def mark(self) -> bool:
+        """Wake who waits for it, but leave the calls to ``set``; tell whether there are any.
+
+        It is for those who hold a lock, and call ``set`` once they have let go.
+        """
+        super().set()
+        return bool(self._calls)
 
     def add(self, call: Cancellable) -> None:
         """Note a call that is under way; whoever adds one calls ``set`` if it is set by then."""

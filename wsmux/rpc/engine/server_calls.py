@@ -23,6 +23,7 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger, printable
 from ...runtime.parking import Parker, wake
 from ...runtime.thread_pool import ThreadPool
+from ..abort import Abort
 from ..errors import CANCEL, INVALID_REQUEST, RiverError
 from ..options import Options
 from ..services import Procedure
@@ -311,7 +312,7 @@ class ServerCall(CallBase):
         self.procedure = procedure
         self.first_metadata: Any = None
         # Few handlers ask for an event, which costs as much as the rest of a small call.
-        self._ended: threading.Event | None = None
+        self._ended: Abort | None = None
         self._deferred: list[Callable[[], object]] = []
         self._cleaned = False  # what was deferred has run
         self.answered = False
@@ -324,13 +325,13 @@ class ServerCall(CallBase):
         return f"{self.procedure.service}.{self.procedure.name}"
 
     @property
-    def ended(self) -> threading.Event:
+    def ended(self) -> Abort:
         """An event that is set when the call is over."""
         with self.mutex:
             if self._ended is None:
-                self._ended = threading.Event()
+                self._ended = Abort()
                 if self.over:
-                    self._ended.set()
+                    self._ended.mark()
             return self._ended
 
     def send(self, value: Any, deadline: Deadline) -> None:
@@ -356,14 +357,14 @@ class ServerCall(CallBase):
     def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
         super().end_locked(error, wakes)
         if self._ended is not None:
-            self._ended.set()
+            self._ended.mark()
         if self.parked is not None:
             wakes.append(self.parked)
 
     def completed_locked(self) -> bool:
         completed = super().completed_locked()
         if completed and self._ended is not None:
-            self._ended.set()
+            self._ended.mark()
         return completed
 
     def defer(self, action: Callable[[], object]) -> None:
@@ -379,6 +380,8 @@ class ServerCall(CallBase):
     def defers(self) -> bool:
         """Return whether there is anything for ``clean_up``, now that the call is over."""
         with self.mutex:
+            if self._ended is not None and self._ended.mark():
+                self._deferred.append(self._ended.set)  # cancels what the handler has called
             self._cleaned = not self._deferred
             return not self._cleaned
 
@@ -432,8 +435,11 @@ class Context:
         )
 
     @property
-    def ended(self) -> threading.Event:
-        """An event that is set when the call is over, whatever ended it."""
+    def ended(self) -> Abort:
+        """An event that is set when the call is over, whatever ended it.
+
+        What the handler calls itself may be given it as ``abort=``, to end with this call.
+        """
         return self._call.ended
 
     @property
