@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 import wsmux
 
 from ..helpers.commands import PATIENCE, command
+from ..helpers.drained_server import GRACE, drained
 from ..helpers.load.measuring import CHECKOUT, far_end
 from ..helpers.raw_peer import WAIT, in_thread, wait_for
 from ..helpers.wires import NAMES
@@ -88,39 +86,6 @@ def test_sigterm_closes_every_connection_of_wsmux_serve_with_1001() -> None:
 
 
 # A WSGI server that is told to stop, or to load its application anew
-
-GRACE = 6.0
-
-
-@contextmanager
-def drained(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the application that drains under a WSGI server; yield its process and its URL."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        fd = listener.fileno()
-        gunicorn = ["-m", "gunicorn", "--bind", f"fd://{fd}", "--worker-class", kind]
-        gunicorn += ["--threads", "8", "--graceful-timeout", str(int(GRACE))]
-        gunicorn += [
-            "--log-level",
-            "warning",
-            "--no-control-socket",
-            "tests.helpers.drained_app:app",
-        ]
-        werkzeug = ["-m", "tests.helpers.drained_app", str(fd)]
-        process = subprocess.Popen(
-            [sys.executable, *(werkzeug if kind == "werkzeug" else gunicorn)],
-            cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-            pass_fds=[fd],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
-    try:
-        yield process, url
-    finally:
-        process.kill()
-        process.communicate(timeout=PATIENCE)
 
 
 def told(connection: wsmux.Connection) -> tuple[wsmux.Stream, int]:

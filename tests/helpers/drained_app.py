@@ -1,18 +1,28 @@
-"""Be an application that drains on SIGTERM: ``gunicorn tests.helpers.drained_app:app``."""
+"""Be an application that drains on SIGTERM: ``gunicorn tests.helpers.drained_app:app``.
+
+What becomes of River's calls and state is told on the standard error.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import time
+from typing import Any
 
 from flask import Flask
 
 import wsmux
+from wsmux import rpc
 from wsmux.flask import Mux
 
 __all__ = ["app"]
 
 # Seconds that what is running may take to end.
 DRAIN = 2.0
+
+# Seconds that giving up the state takes: more than a server needs to end without connections.
+DISPOSING = 0.5
 
 app = Flask(__name__)
 mux = Mux(app)
@@ -27,9 +37,38 @@ def echo(stream: wsmux.Stream) -> None:
         stream.write(data)
 
 
-if __name__ == "__main__":
-    import sys
+def _dispose(state: str) -> None:
+    time.sleep(DISPOSING)
+    sys.stderr.write(f"disposed of {state}\n")
 
+
+service = rpc.Service("drained", state="the state", dispose=_dispose)
+
+
+@service.rpc()
+def pid(ctx: rpc.Context, init: Any) -> int:
+    """Tell this process."""
+    return os.getpid()
+
+
+@service.subscription()
+def hang(ctx: rpc.Context, init: Any, responses: rpc.Writable[int]) -> None:
+    """Tell this process, then wait for the end of the call."""
+    responses.write(os.getpid())
+    ctx.ended.wait()
+    sys.stderr.write("the call has ended\n")
+
+
+rpc.flask(app, "/river", [service]).drain_on_sigterm(DRAIN)
+
+
+@app.get("/health")
+def health() -> str:
+    """Answer a health check."""
+    return "well"
+
+
+if __name__ == "__main__":
     from werkzeug.serving import make_server
 
     make_server("127.0.0.1", 0, app, threaded=True, fd=int(sys.argv[1])).serve_forever()

@@ -6,19 +6,16 @@ a request, so an extension keeps them in a ``ConnectionRegistry``, which a signa
 
 from __future__ import annotations
 
-import _thread
-import os
-import signal
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from ..exceptions import CloseCode, HandshakeError, WsmuxError
 from ..mux.connection import Connection
 from ..runtime import fork
 from ..runtime.deadline import Deadline
 from ..runtime.logs import logger
+from .shutdown_signals import shut_down_on_signals
 
 __all__ = ["REASON", "ConnectionRegistry", "end_connections"]
 
@@ -101,28 +98,9 @@ class ConnectionRegistry:
         end_connections(connections, Deadline(timeout), self._close_timeout)
 
     def drain_on_sigterm(self, timeout: float | None) -> None:
-        """Shut down on SIGTERM, in a thread, before or alongside the previous action of the signal.
+        """Shut down on the signals that stop a server; see ``shut_down_on_signals``.
 
         Raises:
             ValueError: not called in the main thread.
         """
-
-        def drain(number: int, frame: FrameType | None) -> None:
-            dies = before == signal.SIG_DFL
-            if dies:
-                signal.signal(number, signal.SIG_DFL)  # a second signal does not wait
-            # Nothing may block in a signal handler under gevent, as Thread.start does.
-            _thread.start_new_thread(self._drain, (timeout, number if dies else None))
-            if callable(before):
-                before(number, frame)
-
-        before = signal.signal(signal.SIGTERM, drain)
-
-    def _drain(self, timeout: float | None, number: int | None) -> None:
-        try:
-            self.shutdown(timeout)
-        except Exception:
-            _log.exception("closing the connections gracefully failed")
-        finally:
-            if number is not None:
-                os.kill(os.getpid(), number)
+        shut_down_on_signals(self.shutdown, timeout)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 
 from ..config import Config
 from ..endpoints.acceptor import DRAIN, MAX_CONNECTIONS, REFUSAL, Acceptor, listen, listen_unix
+from ..endpoints.shutdown_signals import shut_down_on_signals
 from ..exceptions import HandshakeError
 from ..handshake.http_request import respond
 from ..handshake.origin import allowed_origins
@@ -111,6 +112,7 @@ class RpcHandler:
         self._lock = threading.Lock()
         self._served = 0
         self._idle = threading.Condition(self._lock)
+        self._forked = False
         self.schema_json: bytes | None = None if schema is None else json.dumps(schema).encode()
         """What an ordinary GET is answered with, if anything."""
         fork.register(self)
@@ -120,6 +122,7 @@ class RpcHandler:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._served = 0
+        self._forked = True
 
     def __call__(self, carrier: Stream | socket.socket) -> None:
         """Serve one stream or plain socket until it has ended, each message after its length."""
@@ -140,6 +143,14 @@ class RpcHandler:
             with self._lock:
                 self._served -= 1
                 self._idle.notify_all()
+
+    def check(self) -> None:
+        """Raise the ``HandshakeError`` of a connection that would end at once."""
+        if self._forked:
+            text = "River is served by the process that made its handler: make it in each worker"
+            raise HandshakeError(text, 500)
+        if self._engine.closed:
+            raise HandshakeError("the server shuts down", 503)
 
     def request_handshake(self, client_id: str) -> bool:
         """Ask a client for new metadata, which are validated like the first.
@@ -179,6 +190,18 @@ class RpcHandler:
             with self._lock:
                 while self._served and not deadline.expired():
                     self._idle.wait(deadline.remaining())
+
+    def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
+        """Call ``shutdown`` on SIGTERM, which stops and reloads the processes of a WSGI server.
+
+        As ``Mux.drain_on_sigterm`` of ``wsmux.flask``, which says where to call it: sessions end at
+        once, ``timeout`` is for handlers to return, and services' states are disposed of. What that
+        raises is logged.
+
+        Raises:
+            ValueError: this is not the main thread.
+        """
+        shut_down_on_signals(self.shutdown, timeout)
 
     def __enter__(self) -> Self:
         return self

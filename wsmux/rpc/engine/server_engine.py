@@ -140,6 +140,11 @@ class ServerEngine:
 
     # Any thread
 
+    @property
+    def closed(self) -> bool:
+        """Whether no further connection is served."""
+        return self._closed
+
     def session_count(self) -> int:
         """Return how many sessions there are."""
         with self.mutex:

@@ -1,0 +1,181 @@
+"""A signal that stops a process lets what it serves be shut down first; in other processes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from wsmux.endpoints.shutdown_signals import QUICK, shut_down_on_signals
+
+from ..helpers.commands import PATIENCE
+from ..helpers.load.measuring import CHECKOUT
+
+# ``say`` writes a line at once; the process is sent the signals that the program asks for.
+BEFORE = """
+import os, signal, sys, threading, time
+from wsmux.endpoints.shutdown_signals import shut_down_on_signals
+
+def say(text):
+    os.write(1, f"{text}\\n".encode())
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+def late(timeout):  # more than the process needs to end
+    time.sleep(0.2)
+    say(f"late {timeout}")
+
+def soon(timeout):
+    say(f"soon {timeout}")
+
+"""
+
+
+def run(program: str) -> tuple[list[str], int, str]:
+    """Run a program; return the lines it said, its status, and what else it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE + program],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.stdout.splitlines(), done.returncode, done.stderr
+
+
+def test_a_process_dies_by_its_signal_after_the_last_shutdown() -> None:
+    said, status, _ = run("""
+shut_down_on_signals(soon, 3.0)
+shut_down_on_signals(late, None)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert (said, status) == (["soon 3.0", "late None"], -signal.SIGTERM)
+
+
+def test_what_the_signal_did_before_happens_beside_it_and_the_exit_waits() -> None:
+    said, status, _ = run("""
+def handle(number, frame):
+    say("before")
+    sys.exit(5)
+
+signal.signal(signal.SIGTERM, handle)
+shut_down_on_signals(late, 3.0)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert (said, status) == (["before", "late 3.0"], 5)
+
+
+def test_an_interrupt_leaves_little_time() -> None:
+    said, _, errors = run("""
+shut_down_on_signals(late, 10.0)
+shut_down_on_signals(soon, 0.5)
+send(signal.SIGINT)
+threading.Event().wait()
+""")
+    assert said == ["soon 0.5", f"late {QUICK}"]
+    assert "KeyboardInterrupt" in errors
+
+
+def test_sigquit_stays_as_it_is_where_nobody_handles_it() -> None:
+    said, _, _ = run("""
+shut_down_on_signals(soon, None)
+say(signal.getsignal(signal.SIGQUIT) == signal.SIG_DFL)
+""")
+    assert said == ["True"]
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    said, status, _ = run("""
+begun = threading.Event()
+
+def stuck(timeout):
+    begun.set()
+    threading.Event().wait()
+
+shut_down_on_signals(stuck, None)
+send(signal.SIGTERM)
+begun.wait()
+say("begun")
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert (said, status) == (["begun"], -signal.SIGTERM)
+
+
+def test_a_signal_after_the_shutdown_kills() -> None:
+    said, status, _ = run("""
+shut_down_on_signals(soon, None)
+try:
+    send(signal.SIGINT)
+    threading.Event().wait()
+except KeyboardInterrupt:
+    say("goes on")
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert (sorted(said), status) == (["goes on", f"soon {QUICK}"], -signal.SIGTERM)
+
+
+def test_a_shutdown_that_fails_is_logged_and_keeps_nobody() -> None:
+    said, status, errors = run("""
+def fails(timeout):
+    raise ValueError("of the shutdown")
+
+shut_down_on_signals(fails, None)
+shut_down_on_signals(late, None)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert (said, status) == (["late None"], -signal.SIGTERM)
+    assert "closing the connections gracefully failed" in errors
+    assert "of the shutdown" in errors
+
+
+def test_what_is_added_twice_is_shut_down_once_with_the_later_time() -> None:
+    said, _, _ = run("""
+shut_down_on_signals(soon, 3.0)
+shut_down_on_signals(soon, 4.0)
+send(signal.SIGTERM)
+threading.Event().wait()
+""")
+    assert said == ["soon 4.0"]
+
+
+def test_a_forked_child_shuts_down_for_itself_once_its_server_has_set_its_handlers() -> None:
+    said, status, _ = run("""
+shut_down_on_signals(soon, 3.0)
+if child := os.fork():
+    os.waitpid(child, 0)
+    say("parent")
+    os._exit(0)
+signal.signal(signal.SIGTERM, lambda number, frame: say("the worker's own"))
+shut_down_on_signals(soon, 4.0)
+send(signal.SIGTERM)
+sys.exit()
+""")
+    assert sorted(said[:2]) == ["soon 4.0", "the worker's own"]
+    assert (said[2:], status) == (["parent"], 0)
+
+
+def test_only_the_main_thread_may_ask_for_it() -> None:
+    caught: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            shut_down_on_signals(lambda timeout: None, 0)
+        except ValueError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join(PATIENCE)
+    assert len(caught) == 1
+    with pytest.raises(ValueError, match="main thread"):
+        raise caught[0]

@@ -1,0 +1,138 @@
+"""Shut down what serves connections when a signal stops the process that a WSGI server runs it in.
+
+A process has one handler for each signal, and may have several things to shut down, so they are
+kept here together: all begin at once, each in a thread, and the process ends after the last.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from ..runtime import fork
+from ..runtime.logs import logger
+
+__all__ = ["QUICK", "shut_down_on_signals"]
+
+Shutdown = Callable[[float | None], object]
+
+# What gunicorn and Werkzeug are stopped by. HUP, sent to gunicorn's master, is SIGTERM to a worker.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+# Seconds that what is open has after SIGINT and SIGQUIT, by which gunicorn stops without patience.
+QUICK = 1.0
+
+_log = logger("wsmux")
+
+
+def shut_down_on_signals(shutdown: Shutdown, timeout: float | None) -> None:
+    """Call ``shutdown(timeout)`` in a thread on SIGTERM, and on SIGINT and SIGQUIT if handled.
+
+    What a signal did before happens at once beside it; where that was to die, it happens after it.
+    A process that exits meanwhile waits until the shutdown is done. After SIGINT and SIGQUIT the
+    timeout is at most ``QUICK``.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+    _process.add(shutdown, timeout)
+
+
+class _Handler:
+    """Handle one signal, and do what was done before."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        dies = self._before == signal.SIG_DFL
+        if dies:
+            signal.signal(number, signal.SIG_DFL)  # the second signal does not wait
+        try:
+            _process.begin(number, dies)
+        finally:
+            if callable(self._before):
+                self._before(number, frame)
+
+
+class _Process:
+    """Know what this process shuts down, and how far that is."""
+
+    def __init__(self) -> None:
+        self._shutdowns: dict[Shutdown, float | None] = {}
+        self.forked()
+        fork.register(self)
+        atexit.register(self._wait)
+
+    def forked(self) -> None:
+        """Begin again: what the parent shuts down goes on in a forked child."""
+        self._lock = threading.Lock()
+        self._begun = False
+        self._left = 0
+        self._done = threading.Event()
+        self._dies_by: int | None = None
+
+    def add(self, shutdown: Shutdown, timeout: float | None) -> None:
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            # Nobody asked to handle the others where nobody does.
+            if number == signal.SIGTERM or callable(before):
+                # A server's own handler may stand there again, in a worker that was forked.
+                known = isinstance(before, _Handler)
+                signal.signal(number, before if known else _Handler(before))
+        self._shutdowns[shutdown] = timeout
+
+    def begin(self, number: int, dies: bool) -> None:
+        """Begin with everything, once; in a signal handler of the main thread."""
+        if dies:
+            self._dies_by = number
+        if self._begun:
+            self._die_if_done()
+            return
+        self._begun = True
+        shutdowns = list(self._shutdowns.items())
+        self._left = 1 + len(shutdowns)
+        for shutdown, timeout in shutdowns:
+            if number != signal.SIGTERM:
+                timeout = QUICK if timeout is None else min(timeout, QUICK)
+            try:
+                # Nothing may wait in a signal handler under gevent, as Thread.start does.
+                _thread.start_new_thread(self._shut_down, (shutdown, timeout))
+            except RuntimeError:
+                _log.exception("no thread can be started to close the connections gracefully")
+                self._finished()
+        self._finished()
+
+    def _shut_down(self, shutdown: Shutdown, timeout: float | None) -> None:
+        try:
+            shutdown(timeout)
+        except Exception:
+            _log.exception("closing the connections gracefully failed")
+        finally:
+            self._finished()
+
+    def _finished(self) -> None:
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._done.set()
+            self._die_if_done()
+
+    def _die_if_done(self) -> None:
+        if self._dies_by is not None and self._done.is_set():
+            os.kill(os.getpid(), self._dies_by)
+
+    def _wait(self) -> None:
+        """Wait for what has begun; at exit, where its threads would end as they stand."""
+        if self._begun:
+            self._done.wait()
+
+
+_process = _Process()
