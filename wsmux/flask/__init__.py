@@ -9,6 +9,7 @@ for Werkzeug, an empty body for gevent.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -18,10 +19,8 @@ from ..endpoints.acceptor import DRAIN
 from ..endpoints.connection_options import DEFAULT_WORKERS, ConnectionHandler, ConnectionOptions
 from ..endpoints.shutdown import ConnectionRegistry
 from ..endpoints.stream_handlers import StreamHandler
-from ..exceptions import HandshakeError
-from ..handshake.admission import Admission
 from ..handshake.origin import allowed_origins
-from ..handshake.websocket_server import accept, check_request, request_of
+from ..handshake.websocket_server import check_request, request_of
 from ..mux.connection import Connection, StartOn
 from ..mux.error_codes import CodeToReason, ReasonToCode
 from ..protocols.base import Role
@@ -30,7 +29,8 @@ from ..protocols.registry import served_protocols
 from ..runtime.hints import field_hints
 from .browser_script import script_blueprint
 from .debug_page import debug_blueprint
-from .responses import Ended, Flask, Response, refusal, request
+from .responses import Flask, Response, request
+from .upgrades import Upgrades
 
 __all__ = ["Mux", "debug_blueprint", "script_blueprint"]
 
@@ -51,7 +51,10 @@ class Mux:
                 ...
 
     The handler runs in the thread of the request; the connection is closed when it returns. The
-    keyword arguments are those of ``wsmux.serve``. Without ``app``, call ``init_app`` later.
+    keyword arguments are those of ``wsmux.serve``, but for ``max_connections``, which holds for all
+    routes of this object together. Without it, all routes of the process take so many connections
+    that gunicorn keeps one in eight of its threads, and at least one, for other requests. Further
+    ones get 503. Without ``app``, call ``init_app`` later.
     """
 
     @field_hints(Config, "config")
@@ -62,6 +65,7 @@ class Mux:
         protocols: Iterable[str] = ("wsmux",),
         config: Config | None = None,
         origins: Iterable[str] | None = None,
+        max_connections: int | None = None,
         accept_streams: bool = True,
         start_on: StartOn = "open",
         workers: int = DEFAULT_WORKERS,
@@ -81,7 +85,7 @@ class Mux:
             "bymux_state": bymux_state,
         }
         ConnectionOptions(**self._options)  # raises for a bad value
-        self._admission = Admission(self._options["config"], "a route of Mux")
+        self._upgrades = Upgrades(self._options["config"], "a route of Mux", max_connections)
         self._served = ConnectionRegistry(self._options["config"].close_timeout)
         self._app: Flask | None = None
         self._routes: list[tuple[str, Callable[..., Response], dict[str, Any]]] = []
@@ -118,8 +122,9 @@ class Mux:
 
         The previous handler runs at once, alongside the shutdown, such as gunicorn's graceful stop,
         which waits for running requests; if the previous action was to terminate the process, it
-        follows the shutdown. Make ``timeout`` shorter than gunicorn's ``--graceful-timeout`` by the
-        second that closing takes. Call it after the server has installed its own handler: in the
+        follows the shutdown. SIGINT and SIGQUIT, with which a server stops quickly, leave streams
+        one second. Make ``timeout`` shorter than gunicorn's ``--graceful-timeout`` by the second
+        that closing takes. Call it after the server has installed its own handler: in the
         application's module or, with ``--preload``, in the hook ``post_worker_init``.
 
         Raises:
@@ -162,35 +167,21 @@ class Mux:
         self, handler: ConnectionHandler | None, stream_handler: StreamHandler | None
     ) -> Response:
         environ = request.environ
-        try:
+
+        def check(environ: dict[str, Any]) -> str:
             protocol = check_request(environ, self._protocols, self._origins)
             self._served.check()
-            guest = self._admission.admit(environ)
-        except HandshakeError as error:
-            return refusal(error)
-        try:
-            return self._serve_admitted(environ, protocol, handler, stream_handler)
-        finally:
-            self._admission.leave(guest)
+            return protocol
 
-    def _serve_admitted(
-        self,
-        environ: dict[str, Any],
-        protocol: str,
-        handler: ConnectionHandler | None,
-        stream_handler: StreamHandler | None,
-    ) -> Response:
-        try:
-            accepted = accept(environ, protocol)
-        except HandshakeError as error:
-            return refusal(error)
-        connection_options = ConnectionOptions(**self._options, stream_handler=stream_handler)
-        connection: Connection = connection_options.over_websocket(
-            accepted.socket, Role.SERVER, protocol, request_of(environ)
-        )
-        with self._served.serving(connection):
-            connection_options.serve(connection, handler)
-        return Ended(accepted.mode)
+        def serve(sock: socket.socket, protocol: str) -> None:
+            options = ConnectionOptions(**self._options, stream_handler=stream_handler)
+            connection: Connection = options.over_websocket(
+                sock, Role.SERVER, protocol, request_of(environ)
+            )
+            with self._served.serving(connection):
+                options.serve(connection, handler)
+
+        return self._upgrades.answer(check, serve)
 
 
 def _name_of(handler: Callable[..., object], endpoint: str | None) -> str:

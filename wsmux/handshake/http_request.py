@@ -43,6 +43,9 @@ MAX_HEADERS = 100
 # Key of the environ for the original headers: pairs of a name in lower case and a value.
 HEADERS = "wsmux.handshake.headers"
 
+# Seconds after which a client that gets 503 may try again; our own clients do not read it.
+RETRY_AFTER = 5
+
 # Headers that must be unique: of two, different readers may use different ones.
 SINGLE = (
     "Authorization",
@@ -333,12 +336,14 @@ def _more_came(sock: socket.socket) -> bool:
 
 
 def refusal_headers(status: int) -> dict[str, str]:
-    """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2)."""
+    """Return the headers of a refusal (RFC 6455 4.2.2, RFC 9110 15.5.2, 15.6.4)."""
     headers = {"Content-Type": "text/plain; charset=utf-8", "Connection": "close"}
     if status == HTTPStatus.UPGRADE_REQUIRED:
         headers |= {"Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     if status == HTTPStatus.UNAUTHORIZED:
         headers |= {"WWW-Authenticate": "Bearer"}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers |= {"Retry-After": str(RETRY_AFTER)}
     return headers
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
-from typing import Unpack
+from typing import Any, Unpack
 
 from ..config import Config
 from ..exceptions import HandshakeError
-from ..flask.responses import Ended, Flask, Response, refusal, request
-from ..handshake.admission import Admission
+from ..flask.responses import Flask, Response, refusal
+from ..flask.upgrades import Upgrades
 from ..handshake.origin import allowed_origins
-from ..handshake.websocket_server import accept
 from .server import RpcHandler, Serving, check_river_upgrade, handler
 from .services import Service
 
@@ -24,13 +24,14 @@ def flask(
     *,
     endpoint: str | None = None,
     origins: Iterable[str] | None = None,
+    max_connections: int | None = None,
     config: Config | None = None,
     **options: Unpack[Serving],
 ) -> RpcHandler:
     """Serve procedures at a path of an application; each client keeps one request's thread.
 
-    River offers no subprotocol, so the path is for it alone. Call ``shutdown()`` of what is
-    returned to end the sessions before the process does.
+    River offers no subprotocol, so the path is for it alone. Call ``drain_on_sigterm()`` of what is
+    returned, or ``shutdown()``, to end the sessions before the process does.
 
     Args:
         app: the application.
@@ -38,31 +39,27 @@ def flask(
         services: what is offered.
         endpoint: the name of the route for Flask, ``river`` and the path by default.
         origins: as in ``wsmux.serve``.
+        max_connections: connections at once; further clients get 503, and come again by
+            themselves. By default all routes of the process together take so many that gunicorn
+            keeps one in eight of its threads, and at least one, for other requests.
         config: ``max_connections_per_address`` and ``trusted_proxies``; what else it holds is for
             streams.
         options: see ``Serving``. With ``serve_schema`` a GET of the path gets the schema.
     """
     pages = allowed_origins(origins)  # before anything is started
+    upgrades = Upgrades(config or Config(), f"the route {path}", max_connections)
     made = handler(services, **options)
-    admission = Admission(config or Config(), f"the route {path}")
     name = endpoint or f"river {path}".replace(".", "_")
 
+    def check(environ: dict[str, Any]) -> None:
+        check_river_upgrade(environ, pages)
+        made.check()
+
+    def serve(sock: socket.socket, wire: None) -> None:
+        made.serve_socket(sock, websocket=True)
+
     def river() -> Response:
-        environ = request.environ
-        try:
-            check_river_upgrade(environ, pages)
-            guest = admission.admit(environ)
-        except HandshakeError as error:
-            return refusal(error)
-        try:
-            try:
-                accepted = accept(environ, None)
-            except HandshakeError as error:
-                return refusal(error)
-            made.serve_socket(accepted.socket, websocket=True)
-            return Ended(accepted.mode)
-        finally:
-            admission.leave(guest)
+        return upgrades.answer(check, serve)
 
     def schema() -> Response:
         if made.schema_json is None:

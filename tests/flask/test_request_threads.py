@@ -1,0 +1,263 @@
+"""Connections leave a WSGI server some of its threads; the rest are refused at once, with 503."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+
+import pytest
+from flask import Flask
+
+import wsmux
+from wsmux import rpc
+from wsmux.flask import Mux
+from wsmux.flask import request_threads as module
+from wsmux.flask.request_threads import ConnectionLimit, most_connections, request_threads
+
+from ..helpers.commands import PATIENCE
+from ..helpers.drained_server import THREADS, drained
+from ..helpers.raw_peer import WAIT
+from ..helpers.rpc.procedures import Gate, offered
+from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import serving
+
+# What a client sends that asks for a WebSocket.
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+}
+
+# Of 8 threads one is kept.
+MOST = 7
+
+
+def test_no_server_but_gunicorn_is_known_by_its_threads() -> None:
+    assert request_threads() is None
+    assert most_connections() is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "most"), [(1, 1), (2, 1), (8, 7), (15, 14), (16, 14), (100, 88)]
+)
+def test_one_thread_in_eight_is_kept(
+    monkeypatch: pytest.MonkeyPatch, threads: int, most: int
+) -> None:
+    monkeypatch.setattr(module, "request_threads", lambda: threads)
+    assert most_connections() == most
+
+
+class Worker:
+    """A worker of gunicorn, as far as anybody asks."""
+
+    __module__ = "gunicorn.workers.base"
+
+    def __init__(self, **attributes: object) -> None:
+        vars(self).update(attributes)
+
+    def handle(self, number: int, frame: object) -> None:
+        """Handle a signal."""
+
+
+class Settings:
+    threads = 8
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Put back what handles the signals that a worker handles."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGWINCH)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("worker", "threads"),
+    [
+        (Worker(tpool=None, worker_connections=1000, cfg=Settings), 8),
+        (Worker(tpool=None, worker_connections=5, cfg=Settings), 5),
+        (Worker(worker_connections=1000, cfg=Settings), 1000),
+        (Worker(cfg=Settings), None),
+    ],
+    ids=["gthread", "fewer connections", "gevent", "sync"],
+)
+def test_a_worker_of_gunicorn_is_known_by_its_handlers(worker: Worker, threads: int | None) -> None:
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)  # the application's own
+    signal.signal(signal.SIGWINCH, worker.handle)
+    assert request_threads() == threads
+
+
+# The count
+
+
+def test_a_limit_of_its_own_counts_its_own_connections() -> None:
+    one, other = ConnectionLimit("one", 2), ConnectionLimit("other", 1)
+    with one.held(), one.held(), other.held():
+        with pytest.raises(wsmux.HandshakeError, match="2 connections are open") as caught:
+            one.held().__enter__()
+        assert caught.value.status == 503
+    with one.held():
+        pass
+
+
+def test_the_default_counts_the_connections_of_all_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "request_threads", lambda: 3)
+    one, other, own = (
+        ConnectionLimit("1", None),
+        ConnectionLimit("2", None),
+        ConnectionLimit("3", 9),
+    )
+    with one.held(), own.held():
+        with pytest.raises(wsmux.HandshakeError):
+            other.held().__enter__()
+        with own.held():
+            pass
+    with other.held(), other.held():
+        pass
+
+
+def test_a_full_route_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    limit = ConnectionLimit("the route /full", 1)
+    with caplog.at_level(logging.WARNING, "wsmux"), limit.held():
+        for _ in range(3):
+            with pytest.raises(wsmux.HandshakeError):
+                limit.held().__enter__()
+    [record] = [record for record in caplog.records if "/full" in record.getMessage()]
+    assert "refuses further connections with 503: 1 are open" in record.getMessage()
+
+
+def test_a_forked_child_counts_from_nothing() -> None:
+    limit = ConnectionLimit("parent", 1)
+    with limit.held():
+        limit.forked()
+        with limit.held():
+            pass
+
+
+@pytest.mark.parametrize("most", [0, -1])
+def test_a_limit_must_let_somebody_in(most: int) -> None:
+    app = Flask("app")
+    with pytest.raises(ValueError, match="max_connections must be at least 1"):
+        Mux(app, max_connections=most)
+    with pytest.raises(ValueError, match="max_connections must be at least 1"):
+        rpc.flask(app, "/river", [], max_connections=most)
+
+
+# Routes
+
+
+def test_a_refusal_says_why_and_when_to_come_again() -> None:
+    app = Flask("app")
+    mux = Mux(app, max_connections=1)
+    mux.route("/mux")(wsmux.Connection.wait_closed)
+    with serving(app) as port, ExitStack() as stack:
+        first = wsmux.connect(f"ws://127.0.0.1:{port}/mux", timeout=WAIT)
+        stack.callback(mux.shutdown, WAIT)
+        asking = HTTPConnection("127.0.0.1", port, timeout=WAIT)
+        asking.request("GET", "/mux", headers=UPGRADE)
+        answer = asking.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+        assert answer.read() == (
+            b"1 connections are open, as many as this server takes; try again later\n"
+        )
+        asking.close()
+        first.close()
+        wait_for(lambda: connects(f"ws://127.0.0.1:{port}/mux"))
+
+
+def connects(url: str) -> bool:
+    try:
+        wsmux.connect(url, timeout=WAIT).close()
+    except wsmux.HandshakeError as error:
+        if error.status != 503:
+            raise
+        return False
+    return True
+
+
+def test_a_river_route_that_shuts_down_refuses_with_503() -> None:
+    app = Flask("app")
+    handler = rpc.flask(app, "/river", [offered(Gate())])
+    handler.shutdown()
+    with serving(app) as port, pytest.raises(wsmux.HandshakeError, match="shuts down") as caught:
+        wsmux.connect(f"ws://127.0.0.1:{port}/river", subprotocol=None, timeout=WAIT)
+    assert caught.value.status == 503
+
+
+def test_a_river_route_made_before_a_fork_says_so_in_the_child() -> None:
+    app = Flask("app")
+    handler = rpc.flask(app, "/river", [offered(Gate())])
+    handler.forked()
+    with serving(app) as port, pytest.raises(wsmux.HandshakeError, match="each worker") as caught:
+        wsmux.connect(f"ws://127.0.0.1:{port}/river", subprotocol=None, timeout=WAIT)
+    assert caught.value.status == 500
+    handler.shutdown()
+
+
+# gunicorn
+
+
+def healthy(url: str) -> bool:
+    """Return whether a health check is answered within a second."""
+    start = time.monotonic()
+    address = url.replace("ws", "http", 1) + "health"
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        return answer.read() == b"well" and time.monotonic() - start < 1.0
+
+
+def test_a_full_gunicorn_refuses_river_clients_and_stays_healthy() -> None:
+    failures: list[Exception] = []
+
+    def note(error: Exception) -> bool:
+        failures.append(error)
+        return False
+
+    with drained("gthread") as (process, url), ExitStack() as stack:
+        clients = [
+            stack.enter_context(rpc.connect(f"{url}river", is_fatal=note))
+            for _ in range(THREADS + 4)
+        ]
+        clients[0].wait_connected(PATIENCE)  # the server has started
+        for client in clients:
+            stack.enter_context(client.subscribe("drained", "hang", None))
+        wait_for(lambda: len(connected(clients)) == MOST and len(failures) >= len(clients) - MOST)
+        assert healthy(url)
+        for error in failures:
+            assert isinstance(error, wsmux.HandshakeError)
+            assert error.status == 503
+            assert "7 connections are open, as many as this server takes" in str(error)
+        with pytest.raises(TimeoutError, match="answered 503 .* try again later"):
+            next(each for each in clients if each not in connected(clients)).wait_connected(0.01)
+        connected(clients)[0].close()  # another one takes its place
+        wait_for(lambda: len(connected(clients)) == MOST)
+        process.terminate()
+        process.wait(PATIENCE)
+        assert process.stderr is not None
+        lines = [line for line in process.stderr if "refuses further connections" in line]
+        assert [line.split(" refuses")[0] for line in lines] == ["the route /river"]
+
+
+def connected(clients: list[rpc.Client]) -> list[rpc.Client]:
+    return [client for client in clients if repr(client).endswith(" connected>")]
+
+
+def test_all_routes_of_a_gunicorn_worker_share_its_threads() -> None:
+    with drained("gthread") as (_, url), ExitStack() as stack:
+        client = stack.enter_context(rpc.connect(f"{url}river"))
+        client.wait_connected(PATIENCE)
+        for _ in range(MOST - 1):
+            stack.enter_context(wsmux.connect(url, timeout=WAIT))
+        with pytest.raises(wsmux.HandshakeError, match="7 connections are open") as caught:
+            wsmux.connect(url, timeout=WAIT)
+        assert caught.value.status == 503
+        assert healthy(url)
+        client.close()
+        wait_for(lambda: connects(url))
