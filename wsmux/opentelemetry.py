@@ -1,10 +1,14 @@
 """Trace opened streams and River calls with OpenTelemetry.
 
-It costs nothing unless imported; without a configured SDK, it creates the API's no-op spans. Names
-and attributes follow OpenTelemetry's conventions for RPC.
+River calls are traced without this module: where the caller has a current span, the call is a span
+of its own, ``river.client.SERVICE.PROCEDURE``, whose context goes to the server; the handler runs
+in its child, ``river.server.SERVICE.PROCEDURE``, if OpenTelemetry is in use there. This module
+makes spans where there is none yet, or with a tracer other than the global provider's.
 
-Neither a stream nor a call of the library's own River client carries trace context: the spans of
-the two ends are not linked, unless the application propagates the context itself.
+It costs nothing unless imported; without a configured SDK, it creates the API's no-op spans. Names
+and attributes follow OpenTelemetry's conventions for RPC. Of an error the class and the code are
+recorded, not the text, which may contain data. A stream carries no trace context: the spans of its
+two ends are not linked, unless the application propagates the context itself.
 """
 
 from __future__ import annotations
@@ -16,38 +20,16 @@ from typing import Any
 from .runtime.hints import how_to_install
 
 try:
-    from opentelemetry import trace
-    from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
+    from opentelemetry.trace import SpanKind, Tracer
 except ImportError as error:  # pragma: no cover - depends on what is installed
     text = f"wsmux.opentelemetry needs opentelemetry-api: {how_to_install('tracing')}"
     raise ImportError(text) from error
 
-from .exceptions import WsmuxError
+from .diagnostics.spans import called, current_span
 from .mux.connection import Connection
 from .mux.stream import Stream
 
 __all__ = ["call", "middleware", "open_stream"]
-
-
-def _tracer(given: Tracer | None) -> Tracer:
-    return trace.get_tracer("wsmux") if given is None else given
-
-
-@contextmanager
-def _failing(span: Span) -> Iterator[None]:
-    """Record the class and code of a failure, but not its text, which may contain data."""
-    try:
-        yield
-    except BaseException as error:
-        span.set_attribute("error.type", type(error).__name__)
-        code = getattr(error, "code", None)
-        if isinstance(code, (str, int)):
-            span.set_attribute("wsmux.error.code", code)
-        side = getattr(error, "side", None)
-        if isinstance(error, WsmuxError) and side is not None:
-            span.set_attribute("wsmux.error.side", side)
-        span.set_status(Status(StatusCode.ERROR, type(error).__name__))
-        raise
 
 
 @contextmanager
@@ -68,44 +50,29 @@ def open_stream(
 
     Raises: as ``connection.open_stream``. An error in the block resets the stream.
     """
+    attributes = {
+        "network.protocol.name": connection.protocol,
+        "wsmux.connection": connection.name,
+    }
     with (
-        _tracer(tracer).start_as_current_span(
-            f"wsmux {name}",
-            kind=SpanKind.CLIENT,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span,
-        _failing(span),
+        current_span(f"wsmux {name}", SpanKind.CLIENT, attributes, tracer=tracer) as span,
+        connection.open_stream(timeout) as stream,
     ):
-        span.set_attribute("network.protocol.name", connection.protocol)
-        span.set_attribute("wsmux.connection", connection.name)
-        with connection.open_stream(timeout) as stream:
-            span.set_attribute("wsmux.stream.id", stream.id)
-            yield stream
+        span.set_attribute("wsmux.stream.id", stream.id)
+        yield stream
 
 
 def middleware(tracer: Tracer | None = None) -> Callable[..., Any]:
     """Return a middleware for River servers: ``rpc.serve(services, middleware=[middleware()])``.
 
-    Each handled call is a span of kind server, which is current while the handler runs.
+    Each handled call is a span of kind server, which is current while the handler runs, whether its
+    client sent a trace context or not; if it did, both spans belong to one trace.
     """
 
     def traced(ctx: Any, init: Any, proceed: Callable[[], Any]) -> Any:
-        with (
-            _tracer(tracer).start_as_current_span(
-                f"{ctx.service}/{ctx.procedure}",
-                kind=SpanKind.SERVER,
-                attributes={
-                    "rpc.system": "river",
-                    "rpc.service": ctx.service,
-                    "rpc.method": ctx.procedure,
-                    "wsmux.client.id": ctx.client_id,
-                },
-                record_exception=False,
-                set_status_on_exception=False,
-            ) as span,
-            _failing(span),
-        ):
+        name = f"{ctx.service}/{ctx.procedure}"
+        attributes = called(ctx.service, ctx.procedure) | {"wsmux.client.id": ctx.client_id}
+        with current_span(name, SpanKind.SERVER, attributes, tracer=tracer):
             return proceed()
 
     return traced
@@ -128,14 +95,6 @@ def call(
     For procedures that return at once (stream, upload, subscription) the span covers only the
     opening.
     """
-    with (
-        _tracer(tracer).start_as_current_span(
-            f"{service}/{method}",
-            kind=SpanKind.CLIENT,
-            attributes={"rpc.system": "river", "rpc.service": service, "rpc.method": method},
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span,
-        _failing(span),
-    ):
+    attributes = called(service, method)
+    with current_span(f"{service}/{method}", SpanKind.CLIENT, attributes, tracer=tracer):
         return procedure(*arguments, **options)

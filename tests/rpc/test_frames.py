@@ -5,7 +5,7 @@ the client and "s2c" to it; most of them are one session. Here a peer by hand re
 byte for byte, and ours has to answer as the other side did: the same fields, with ids given out in
 the order of the captured ones, and as many bytes, since only the order of the fields may differ.
 
-Where ours differs: it sends no ``tracing``, and some sentences for people are its own.
+Where ours differs: it sends ``tracing`` in a span alone, and some sentences for people are its own.
 """
 
 from __future__ import annotations

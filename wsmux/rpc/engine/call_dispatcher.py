@@ -39,6 +39,7 @@ from ..wire.envelope import (
     is_close,
     read_cancel,
 )
+from .call_spans import server_span
 from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
 from .server_calls import CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
@@ -191,6 +192,8 @@ class CallDispatcher(Suspender):
             return
         call = ServerCall(self._replies, self._mutex, table, stream_id, found)
         start = Start(call, self._handler(call, envelope.payload), time.monotonic())
+        if envelope.tracing is not None and envelope.tracing[0]:  # shipped clients always send it
+            call.tracing = envelope.tracing
         has_worker = False
         with self._mutex:
             if table.record.ended:
@@ -299,7 +302,11 @@ class CallDispatcher(Suspender):
             if call.over:
                 return None  # before a worker was free
             context = Context(call, self._states[call.procedure.service], self._context)
-            return self._run(call, context, init)
+            if call.tracing is not None:
+                call.span = server_span(
+                    context.service, context.procedure, context.client_id, call.tracing
+                )
+            return _in_span(call, lambda: self._run(call, context, init))
 
         return run
 
@@ -371,7 +378,7 @@ class CallDispatcher(Suspender):
 
     def unpark(self, run: GeneratorRun) -> None:
         wakes: list[Parker] = []
-        start = Start(run.call, run.advance, None)
+        start = Start(run.call, lambda: _in_span(run.call, run.advance), None)
         with self._mutex:
             if not run.suspended:
                 run.unparked = True
@@ -530,6 +537,18 @@ def _told(text: str, extra: dict[str, Any]) -> str:
     first = extra["firstValidationErrors"][0]
     place = f"{_shown(first['path'])} " if first["path"] else ""
     return f"{text}: {place}{first['message']}"
+
+
+def _in_span(call: ServerCall, step: Callable[[], Any]) -> Any:
+    """Run a handler, or go on with it, in the span of its call, if there is one."""
+    span = call.span
+    if span is None:
+        return step()
+    with span.current():
+        value = step()
+    if value is not WAITS:
+        span.end()
+    return value
 
 
 def _shown(name: str) -> str:

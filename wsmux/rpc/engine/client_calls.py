@@ -22,6 +22,7 @@ from ..abort import Abort
 from ..errors import CANCEL, RiverError
 from ..options import Options
 from ..session.session import Session
+from .call_spans import ClientSpan
 from .call_streams import CallBase, Err, Ok
 
 __all__ = [
@@ -74,6 +75,7 @@ class Opened(ABC):
         session: whose call it is; ``None`` if it was over before it had one.
         over: nothing more is sent or expected.
         abort: cancels it when it is set, if there is one.
+        span: that of OpenTelemetry, if it is traced.
     """
 
     __slots__ = ()
@@ -83,6 +85,7 @@ class Opened(ABC):
     stream_id: str
     session: Session | None
     over: bool
+    span: ClientSpan | None
 
     @abstractmethod
     def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
@@ -122,6 +125,7 @@ class Call(CallBase, Opened):
         self.abort = abort
         self.stream_id = ""
         self.session: Session | None = None
+        self.span: ClientSpan | None = None
 
     def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         self.reader.push_locked(item, size, wakes)
@@ -286,6 +290,7 @@ class PendingCall(Opened):
         "sent",
         "session",
         "size",
+        "span",
         "stream_id",
     )
 
@@ -310,6 +315,7 @@ class PendingCall(Opened):
         self.abort: Abort | None = abort
         self.stream_id: str = ""
         self.session: Session | None = None
+        self.span: ClientSpan | None = None
         self.over: bool = False
         self.sent: int = 0
         """Bytes of the request, before it gets its head."""

@@ -65,6 +65,7 @@ from ..wire.envelope import (
     read_result,
 )
 from ..wire.ids import new_id
+from .call_spans import ClientSpan, client_span, has_current_span
 from .client_calls import Call, Calls, Opened, PendingCall
 from .dial import Dialler, Gone, hang_up
 from .event_callbacks import EventCallbacks
@@ -315,6 +316,7 @@ class ClientEngine(Calls):
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Opened] = {}
         self._connecting = 0  # threads that wait for a connection
+        self._spans_over: list[ClientSpan] = []  # ended with the next threads that are woken
         self._room = WaitQueue()  # writers waiting for acknowledgements
         self.idle = Waiter()
         self.alarm = math.inf
@@ -426,6 +428,9 @@ class ClientEngine(Calls):
         failed: list[tuple[OpenedT, EncodeError]] = []
         wakes: list[Parker] = []
         abort = calls[0][0].abort if calls else None
+        if has_current_span():
+            for call, _ in calls:
+                call.span = client_span(service, procedure)
         with self.mutex:
             self.check_process()
             ended: RiverError | None = None
@@ -435,6 +440,7 @@ class ClientEngine(Calls):
                 ended = RiverError(CANCEL, ABORTED)
             if ended is not None:
                 for call, _ in calls:
+                    self._forget_locked(call, ended)
                     call.end_locked(ended, wakes)
             elif calls:
                 now = time.monotonic()
@@ -445,6 +451,7 @@ class ClientEngine(Calls):
                         self._send_locked(call, packed, OPEN | flags, service, procedure)
                     except EncodeError as error:
                         failed.append((call, error))
+                        self._forget_locked(call, error)
                     else:
                         self._calls[call.stream_id] = call
                         if abort is not None:
@@ -494,7 +501,7 @@ class ClientEngine(Calls):
             if call.over:
                 return False
             self._send_locked(call, packed, CANCELLED)
-            self._forget_locked(call)
+            self._forget_locked(call, outcome)  # what the caller does on purpose is no failure
             call.end_locked(outcome or error, wakes)
             self._room.notify(wakes)
             self.settle_locked(wakes)
@@ -536,6 +543,7 @@ class ClientEngine(Calls):
             flags=flags,
             service=service,
             procedure=procedure,
+            tracing=None if call.span is None or service is None else call.span.tracing,
         )
 
     def settle_locked(self, wakes: list[Parker]) -> None:
@@ -552,6 +560,9 @@ class ClientEngine(Calls):
         session = self.connector.session
         if session is None or not session.full:
             self._room.notify(wakes)
+        if self._spans_over:
+            wakes += self._spans_over
+            self._spans_over.clear()
 
     def apply_locked(self, wakes: list[Parker], size: int = 0) -> None:
         """Apply what the connector reports; what it received is of ``size`` bytes."""
@@ -579,14 +590,20 @@ class ClientEngine(Calls):
     def _end_calls_locked(self, session: Session, reason: str, wakes: list[Parker]) -> None:
         error = RiverError(UNEXPECTED_DISCONNECT, reason)
         for call in [call for call in self._calls.values() if call.session is session]:
-            self._forget_locked(call)
+            self._forget_locked(call, error)
             call.end_locked(error, wakes)
         self._room.notify(wakes)
 
-    def _forget_locked(self, call: Opened) -> None:
+    def _forget_locked(self, call: Opened, error: Exception | None = None) -> None:
         self._calls.pop(call.stream_id, None)
         if call.abort is not None:
             call.abort.discard(call)
+        span = call.span
+        if span is not None:
+            if error is not None:
+                span.failed(error)
+            span.over()
+            self._spans_over.append(span)
 
     def _received_locked(self, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         call = self._calls.get(envelope.stream_id)
@@ -594,13 +611,17 @@ class ClientEngine(Calls):
             return  # it is over here; the text says to drop it
         flags, payload = envelope.flags, envelope.payload
         if flags & CANCELLED:
-            self._forget_locked(call)
-            call.end_locked(read_cancel(payload), wakes)
+            cancelled = read_cancel(payload)
+            self._forget_locked(call, cancelled)
+            call.end_locked(cancelled, wakes)
             self._room.notify(wakes)
             return
         if not is_close(payload):
             try:
-                call.take_locked(read_result(payload), size, wakes)
+                item = read_result(payload)
+                if call.span is not None and isinstance(item, RiverError):
+                    call.span.failed(item)
+                call.take_locked(item, size, wakes)
             except NotAResult as error:
                 _log.warning("%s: a message was dropped: %s", call.name, error)
             if call.fell_behind(self.options):
@@ -612,7 +633,7 @@ class ClientEngine(Calls):
     def _fall_behind_locked(self, call: Opened, wakes: list[Parker]) -> None:
         error = RiverError(CANCEL, "reader fell behind")
         self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
-        self._forget_locked(call)
+        self._forget_locked(call, error)
         call.end_locked(error, wakes)
         self._room.notify(wakes)
 

@@ -29,6 +29,7 @@ from ..options import Options
 from ..services import Procedure
 from ..wire.codec import Codec
 from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result, result
+from .call_spans import ServerSpan
 from .call_streams import CallBase, Err
 from .session_record import SessionRecord
 from .signals import Pause, Signal
@@ -291,6 +292,8 @@ class ServerCall(CallBase):
         table: the calls of its session, with the record of that.
         session, stream_id, procedure: whose call it is, its name on the wire, and what is called.
         first_metadata: what the session's were when the call began.
+        tracing: what the client has told of its span, if it has one.
+        span: the call's own, once its handler has started.
         answered: its handler has returned, or has sent the last that it sends.
         orphan: it was cancelled while that was not so.
         parked: what to unpark when the call is over, if its handler waits for that too.
@@ -311,6 +314,7 @@ class ServerCall(CallBase):
         self.stream_id = stream_id
         self.procedure = procedure
         self.first_metadata: Any = None
+        self.tracing: tuple[str, str] | None = None
         # Few handlers ask for an event, which costs as much as the rest of a small call.
         self._ended: Abort | None = None
         self._deferred: list[Callable[[], object]] = []
@@ -318,6 +322,7 @@ class ServerCall(CallBase):
         self.answered = False
         self.orphan = False
         self.parked: Parker | None = None
+        self.span: ServerSpan | None = None
 
     @property
     def name(self) -> str:

@@ -155,6 +155,14 @@ OURS: Ours = {
             f"{_FRAMES}test_an_rpc_is_one_message_and_its_first_result_counts"
         ),
     },
+    "tracing": {
+        "implicit telemetry gets picked up from handlers": (
+            "test_spans.py::test_what_a_handler_does_belongs_to_its_call"
+        ),
+        "river errors are recorded on handler spans": (
+            "test_spans.py::test_what_a_handler_raises_is_noted_by_class_and_code"
+        ),
+    },
 }
 
 _CALLBACKS = "there is one callback of each kind, given when a client or server is made"
@@ -189,7 +197,7 @@ DIFFERENT: Different = {
     },
 }
 
-_TRACING = "tracing is not part of wsmux.rpc yet"
+_TRACING = "calls have spans; sessions and connections have none"
 _UTILITY = "a utility of upstream's own tests"
 
 NOT_OURS: NotOurs = {
@@ -201,8 +209,6 @@ NOT_OURS: NotOurs = {
     "tracing": {
         "createSessionTelemetryInfo": _TRACING,
         "Traces sessions and connections across network boundary": _TRACING,
-        "implicit telemetry gets picked up from handlers": _TRACING,
-        "river errors are recorded on handler spans": _TRACING,
     },
     "duplexPair": {"should create a pair of duplex streams": _UTILITY},
     "observable": {

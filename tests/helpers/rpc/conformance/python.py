@@ -14,8 +14,10 @@ _KINDS = "test_kinds.py::"
 _LEDGER = "session/test_send_buffer.py::"
 _ROOM = "test_room.py::"
 _SESSION = "session/test_session.py::"
+_SPANS = "test_spans.py::"
 
 _NUMBERS = f"{_LEDGER}test_numbers_start_at_zero_and_rise_by_one"
+_SPAN = f"{_SPANS}test_a_call_is_a_span_at_both_ends"
 _TYPED_CALLS = f"{_CODEGEN}test_each_method_calls_its_procedure"
 _LEFT = f"{_FRAMES}test_leaving_a_call_cancels_it_in_one_message"
 _DICTS = f"{_CODEGEN}test_typed_dicts_with_any_names"
@@ -94,6 +96,16 @@ OURS: Ours = {
         ),
         "test_concurrent_access_to_sequence": f"{_CALLS}test_a_hundred_streams_at_once",
     },
+    "v1 opentelemetry": {
+        "test_rpc_method_span": _SPAN,
+        "test_upload_method_span": _SPAN,
+        "test_subscription_method_span": _SPAN,
+        "test_stream_method_span": _SPAN,
+        "test_stream_error_method_span": f"{_SPANS}test_an_error_within_a_stream_is_noted",
+        "test_stream_method_span_generator_exit_not_recorded": (
+            f"{_SPANS}test_a_call_that_its_caller_leaves_has_not_failed"
+        ),
+    },
     "v1 codegen": {
         "test_basic_rpc": _TYPED_CALLS,
         "test_rpc_timeout": _TYPED_CALLS,
@@ -147,7 +159,7 @@ DIFFERENT: Different = {
     },
 }
 
-_TRACING = "tracing is not part of wsmux.rpc yet"
+_HEADERS = "each call carries its own trace context; the upgrade has the headers that are given"
 
 NOT_OURS: NotOurs = {
     "v1 rate limiter": {
@@ -155,14 +167,8 @@ NOT_OURS: NotOurs = {
         "test_close": "nothing runs that would have to be closed: waits follow from the time",
     },
     "v1 opentelemetry": {
-        "test_rpc_method_span": _TRACING,
-        "test_upload_method_span": _TRACING,
-        "test_subscription_method_span": _TRACING,
-        "test_stream_method_span": _TRACING,
-        "test_stream_error_method_span": _TRACING,
-        "test_stream_method_span_generator_exit_not_recorded": _TRACING,
-        "test_baggage_propagated_via_ws_headers": _TRACING,
-        "test_no_baggage_when_none_set": _TRACING,
-        "test_traceparent_propagated_via_ws_headers": _TRACING,
+        "test_baggage_propagated_via_ws_headers": _HEADERS,
+        "test_no_baggage_when_none_set": _HEADERS,
+        "test_traceparent_propagated_via_ws_headers": _HEADERS,
     },
 }
