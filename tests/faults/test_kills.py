@@ -140,6 +140,18 @@ def test_sigterm_closes_what_does_not_end_in_time(kind: str) -> None:
         assert time.monotonic() - start < GRACE - 1
 
 
+def test_sigint_does_not_wait_for_streams() -> None:
+    with drained("gthread") as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+        stream, _ = told(connection)
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        with pytest.raises(wsmux.ConnectionClosed) as closed:
+            stream.read(1)
+        assert closed.value.code == 1001
+        process.wait(PATIENCE)
+        assert time.monotonic() - start < GRACE - 1
+
+
 @pytest.mark.long
 def test_a_reload_moves_clients_to_the_new_process() -> None:
     with drained("gthread") as (process, url):
