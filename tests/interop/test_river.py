@@ -101,6 +101,28 @@ def test_a_mebibyte_goes_there_and_back(river: RiverLink, value: Any) -> None:
     assert river.rpc("test.same", value) == value
 
 
+# Traces
+
+
+def test_the_span_of_a_call_is_the_parent_of_its_handler_s(
+    river: RiverLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace", reason="needs opentelemetry-sdk")
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    assert river.rpc("test.same", 1) == 1
+    assert river.rpc("test.same", 2, span=[3, 4]) == 2
+    [span] = exporter.get_finished_spans()
+    assert span.name == "river.server.test.same"
+    assert span.parent is not None
+    assert (span.parent.trace_id, span.parent.span_id) == (3, 4)
+
+
 # Results of each kind
 
 

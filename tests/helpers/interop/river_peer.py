@@ -25,6 +25,7 @@ from typing import Any
 import msgpack
 import replit_river
 from jsonlines import Json, answer, describe, emit, from_json, to_json
+from opentelemetry import trace
 from replit_river.error_schema import RiverError, RiverException
 from replit_river.transport_options import ConnectionRetryOptions, TransportOptions
 from replit_river.v2 import session as v2
@@ -201,7 +202,10 @@ class Peer:
         self.client = None
 
     async def do_open(self, args: Json) -> Json:
-        self.calls.append(Call(self.connected, args))
+        trace_id, span_id = args.get("span", (0, 0))  # zeros are no span
+        told = trace.SpanContext(trace_id, span_id, False, trace.TraceFlags(1))
+        with trace.use_span(trace.NonRecordingSpan(told)):
+            self.calls.append(Call(self.connected, args))
         return {"call": len(self.calls) - 1}
 
     async def do_give(self, args: Json) -> None:
