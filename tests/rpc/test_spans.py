@@ -135,10 +135,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return what servers are told of clients' spans, as it comes."""
     seen: list[Any] = []
 
-    @contextmanager
-    def note(*called: Any) -> Iterator[None]:
+    def note(*called: Any) -> None:
         seen.append(called[-1])
-        yield
 
     monkeypatch.setattr(call_dispatcher, "server_span", note)
     return seen
@@ -340,3 +338,24 @@ print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+def test_a_generator_that_waits_keeps_its_span(traced: Traced) -> None:
+    """Each part of it runs in the span, in whichever thread, and the last part ends it."""
+    service = rpc.Service("test")
+    seen: list[trace.SpanContext] = []
+
+    @service.subscription()
+    def ticks(ctx: rpc.Context, init: Any) -> Iterator[Any]:
+        for number in range(3):
+            seen.append(trace.get_current_span().get_span_context())
+            yield number
+            yield from ctx.wait(timeout=0.01)
+            assert "river.server.test.ticks" not in traced.ended()
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        with traced.span():
+            assert list(client.subscribe("test", "ticks", None, WAIT)) == [0, 1, 2]
+        _, theirs = traced.of("ticks")
+    assert {context.span_id for context in seen} == {theirs.context.span_id}
+    assert len(seen) == 3
