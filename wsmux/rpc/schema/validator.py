@@ -1,6 +1,7 @@
 """Check values that hostile peers send, with ``jsonschema``.
 
-The library says what the keywords mean. Here it learns River's types, and is kept within bounds:
+The library says what the keywords mean; plain values of plain schemas do not come to it, see
+``quick_check``. Here it learns River's types, and is kept within bounds:
 
 - Applying a schema to a value costs steps, and a check has ``MAX_STEPS``.
 - What a reference says of an array or an object is kept for the rest of the check: alternatives
@@ -32,6 +33,7 @@ from referencing import Registry
 
 from ..wire.values import MAX_DIGITS
 from .dialect import TOO_DEEP, TOO_LONG, Target, message, pointer, python_pattern, standard
+from .quick_check import QuickCheck, quick_check
 
 __all__ = ["FIRST_ERRORS", "MAX_ERRORS", "MAX_STEPS", "Checker"]
 
@@ -89,11 +91,15 @@ class Checker:
     """
 
     def __init__(self, json_schema: Any) -> None:
-        self._validator = _Validator(standard(json_schema), registry=Registry())
+        schema = standard(json_schema)
+        self._quick_check = quick_check(schema)
+        self._validator = _Validator(schema, registry=Registry())
 
     def check(self, value: Any) -> dict[str, Any] | None:
         """Return ``None`` for a value of the schema, else River's ``extras``."""
         if not self._validator.schema:
+            return None
+        if self._quick_check is not None and self._accepts(self._quick_check, value):
             return None
         found: list[dict[str, str]] = []
         failure = ""
@@ -113,6 +119,13 @@ class Checker:
         if not found:
             return None
         return {"totalErrors": len(found), "firstValidationErrors": found[:FIRST_ERRORS]}
+
+    @staticmethod
+    def _accepts(quick: QuickCheck, value: Any) -> bool:
+        try:
+            return quick(value)
+        except RecursionError:  # the library's way ends it, too, and tells
+            return False
 
 
 # -- values --------------------------------------------------------------------------------------
