@@ -1,4 +1,8 @@
-"""Speak RMB: signed requests and answers between twins, carried by relays."""
+"""Speak RMB: signed requests and answers between twins, carried by relays.
+
+The *reference* relay, gateway, clients and peers that comments refer to are those of ThreeFold's
+RMB. Wire format, codes, Redis keys and limits follow them except where a comment says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ __all__ = [
     "twins_from",
 ]
 
-# A client must not pay for a relay, nor anybody for libraries that are not used.
+# Imported on first use: a client needs no relay, and each directory has libraries of its own.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -2,20 +2,19 @@
 
 Threads and locks:
 
-- One thread per relay connects, reads and answers pings (see ``relay_connection``). It parses what
-  comes, checks answers, with the record of the twin that was looked up for the call, and puts them
-  into their futures: an answer is handed over on arrival. It never looks anything up, and never
-  waits.
-- One thread ends calls whose time is over, from the first call on (see ``pending``).
-- Functions that are served run in threads of their own (see ``services``).
-- Whoever calls looks the other twin up, encrypts, signs and sends in its own thread.
+- One thread per relay connects, reads and answers pings (see ``relay_connection``). It parses each
+  message, checks answers against the twin record that was looked up for the call, and sets the
+  result of the call's future. It never looks up a twin and never blocks.
+- One thread, started with the first call, ends calls that have timed out (see ``pending``).
+- Service functions run in threads of a pool (see ``services``).
+- The calling thread looks up the other twin, encrypts, signs and sends.
 
-Each table has a lock of its own, in its module; none is held while another is taken, and nothing is
-sent, looked up or called under one.
+Each table has its own lock, in its own module. No lock is held while another is taken, or while
+sending, looking up a twin or calling user code.
 
-What becomes of calls: a request is sent once. If the connection that took it is lost, the request
-or its answer may be, and the call ends in ``CallTimeout`` when it expires; there is no telling
-whether the command ran. Requests for which no relay has room wait for one as long as they live.
+A request is sent once. If the connection that took it is lost, the request or its answer may be
+lost too; the call then ends in ``CallTimeout`` when it expires, and the command may or may not have
+run. A request that no relay has room for waits until it expires.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from .wire.messages import Envelope
 
 __all__ = ["Client", "Reply"]
 
-# Seconds for an answer, where nothing is said.
+# Default timeout of a call, in seconds.
 TIMEOUT = 30.0
 
-# Seconds to find out which twin this is.
+# Seconds to look up this twin's own number.
 FIND_TIMEOUT = 20.0
 
 WORKERS = 16
@@ -61,35 +60,38 @@ _log = logger("wsmux.bus")
 
 
 class Reply(NamedTuple):
-    """Hold an answer as it came: its bytes, decrypted, and their media type."""
+    """Hold the decrypted payload of an answer and its media type."""
 
     data: bytes
     schema: str
 
 
 class Client(Closing):
-    """One session of a twin: call others, and answer calls.
+    """Call other twins, and answer their calls, in one session of a twin.
 
     Every method may be called from any thread. Leaving a ``with`` block closes the client.
 
-    It connects when it first calls, serves or is told to wait for a connection, and not before:
-    what waits for it at a relay would come at once, and be refused if nobody served it yet.
+    The client connects on the first call, ``serve`` or ``wait_connected``, not when it is created:
+    relays deliver queued requests as soon as it connects, and they would be refused if no function
+    served them yet.
 
     Args:
         identity: the keys of the twin.
         relays: the addresses of up to four relays, ``ws://`` or ``wss://``, the preferred one
-            first; messages are taken from all of them.
+            first; messages are received from all of them.
         twins: a directory, or what ``twins_from`` takes, such as the path of a file.
-        twin: this twin's number; looked up by its account if it is not given.
-        session: the name of this session, at random by default. Whoever connects with the same
-            twin and session takes the place of the one before.
-        gateway: have no session, and so get what is sent to the twin alone, as its gateway does.
-        e2e: encrypt where that is possible; see ``endpoint``. False never does.
-        ssl_context: how to do TLS with the relays.
+        twin: this twin's number; looked up by its account if omitted.
+        session: the name of this session, random by default. A later connection with the same twin
+            and session replaces the earlier one.
+        gateway: use no session name, and so receive the messages that are addressed to the twin
+            alone, as its gateway does.
+        e2e: encrypt payloads where possible; see ``identity_session``. False never encrypts.
+        ssl_context: the TLS settings for connections to relays.
 
     Raises:
-        BusError: code 103; the directory has no twin of this account. TwinsUnavailable: it could
-            not be asked. ValueError: an address, or the number of relays, will not do.
+        BusError: code 103; the directory has no twin with this account.
+        TwinsUnavailable: the directory could not be asked.
+        ValueError: an address, or the number of relays, is invalid.
     """
 
     def __init__(
@@ -146,17 +148,18 @@ class Client(Closing):
         """Call a command and return its answer; both payloads are JSON.
 
         Args:
-            to: a twin's number, ``"twin:session"`` or an address. Without a session it goes to the
-                gateway of the twin.
-            command: what to call.
-            payload: anything that JSON knows.
-            timeout: seconds for all of it, after which the request expires everywhere.
-            tags: ``"fail-fast"`` has relays refuse what they cannot deliver at once.
+            to: a twin's number, ``"twin:session"`` or an address. Without a session, the request
+                goes to the gateway of the twin.
+            command: the name of the command.
+            payload: any value that JSON can represent.
+            timeout: seconds for the whole call, after which the request expires everywhere.
+            tags: ``"fail-fast"`` makes relays refuse a request that they cannot deliver at once.
 
         Raises:
-            BusError: the twin is unknown (103), answers with an error, or a relay does (0).
-            CallTimeout: there was no answer in time; ``retry_safe`` tells whether it was sent.
-            TypeError, ValueError: the payload is no JSON, or the client is closed.
+            BusError: the twin is unknown (103), the twin answered with an error, or a relay did
+                (0).
+            CallTimeout: no answer came in time; ``retry_safe`` says whether the request was sent.
+            TypeError, ValueError: the payload is not JSON, or the client is closed.
         """
         return self._wait(self.submit(to, command, payload, timeout=timeout, tags=tags))
 
@@ -171,9 +174,9 @@ class Client(Closing):
     ) -> Future[Any]:
         """Send a request as ``call`` does, and return the future of its answer.
 
-        It may wait for the directory and for a relay. What goes wrong before the request is sent is
-        raised here, and the rest by the future, when the time is over at the latest. Cancelling
-        the future drops the answer; the command runs all the same.
+        Blocks for the look-up of the twin and until a relay takes the request. Errors before that
+        are raised here; later ones, including the timeout, are set on the future. Cancelling the
+        future discards the answer, but the command still runs.
         """
         return self._submit(to, command, encode(payload), JSON_SCHEMA, timeout, tags, decode)
 
@@ -189,7 +192,7 @@ class Client(Closing):
     ) -> Reply:
         """Call a command with bytes of any media type, and return those of the answer.
 
-        Most peers take JSON only. See ``call``.
+        Most peers accept JSON only. Arguments and errors are those of ``call``.
         """
         reply: Reply = self._wait(self._submit(to, command, data, schema, timeout, tags, Reply))
         return reply
@@ -232,7 +235,7 @@ class Client(Closing):
             return future.result()
         except BaseException:
             if not future.done():
-                future.cancel()  # interrupted: the answer is for nobody
+                future.cancel()  # interrupted: nothing waits for the answer
             raise
 
     # Services
@@ -240,13 +243,14 @@ class Client(Closing):
     def serve(self, functions: Mapping[str, Function], workers: int = WORKERS) -> None:
         """Answer these commands from now on; returns at once.
 
-        Each function is called with the payload, and with a ``ServiceRequest`` if it needs two
-        arguments, in one of at most ``workers`` threads. What it returns is the answer, as JSON.
-        A ``BusError`` that it raises is the answer's error; of any other exception the caller
-        learns the name and text, with code 500. Further calls add commands.
+        Each function is called with the payload, and with a ``ServiceRequest`` if it requires two
+        arguments, in one of at most ``workers`` threads. Its return value is sent as JSON. A
+        ``BusError`` that it raises is sent as the error; for any other exception, the caller gets
+        its type and text with code 500. Calling this again adds commands.
 
         Raises:
-            ValueError: a command is empty or served already, or the client is closed.
+            ValueError: a command is empty or already served, or the client is closed.
+            TypeError: a function is not callable.
         """
         self._check_process()
         self._services.add(functions, workers)
@@ -255,20 +259,23 @@ class Client(Closing):
     # State
 
     def wait_connected(self, timeout: float | None = None) -> None:
-        """Wait until there is a connection to one relay at least.
+        """Wait until at least one relay is connected.
+
+        Args:
+            timeout: seconds; ``None`` waits without limit.
 
         Raises:
-            CallTimeout: there is none in time; its text tells why, and attempts go on.
+            CallTimeout: no relay was connected in time; the message says why. The client keeps
+                trying.
         """
         self._check_process()
         self._relay_pool.start()
         self._relay_pool.wait_connected(Deadline(timeout))
 
     def relays(self) -> list[RelayStatus]:
-        """Return the state of each connection to a relay, and why it is not connected.
+        """Return the state of the connection to each relay, and why it is down if it is.
 
-        A client connects with its first call, with ``serve`` or ``wait_connected``. Before, the
-        state is ``CONNECTING``.
+        The state is ``CONNECTING`` until the first call, ``serve`` or ``wait_connected``.
         """
         return self._relay_pool.status()
 
@@ -278,9 +285,10 @@ class Client(Closing):
         return self._closed
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """Take no more requests, end every call and connection; closing twice is fine.
+        """Accept no more requests, end every call and connection; may be called twice.
 
-        Functions that run have ``timeout`` seconds to end, and their answers to get out.
+        Blocks for at most ``timeout`` seconds while running functions finish and their answers are
+        sent.
         """
         if self._in_child:
             return
@@ -293,14 +301,14 @@ class Client(Closing):
             self._owned.close()
 
     def forked(self) -> None:
-        """Become useless in a forked child; see ``runtime.fork``."""
+        """Disable the copy in a forked child; see ``runtime.fork``."""
         self._in_child = True
 
     def _check_process(self) -> None:
         if self._in_child:
             raise ForkedError(f"{self.name} belongs to the parent process")
 
-    # The threads of the links
+    # Threads of the connections
 
     def _receive(self, data: bytes) -> None:
         try:
@@ -343,10 +351,10 @@ class Client(Closing):
 
 
 def urls_of(relays: str | Iterable[str]) -> list[str]:
-    """Return the addresses of relays, of which one may be given alone.
+    """Return a list of relay addresses; a single address may be given as a string.
 
     Raises:
-        TypeError: they are no collection of strings.
+        TypeError: ``relays`` is not a collection of strings.
     """
     given = [relays] if isinstance(relays, str) else relays
     return list(strings("relays", given, "wss://relay.test"))
@@ -355,7 +363,7 @@ def urls_of(relays: str | Iterable[str]) -> list[str]:
 def directory_of(
     twins: TwinDirectory | str | Sequence[str],
 ) -> tuple[TwinDirectory, TwinDirectory | None]:
-    """Return a directory, and once more if it was made here, for the caller to close."""
+    """Return a directory, and again as second item if it was made here, for the caller to close."""
     if isinstance(twins, TwinDirectory):
         return twins, None
     made = twins_from([twins] if isinstance(twins, str) else twins)
@@ -365,10 +373,11 @@ def directory_of(
 def own_twin(
     identity: Identity, twins: TwinDirectory, number: int | None, deadline: Deadline
 ) -> int:
-    """Return the number of the twin that an identity is; blocks if it must be looked up.
+    """Return the number of the twin that an identity belongs to; blocks if it must be looked up.
 
     Raises:
-        BusError: code 103; there is none. TwinsUnavailable: nobody can tell.
+        BusError: code 103; no twin has this account.
+        TwinsUnavailable: the directory could not be asked.
     """
     if number is not None:
         return number

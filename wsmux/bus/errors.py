@@ -1,17 +1,17 @@
-"""Name what can go wrong on the bus, and the codes that travel in error envelopes.
+"""Define the errors of the bus, and the codes that travel in error envelopes.
 
 ::
 
     WsmuxError
     └── BusError                        .code  .message  .twin
-        ├── BadMessage                  bytes, or a frame, that are no envelope
-        ├── Replayed                    an envelope that was accepted before; never answered
+        ├── BadMessage                  bytes, or a frame, that are not an envelope
+        ├── Replayed                    an envelope that was already accepted; never answered
         ├── TokenRefused                a connection refused for its token   .status  .reason
         ├── CallTimeout (TimeoutError)  no answer before the request expired
         └── TwinsUnavailable            no directory of twins could be asked
 
-The codes are those of the known peers. Code 0 stands for errors raised by a relay, and for those of
-handlers of the Go peer.
+The codes are those of the reference peers. Code 0 marks errors raised by a relay, and by handlers
+of the reference Go peer.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ NO_PUBLIC_KEY = 105
 E2E_FAILURE = 106
 FAILED = 500
 
-# A peer that answers so has not looked at the command.
+# A peer that answers with one of these has not run the command.
 UNHANDLED = frozenset({EXPIRED, UNKNOWN_TWIN, BAD_SIGNATURE, NO_PUBLIC_KEY, E2E_FAILURE})
 
-# Characters of a foreign text that an error repeats.
+# Characters of a peer's text that an error repeats.
 MAX_TEXT = 500
 
 
 def one_line(text: str) -> str:
-    """Return what people may read of a text that anybody may have written."""
+    """Return the start of an untrusted text on one line, with unprintable characters as spaces."""
     start = "".join(char if char.isprintable() else " " for char in text[:MAX_TEXT])
     return start if len(text) <= MAX_TEXT else f"{start}..."
 
 
 class BusError(WsmuxError):
-    """Report a message that failed, here or at the twin that was asked.
+    """Report a message that failed, here or at the twin that was called.
 
-    A handler raises it to answer with a code of its own; a client's call raises it for any error.
-    Its text is one line; ``message`` is untouched.
+    Raise it in a service function to answer with a code of your own; calls raise it for any error.
+    ``str()`` of it is one line; ``message`` is unchanged.
 
     Args:
-        code: what tells errors apart; see the head of this module.
+        code: one of the codes of this module, or the service's own.
         message: a sentence for people.
-        twin: the other twin, where there is one; ``None`` for a relay or this process.
+        twin: the other twin; ``None`` for a relay or this process.
         retry_safe: whether the command is known not to have run.
     """
 
@@ -87,11 +87,11 @@ class BusError(WsmuxError):
 
 
 def remote_error(code: int, message: str, twin: int | None) -> BusError:
-    """Return the error that an error envelope tells of.
+    """Return the exception for an error envelope.
 
     Args:
-        code: its code.
-        message: its text.
+        code: the code in the envelope.
+        message: the text in the envelope.
         twin: the twin that sent it; ``None`` for a relay, which did not deliver the request.
     """
     safe = twin is None or code in UNHANDLED
@@ -101,7 +101,7 @@ def remote_error(code: int, message: str, twin: int | None) -> BusError:
 
 
 class BadMessage(BusError):
-    """Report bytes that are no envelope (101), or a frame that is not binary (100)."""
+    """Report bytes that are not an envelope (101), or a frame that is not binary (100)."""
 
     def __init__(self, message: str, code: int = CANNOT_PARSE) -> None:
         super().__init__(code, message)
@@ -109,9 +109,10 @@ class BadMessage(BusError):
 
 
 class Replayed(BusError):
-    """Report an envelope that was accepted before.
+    """Report an envelope that was already accepted.
 
-    Relays deliver at least once. To answer would fail the call that the first copy serves.
+    Relays deliver at least once. Answering the copy with an error would fail the call that the
+    first copy is being run for.
     """
 
     def __init__(self, message: str, twin: int) -> None:
@@ -120,11 +121,12 @@ class Replayed(BusError):
 
 
 class TokenRefused(BusError):
-    """Report that a relay takes no connection with this token.
+    """Report that a relay refused a connection for its token.
 
     Attributes:
-        status: the HTTP status: 400 for none, 401 for a bad one, 500 if nobody could tell.
-        reason: a sentence, and the body of the HTTP answer.
+        status: the HTTP status: 400 for no token, 401 for an invalid one, 500 if the relay could
+            not check it.
+        reason: a sentence, also the body of the HTTP response.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -136,7 +138,7 @@ class TokenRefused(BusError):
 class CallTimeout(BusError, TimeoutError):
     """Report that no answer came before the request expired.
 
-    It may have been handled, unless ``retry_safe``: then no relay took it.
+    The command may have run, unless ``retry_safe`` is true: then no relay took the request.
     """
 
     def __init__(self, message: str, twin: int | None = None, *, retry_safe: bool = False) -> None:

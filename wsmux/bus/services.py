@@ -1,11 +1,11 @@
 """Answer requests with functions, each call in a thread of a bounded pool.
 
-Threads and locks: ``take`` runs in the thread of a link and never waits; looking the sender up,
-checking its signature and decrypting are the pool's work, as the directory may be slow. The lock
-here guards the commands and the answers that are remembered.
+Threads and locks: ``take`` runs in the thread of a connection and never blocks. Looking up the
+sender, checking its signature and decrypting run in the pool, since the directory may be slow. The
+lock here guards the commands and the answer cache.
 
-What waits for the pool is bounded, in number and bytes. Beyond that, and for commands that nobody
-serves, an error goes back at once: the original lets such requests wait for ever.
+The requests waiting for the pool are bounded in number and bytes. Beyond that, and for commands
+that are not served, an error is sent at once; the reference peer leaves such requests unanswered.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from .wire.verification import Received
 
 __all__ = ["Function", "ServiceRequest", "Services", "decode", "encode"]
 
-# Called with the payload and, if it needs two arguments, the ServiceRequest; returns the answer.
+# Called with the payload and, if it requires two arguments, the ServiceRequest; returns the answer.
 Function = Callable[..., Any]
 
-# Requests that wait for a thread, and their bytes.
+# Requests waiting for a thread, and their bytes.
 MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
@@ -44,16 +44,16 @@ _log = logger("wsmux.bus")
 
 
 class ServiceRequest(NamedTuple):
-    """What a function may know of the request it answers, beside its arguments.
+    """Describe the request that a function answers.
 
     Attributes:
-        source: the caller; the signature was checked.
-        command: what for.
-        data: the payload, decrypted, as it came.
+        source: the caller; its signature was checked.
+        command: the command that was called.
+        data: the payload as received, decrypted.
         schema: the media type of the payload.
-        tags: what the sender wrote beside it.
+        tags: the tags of the envelope.
         deadline: when the request expires.
-        encrypted: whether the payload was.
+        encrypted: whether the payload was encrypted.
     """
 
     source: Address
@@ -72,19 +72,19 @@ class _Served(NamedTuple):
 
 
 def encode(value: Any) -> bytes:
-    """Return a value as JSON, never empty: npm's client takes nothing for no answer.
+    """Return a value as JSON, never empty: the npm client takes an empty payload for no answer.
 
     Raises:
-        TypeError, ValueError: JSON has no such value.
+        TypeError, ValueError: the value cannot be represented in JSON.
     """
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def decode(data: bytes, schema: str) -> Any:
-    """Return the value of a JSON payload; of an empty one, ``None``.
+    """Return the value of a JSON payload, ``None`` for an empty one.
 
     Raises:
-        BusError: code 500; it is something else.
+        BusError: code 500; the payload is not JSON.
     """
     if schema.partition(";")[0].strip().lower() not in ("", JSON_SCHEMA):
         raise BusError(FAILED, f"the payload is {schema!r}, not JSON")
@@ -109,11 +109,12 @@ class Services:
         self._closed = False
 
     def add(self, functions: Mapping[str, Function], workers: int) -> None:
-        """Serve these commands too, in a pool of their own.
+        """Serve more commands, in a pool of their own.
 
         Raises:
-            ValueError: a command is empty or served already, or the services are closed.
-            TypeError: what should answer it cannot be called.
+            ValueError: a command is empty or already served, ``workers`` is below 1, or the
+                services are closed.
+            TypeError: a function is not callable.
         """
         if workers < 1:
             raise ValueError(f"{workers} workers cannot serve: give at least 1")
@@ -135,7 +136,7 @@ class Services:
             self._pools.append(pool)
 
     def take(self, envelope: Envelope, size: int) -> None:
-        """Answer a request of ``size`` bytes; for the threads of the links."""
+        """Answer a request of ``size`` bytes without blocking; for the threads of connections."""
         command = envelope.request.command
         served = self._commands.get(command)
         if served is None:
@@ -148,7 +149,7 @@ class Services:
             served.pool.submit(lambda: self._serve(envelope, size, served))
 
     def close(self, deadline: Deadline) -> None:
-        """Take no more, and wait at most until the deadline for functions that run."""
+        """Refuse further requests, and wait for running functions until the deadline."""
         with self._lock:
             self._closed = True
             pools = list(self._pools)
@@ -157,7 +158,7 @@ class Services:
         for pool in pools:
             pool.join(deadline)
 
-    # A thread of a pool
+    # Pool threads
 
     def _serve(self, envelope: Envelope, size: int, served: _Served) -> None:
         self._room.leave(size)
@@ -181,7 +182,7 @@ class Services:
     def _answer(
         self, envelope: Envelope, received: Received, served: _Served, deadline: Deadline
     ) -> bytes:
-        """Run the function; return its answer, or the error that it ended with, as it travels."""
+        """Run the function; return its answer, or the error that it raised, as signed bytes."""
         assert received.source is not None
         assert received.twin is not None  # relays send no requests
         request = ServiceRequest(
@@ -216,20 +217,20 @@ class Services:
         text = error.message.encode(errors="replace").decode()
         return self._endpoint.error(envelope, code, text)
 
-    # The thread of a link
+    # Threads of the connections
 
     def _refuse(self, envelope: Envelope, text: str) -> None:
-        """Tell, without waiting and unchecked, that a request is not run."""
+        """Answer, without blocking or checking the sender, that a request is not run."""
         _log.info("a request from twin %d is refused: %s", envelope.source.twin, text)
         if envelope.source.twin and time_left(envelope, clock()) > 0:
             self._relay_pool.offer(self._error(envelope, BusError(FAILED, text)))
 
 
 def _wants_request(function: Function) -> bool:
-    """Return whether a function needs a second argument, rather than just takes one."""
+    """Return whether a function requires a second argument, not just accepts one."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions of C do not say
+    except ValueError:  # some C functions have no signature
         return False
     return not _takes(signature, 1) and _takes(signature, 2)
 

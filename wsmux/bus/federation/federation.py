@@ -1,16 +1,16 @@
-"""Hand envelopes over to the relays of other domains.
+"""Forward envelopes to the relays of other domains.
 
-Threads and locks. ``submit`` is called by the threads of connections; it puts the envelope into
-the queue and never waits for another relay. One feeder thread takes from the queue whatever there
-is room for and schedules it. A clock hands what is due to a pool of ``WORKERS`` threads at most,
-which make one attempt at a time, a POST or a look-up of a twin. Nobody sleeps with a message in
-hand: what failed goes back into the schedule with the time from which it may be tried again. One
-lock guards the schedule, the ranker and the counts; there is no I/O under it. A job belongs to the
-schedule or to the pool.
+Threads and locks. ``submit`` is called by the threads of connections; it puts the envelope into the
+queue and never waits for another relay. One feeder thread takes envelopes from the queue while
+there is room and schedules them. A clock thread passes each due job to a pool of at most
+``WORKERS`` threads, which make one attempt at a time: a POST or the look-up of a twin. No thread
+sleeps while it holds a message: a failed job returns to the schedule with the time of its next
+attempt. One lock guards the schedule, the ranker and the counts; no I/O happens under it. A job
+belongs either to the schedule or to the pool.
 
-A message is done when a relay has answered 202, or when its requester was told why it goes no
-further; until then the queue keeps it. So it arrives at least once, and a relay that accepted it
-but did not say so in time gets it again.
+A message is done when a relay has answered 202, or when its requester was sent an error; until then
+the queue keeps it. Delivery is therefore at least once: a relay that accepted a message but did not
+answer in time gets it again.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from .schedule import LOOK_UP, Job, Schedule
 
 __all__ = ["WORKERS", "Federation"]
 
-# Attempts under way at once, each in a thread while it lasts.
+# Attempts in progress at once, each in a thread.
 WORKERS = 64
 
-# What is scheduled at once, in messages and bytes; the rest stays in the queue.
+# Bound of the schedule, in messages and bytes; the rest stays in the queue.
 MAX_HELD = 10_000
 MAX_HELD_BYTES = 64 * 1024 * 1024
 
-# Entries taken from the queue at once: with the longest envelopes, 256 MiB.
+# Entries taken from the queue at once; at most 256 MiB, if each has the maximum size.
 BATCH = 16
 
-# Seconds after which the feeder looks after the queue, though there is no room.
+# Seconds between the feeder's visits to the queue while there is no room.
 HOUSEKEEPING = 1.0
 
 # Seconds for one look-up of a twin.
 LOOK_UP_TIME = 12.0
 
-# Refusals that may end; any other status from 400 to 499 is final. The founding relay takes them
-# all for final.
+# Temporary refusals; any other status from 400 to 499 is permanent. The reference relay treats all
+# of them as permanent.
 PASSING = frozenset(
     {
         HTTPStatus.REQUEST_TIMEOUT,
@@ -67,27 +67,29 @@ PASSING = frozenset(
     }
 )
 
-# What requesters are told, word for word as by the founding relay.
+# Start of the error that requesters get, word for word that of the reference relay.
 REJECTED = "remote relay rejected permanently"
 
 _log = logger("wsmux.bus")
 
 
 def _ignore(domain: str, success: bool) -> None:
-    """Count nothing."""
+    """Discard the count."""
 
 
 class Federation:
     """Deliver envelopes to other relays until ``close``.
 
     Args:
-        twins: tells the relays of a twin. ranker: orders them; it is the federation's then.
+        twins: the directory in which the relays of a twin are looked up.
+        ranker: orders the relays; owned by the federation.
         post: offers an envelope to a domain; see ``Poster``.
-        queue: keeps what is under way; it is the federation's then.
-        deliver_error: takes an error envelope for an address of this relay; must not raise but
+        queue: keeps messages until they are done; owned by the federation.
+        deliver_error: delivers an error envelope to an address of this relay; may raise only
             ``BusError``.
-        count: is told of each attempt: the domain, and whether it was accepted.
-        clock: Unix seconds. workers: most attempts at once.
+        count: called after each attempt with the domain and whether it accepted the message.
+        clock: returns Unix seconds.
+        workers: the maximum number of attempts at once.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Federation:
         try:
             for thread in self._threads:
                 thread.start()
-        except RuntimeError:  # there is none for the second
+        except RuntimeError:  # no second thread could be started
             self._end()
             raise
         fork.register(self)
@@ -134,23 +136,23 @@ class Federation:
         return f"<Federation held={self._held} workers={self._workers.threads}>"
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Disable the copy in a forked child; see ``runtime.fork``."""
         self._is_copy = True
 
     @property
     def held(self) -> int:
-        """The messages that were taken from the queue and are not done."""
+        """The number of messages that were taken from the queue and are not done."""
         return self._held
 
     def submit(self, envelope: Envelope, data: bytes, domains: Sequence[str]) -> None:
-        """Send an envelope to one of a twin's relays; from any thread.
+        """Send an envelope to one of a twin's relays; may be called from any thread.
 
-        Blocks no longer than the queue does: not at all in memory, for a round trip with Redis.
-        If it cannot be queued, the requester is told. In a forked child nothing happens.
+        Blocks only for the queue: not at all in memory, for a round trip with Redis. If it cannot
+        be queued, the requester gets an error. In a forked child this does nothing.
 
         Args:
-            envelope: what ``data`` holds.
-            data: the bytes, which are sent as they are.
+            envelope: the parsed ``data``.
+            data: the bytes, which are sent unchanged.
             domains: the relays of the destination.
         """
         if self._is_copy:
@@ -161,9 +163,9 @@ class Federation:
             self._tell(envelope, failure.message)
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop, and wait ``timeout`` seconds at most for the attempts under way.
+        """Stop, and wait at most ``timeout`` seconds for attempts in progress.
 
-        What is not done is lost in memory, and stays in Redis.
+        Messages that are not done are lost if the queue is in memory, and stay in Redis otherwise.
         """
         if self._is_copy:
             return
@@ -184,7 +186,7 @@ class Federation:
             self._changed.notify()
             self._freed.notify()
 
-    # The feeder
+    # Feeder thread
 
     def _feed(self) -> None:
         while (room := self._room()) is not None:
@@ -199,7 +201,7 @@ class Federation:
                 self._hold(entry)
 
     def _room(self) -> int | None:
-        """Return how many entries may be taken, after a while 0; ``None`` at the end."""
+        """Return how many entries may be taken, 0 after ``HOUSEKEEPING``, ``None`` when closed."""
         with self._lock:
             if not self._closed and self._is_full():
                 self._freed.wait(HOUSEKEEPING)
@@ -213,7 +215,7 @@ class Federation:
     def _hold(self, entry: QueuedMessage) -> None:
         try:
             life = time_left(parse(entry.data), int(self._clock()))
-        except BadMessage as error:  # Redis holds what others have written
+        except BadMessage as error:  # other programs may write to the stream
             _log.warning("dropped from the federation queue: %s", error)
             self._queue.done(entry.ticket)
             return
@@ -230,14 +232,14 @@ class Federation:
         self._schedule.add(job, due)
         self._changed.notify()
 
-    # The clock
+    # Clock thread
 
     def _keep_time(self) -> None:
         while (taken := self._take()) is not None:
             self._workers.submit(partial(self._work, *taken))
 
     def _take(self) -> tuple[Job, str] | None:
-        """Return what is due, waiting for it; ``None`` at the end."""
+        """Wait for the next due job and return it with its lane; ``None`` when closed."""
         with self._lock:
             while not self._closed:
                 now = time.monotonic()
@@ -248,7 +250,7 @@ class Federation:
                 self._changed.wait(None if due is None else due - now)
             return None
 
-    # A worker
+    # Worker threads
 
     def _work(self, job: Job, lane: str) -> None:
         if self._closed:
@@ -293,7 +295,7 @@ class Federation:
         except OSError as error:
             self._downvoted(job, domain, str(error) or type(error).__name__)
             return
-        except ValueError as error:  # a domain that is none
+        except ValueError as error:  # not a domain name
             self._refused(job, domain, str(error))
             return
         if answer.status == HTTPStatus.ACCEPTED:
@@ -317,7 +319,7 @@ class Federation:
             self._add_locked(job, time.monotonic() + wait)
 
     def _refused(self, job: Job, domain: str, reason: str) -> None:
-        """Ask the next relay; a refusal is no failure, so it does not change the rank."""
+        """Try the next relay; a refusal is not a failure, so the rank stays as it is."""
         self._counted(domain, False)
         _log.info("%s refused a message: %s", domain, reason)
         if job.refused(reason):
@@ -335,7 +337,7 @@ class Federation:
         self._finish(job)
 
     def _tell(self, envelope: Envelope, text: str) -> None:
-        """Send the error to the source of a request; other failures have nobody to be told."""
+        """Send the error to the source of a request; other kinds of message are not answered."""
         source = address_of(envelope.source)
         if kind_of(envelope) is not Kind.REQUEST or source is None:
             return

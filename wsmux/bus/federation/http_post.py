@@ -1,8 +1,8 @@
 """Offer an envelope to another relay with one HTTP POST.
 
-Two deadlines hold for all of it: one for the connection with TLS, one for the whole. A relay that
-sends its answer a byte at a time gains nothing by it. (The system's look-up of a host name has time
-limits of its own.) Each POST is a connection of its own, and redirects are not followed.
+Two deadlines apply: one for connecting, TLS included, and one for the whole exchange, so a relay
+that answers one byte at a time cannot extend it. (The system's host name look-up has time limits of
+its own.) Each POST uses a new connection, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ..twins.records import parse_domain
 
 __all__ = ["CONNECT", "TOTAL", "Answer", "Poster"]
 
-# Seconds for the connection, and for all. As the founding relay.
+# Seconds for connecting, and for the whole exchange; as the reference relay.
 CONNECT = 2.0
 TOTAL = 3.0
 
-# Bytes of an answer that are looked at.
+# Bytes of a response body that are read.
 MAX_ANSWER = 512
 
 SCHEMES = {"http": 80, "https": 443}
 
 
 class Answer(NamedTuple):
-    """What a relay answered; the text is for people."""
+    """Hold the status that a relay answered with, and a text for people."""
 
     status: int
     text: str
@@ -54,20 +54,21 @@ class _Timed(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Return what ``http.client`` reads its answer from."""
+        """Return the file from which ``http.client`` reads the response."""
         return io.BufferedReader(self)
 
 
 class Poster:
-    """Post envelopes to relays; for any number of threads.
+    """Post envelopes to relays; may be used by any number of threads.
 
     Args:
-        routes: the URL of each domain that is not at ``https://DOMAIN/``.
-        connect: seconds for a connection. total: seconds for all.
-        ssl_context: what checks the certificates of https; the system's authorities by default.
+        routes: the URLs of domains that are not at ``https://DOMAIN/``.
+        connect: seconds for connecting, TLS included.
+        total: seconds for the whole exchange.
+        ssl_context: verifies the certificates of https; the system's authorities by default.
 
     Raises:
-        ValueError: a route leads from no domain, or to no URL of http or https.
+        ValueError: the domain of a route is invalid, or its URL is not http or https.
     """
 
     def __init__(
@@ -84,11 +85,11 @@ class Poster:
         self._ssl_context = ssl_context or ssl.create_default_context()
 
     def __call__(self, domain: str, data: bytes) -> Answer:
-        """Post an envelope and return the answer; blocks for the seconds of ``total`` at most.
+        """Post an envelope and return the answer; blocks for at most ``total`` seconds.
 
         Raises:
-            ValueError: the domain has no host name.
-            OSError: no answer came, or none that is HTTP; ``TimeoutError`` when time ran out.
+            ValueError: the domain is not a valid host name.
+            OSError: there was no valid HTTP response; ``TimeoutError`` if time ran out.
         """
         target = self._routes.get(domain)
         if target is None:
@@ -147,7 +148,7 @@ def _left(deadline: Deadline) -> float:
 
 
 def _dial(host: str, port: int, deadline: Deadline) -> socket.socket:
-    """Connect to one of a host's addresses, each of which gets its share of the time."""
+    """Connect to one of a host's addresses, giving each an equal share of the remaining time."""
     failure: OSError = ConnectionError(f"{host} has no address")
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     for number, (family, kind, protocol, _, address) in enumerate(found):
@@ -167,7 +168,7 @@ def _answer(source: _Timed) -> Answer:
     response = http.client.HTTPResponse(source, method="POST")  # type: ignore[arg-type]
     try:
         response.begin()
-        if response.status == HTTPStatus.ACCEPTED:  # a body that breaks off takes nothing back
+        if response.status == HTTPStatus.ACCEPTED:  # accepted even if the body is cut short
             return Answer(response.status, "")
         text = response.read(MAX_ANSWER).decode("utf-8", "replace")
     finally:

@@ -1,12 +1,13 @@
-"""Check what other relays post, before it reaches a session.
+"""Check envelopes that other relays post, before they reach a session.
 
-The founding relay takes anything that parses, from anybody. Here the source must be a twin on
-record that signed the envelope, which also keeps out whatever claims to come from a relay; the
-destination must belong here; and nothing is taken twice, nor after its time. What another relay can
-repeat with success is answered with 429 or 503, anything else with a final refusal.
+The reference relay accepts anything that parses, from anybody. Here the source must be a twin on
+record that signed the envelope, which also excludes messages that claim to come from a relay; the
+destination must belong to this relay; and copies and expired envelopes are not delivered. A post
+that may succeed later is answered with 429 or 503, any other refusal is permanent.
 
-An envelope that was accepted before is accepted again and goes nowhere: relays repeat a post whose
-answer was lost. So nobody can use up a twin's limit with copies of what it has signed.
+An envelope that was already accepted is accepted again but not delivered: relays repeat a post
+whose answer was lost. It is not counted either, so nobody can use up a twin's rate limit with
+copies of its signed messages.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .http_post import TOTAL, Answer
 
 __all__ = ["FederationInbound"]
 
-# What twins send each other; pings and pongs stay between a twin and its relay.
+# Kinds that twins send each other; pings and pongs stay between a twin and its relay.
 FEDERATED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR})
 
 ACCEPTED = Answer(HTTPStatus.ACCEPTED, "")
@@ -41,7 +42,7 @@ _log = logger("wsmux.bus")
 
 
 class _Refused(Exception):
-    """Carry what is answered instead of 202."""
+    """Carry the answer to a refused post."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)
@@ -49,16 +50,17 @@ class _Refused(Exception):
 
 
 class FederationInbound:
-    """Take what other relays post; for any number of threads.
+    """Accept envelopes that other relays post; may be used by any number of threads.
 
     Args:
-        twins: tells accounts and relays. domains: those of this relay.
-        is_connected: tells whether a session is connected here.
-        deliver: takes the bytes of an envelope for a session of this relay, connected or not, and
-            when it expires in Unix seconds; raises ``BusError`` if it neither hands it over nor
-            queues it.
-        limiter: counts what each source sends through other relays; it is the input's then.
-        clock: Unix seconds.
+        twins: the directory in which accounts and relays are looked up.
+        domains: the domains of this relay.
+        is_connected: returns whether a session is connected here.
+        deliver: delivers the bytes of an envelope, which expires at the given Unix second, to a
+            session of this relay, connected or not; raises ``BusError`` if it neither sent nor
+            queued them.
+        limiter: limits what each source sends through other relays; owned by this object.
+        clock: returns Unix seconds.
     """
 
     def __init__(
@@ -77,15 +79,15 @@ class FederationInbound:
         self._deliver = deliver
         self._limiter = limiter or NoLimit()
         self._clock = clock
-        self._lock = threading.Lock()  # for the limiter and the replays; nothing waits under it
+        self._lock = threading.Lock()  # for the limiter and the replays; held without blocking
         self._replays = ReplayCache()
-        self._under_way: set[bytes] = set()  # signatures of what is being delivered
+        self._under_way: set[bytes] = set()  # signatures of envelopes being delivered
 
     def receive(self, data: bytes) -> Answer:
-        """Take the body of a POST, and return what to answer.
+        """Handle the body of a POST, and return the answer.
 
-        Blocks for the directory of twins, up to the seconds that another relay waits for its
-        answer, and as ``deliver`` does.
+        Blocks for the directory of twins, at most the ``TOTAL`` seconds that the posting relay
+        waits, and as ``deliver`` does.
         """
         deadline = Deadline(TOTAL)
         try:
@@ -94,13 +96,13 @@ class FederationInbound:
             if self._begin(envelope, len(data)):
                 self._accept(envelope, destination, data, deadline)
         except _Refused as refusal:
-            if refusal.answer.text != LIMITED:  # which is logged as a warning
+            if refusal.answer.text != LIMITED:  # already logged as a warning
                 _log.info("refused a message of another relay: %s", refusal)
             return refusal.answer
         return ACCEPTED
 
     def _parse(self, data: bytes) -> tuple[Envelope, Address]:
-        """Return the envelope and its destination, if it may be worth a look-up."""
+        """Return the envelope and its destination, after the checks that need no look-up."""
         if len(data) > MAX_ENVELOPE:
             raise _Refused(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -138,7 +140,7 @@ class FederationInbound:
             )
 
     def _begin(self, envelope: Envelope, size: int) -> bool:
-        """Count an envelope and take it in hand; ``False`` if it was accepted before."""
+        """Count an envelope and mark it as being delivered; ``False`` if already accepted."""
         signature, source, now = envelope.signature, envelope.source.twin, self._clock()
         with self._lock:
             if self._replays.knows(signature, int(now)):
@@ -156,7 +158,7 @@ class FederationInbound:
     def _accept(
         self, envelope: Envelope, destination: Address, data: bytes, deadline: Deadline
     ) -> None:
-        """Deliver an envelope that is in hand, and remember that, if it belongs here."""
+        """Deliver an envelope that belongs here, and remember it as accepted."""
         end = envelope.timestamp + envelope.expiration
         try:
             self._check_destination(envelope, destination, deadline)
@@ -172,7 +174,7 @@ class FederationInbound:
     def _check_destination(
         self, envelope: Envelope, destination: Address, deadline: Deadline
     ) -> None:
-        """Refuse what does not belong here, or asks not to be queued."""
+        """Refuse an envelope for another relay, or one that must not be queued."""
         if self._is_connected(destination):
             return
         twin = self._find(destination.twin, deadline)

@@ -1,4 +1,4 @@
-"""Keep what waits for other relays until one of them has it."""
+"""Keep messages for other relays until one of them has accepted each."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..errors import FROM_RELAY, BusError
 __all__ = ["FederationQueue", "MemoryFederationQueue", "QueuedMessage"]
 
 
-# What memory holds for other relays, in messages and in bytes; beyond it new ones are refused.
+# Bound of the queue in memory, in messages and bytes; beyond it new messages are refused.
 MAX_MESSAGES = 10_000
 MAX_BYTES = 64 * MIB
 
 
 class QueuedMessage(NamedTuple):
-    """Hold one message: what the queue knows it by, its bytes, and relays if they are known."""
+    """Hold a message, the ticket that identifies it in the queue, and its relays if known."""
 
     ticket: str
     data: bytes
@@ -29,34 +29,34 @@ class QueuedMessage(NamedTuple):
 
 
 class FederationQueue(ABC):
-    """Hold messages from ``put`` until ``done``; one thread takes, any may put."""
+    """Hold messages from ``put`` until ``done``; one thread takes, any thread may put."""
 
     @abstractmethod
     def put(self, data: bytes, domains: Sequence[str]) -> None:
-        """Keep an envelope for relays.
+        """Add an envelope for one of these relays.
 
         Raises:
-            BusError: it was not kept, with a sentence for the requester.
+            BusError: it was not queued; the message is a sentence for the requester.
         """
 
     @abstractmethod
     def take(self, limit: int) -> Sequence[QueuedMessage]:
-        """Return at most ``limit`` entries, each once, waiting until there is one.
+        """Return at most ``limit`` entries, each once, blocking until there is one.
 
-        It may return none, and does so at once after ``close`` or with a limit of 0: then it only
-        does what it has to do from time to time, at least once a second while entries are held.
+        May return none, and does so at once after ``close`` or with a limit of 0. It also does
+        periodic upkeep, so call it at least once a second while entries are held.
         """
 
     @abstractmethod
     def done(self, ticket: str) -> None:
-        """Forget an entry: it was delivered, or its requester was told. Never raises."""
+        """Remove an entry that was delivered, or whose requester got an error. Never raises."""
 
     @abstractmethod
     def close(self) -> None:
-        """Make ``take`` return, and keep no more; a second time changes nothing."""
+        """Make ``take`` return, and accept no more messages; may be called twice."""
 
-    def release(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of connections; nobody uses the queue any more."""
+    def release(self) -> None:  # noqa: B027 - only some have connections
+        """Close connections, after the last use of the queue."""
 
 
 class MemoryFederationQueue(FederationQueue):
@@ -69,17 +69,17 @@ class MemoryFederationQueue(FederationQueue):
         self._some = threading.Condition(self._lock)
         self._tickets = count()
         self._new: deque[QueuedMessage] = deque()
-        self._sizes: dict[str, int] = {}  # of all that are not done
+        self._sizes: dict[str, int] = {}  # by ticket, of messages not done
         self._bytes = 0
         self._closed = False
 
     @property
     def messages(self) -> int:
-        """The messages that are not done."""
+        """The number of messages that are not done."""
         return len(self._sizes)
 
     def put(self, data: bytes, domains: Sequence[str]) -> None:
-        """Keep an envelope; never blocks. Raises ``BusError`` if the queue is full or closed."""
+        """Add an envelope; never blocks. Raises ``BusError`` if the queue is full or closed."""
         with self._lock:
             if self._closed:
                 raise _refusal("the relay shuts down")
@@ -95,19 +95,19 @@ class MemoryFederationQueue(FederationQueue):
             self._some.notify()
 
     def take(self, limit: int) -> Sequence[QueuedMessage]:
-        """Return what was put and not taken yet, oldest first."""
+        """Return messages that were not taken yet, oldest first."""
         with self._lock:
             while not self._new and limit and not self._closed:
                 self._some.wait()
             return [self._new.popleft() for _ in range(min(limit, len(self._new)))]
 
     def done(self, ticket: str) -> None:
-        """Make room for others."""
+        """Free the room of a message."""
         with self._lock:
             self._bytes -= self._sizes.pop(ticket)
 
     def close(self) -> None:
-        """Refuse whatever is put from now on."""
+        """Refuse further messages, and wake ``take``."""
         with self._lock:
             self._closed = True
             self._some.notify_all()

@@ -1,7 +1,8 @@
-"""Order relays by how rarely they failed of late.
+"""Order relays by how rarely they failed recently.
 
-A failure counts for ``period`` seconds, so a relay heals by itself. The rank is a hint: a relay
-that ranks last is still tried when the others fail. As the founding relay's ranker, with bounds.
+A failure counts for ``period`` seconds, so a relay recovers its rank without further action. The
+rank is a hint: the last relay is still tried when the others fail. As the ranker of the reference
+relay, but bounded.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["MAX_DOMAINS", "MAX_FAILURES", "PERIOD", "Ranker"]
 
-# Seconds that a failure counts, by default. As the founding relay.
+# Seconds that a failure counts by default; as the reference relay.
 PERIOD = 3600.0
 
-# Failures remembered per domain, the newest; relays with more of them rank equal. With the bound
-# of domains, which anybody can name in a twin's record, at most 8 MiB.
+# The newest failures remembered per domain; relays with more rank equal. With ``MAX_DOMAINS``,
+# since any twin's record may name new domains, this takes at most 8 MiB.
 MAX_FAILURES = 256
 
 # Domains remembered; the one that has not failed for the longest time is forgotten first.
@@ -25,10 +26,10 @@ HOUR = 3600.0
 
 
 class Ranker:
-    """Remember failures and order domains by them; not for several threads at once.
+    """Remember failures and order domains by them; not thread-safe.
 
     Args:
-        random: returns a number from 0 up to 1; it orders relays that failed equally often.
+        random: returns a number from 0 up to 1, which orders relays with equal failure rates.
         period: seconds that a failure counts.
 
     Raises:
@@ -43,7 +44,7 @@ class Ranker:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def downvote(self, domain: str, now: float) -> None:
-        """Count a failure of a relay at ``now``, in seconds of any clock that never goes back."""
+        """Count a failure of a relay at ``now``, in seconds of a monotonic clock."""
         failures = self._failures.setdefault(domain, deque(maxlen=MAX_FAILURES))
         failures.append(now)
         self._failures.move_to_end(domain)
@@ -51,7 +52,7 @@ class Ranker:
             self._failures.popitem(last=False)
 
     def failure_rate(self, domain: str, now: float) -> float:
-        """Return how often a relay failed within the period, in failures per hour."""
+        """Return the failures of a relay per hour, over the last period."""
         failures = self._failures.get(domain)
         if failures is None:
             return 0.0
@@ -62,7 +63,7 @@ class Ranker:
         return len(failures) * HOUR / self._period
 
     def order(self, domains: Iterable[str], now: float) -> list[str]:
-        """Return each domain once, the best first; equal ones in random order."""
+        """Return each domain once, the best first, equal ones in random order."""
         return sorted(
             dict.fromkeys(domains),
             key=lambda domain: (self.failure_rate(domain, now), self._random()),

@@ -1,11 +1,12 @@
-"""Keep what waits for other relays in a Redis stream, which known relays can share.
+"""Keep messages for other relays in a Redis stream, which reference relays can share.
 
-Stream, group and field are the known relay's. An entry that was taken belongs to its relay while
-that keeps saying so, every second; one that nobody spoke of for ``CLAIM_IDLE`` seconds is taken
-again, so a relay that crashed, or another one in its place, goes on with what it had. Entries of
-known relays are left to them for ``CLAIM_FOREIGN`` seconds, since those do not speak of theirs.
+Stream, group and field are those of the reference relay. A relay renews its claim on the entries it
+took every second; an entry whose claim was not renewed for ``CLAIM_IDLE`` seconds is taken over, so
+the messages of a crashed relay are sent by its next start or by another relay. Entries claimed by
+reference relays, which do not renew, are left to them for ``CLAIM_FOREIGN`` seconds.
 
-Known relays acknowledge entries and never delete them; here both is done, and the stream is capped.
+Reference relays acknowledge entries but never delete them; here entries are also deleted, and the
+length of the stream is capped.
 """
 
 from __future__ import annotations
@@ -26,47 +27,47 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELD", "GROUP", "STREAM", "RedisFederationQueue"]
 
-# As the known relay.
+# As the reference relay.
 STREAM = "relay.federation.stream"
 GROUP = "federation"
 FIELD = b"msg"
 
-# Known relays call theirs relay-0 and so on. One name does for all of this kind: an entry belongs
-# to whoever keeps it, not to a name.
+# Reference relays are called relay-0 and so on. One name serves all relays of this package: a
+# claim, not a name, says which relay has an entry.
 CONSUMER = "wsmux"
 
-# Entries of the stream, about; beyond it the oldest are dropped.
+# Approximate length of the stream; beyond it the oldest entries are dropped.
 MAX_ENTRIES = 100_000
 
-# Milliseconds of one wait for entries.
+# Milliseconds that one read waits for entries.
 BLOCK = 500
 
-# Seconds between two looks after entries, and without a word after which one may be taken again.
+# Seconds between renewals, and without a renewal before an entry may be taken over.
 KEEP_EVERY = 1.0
 CLAIM_IDLE = 3.0
 CLAIM_FOREIGN = 60.0
 
-# Entries that are looked at for a claim, and kept by one command.
+# Entries examined for a takeover, or renewed by one command.
 CLAIMS = 1000
 
-# Seconds that ``put`` goes on trying.
+# Seconds for which ``put`` retries.
 PUT_TIME = 2.0
 
 _log = logger("wsmux.bus")
 
 
 class RedisFederationQueue(FederationQueue):
-    """Keep messages in Redis until they are done, also over a crash of the relay.
+    """Keep messages in Redis until they are done, even if the relay crashes.
 
     Args:
-        client: made by ``redis_client``; it is the queue's then.
+        client: made by ``redis_client``; owned by the queue.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._held: set[bytes] = set()
-        self._undone: set[bytes] = set()  # done, but Redis does not know yet
+        self._undone: set[bytes] = set()  # done, but not yet deleted in Redis
         self._has_group = False
         self._looked = float("-inf")
         self._failing = False
@@ -74,9 +75,9 @@ class RedisFederationQueue(FederationQueue):
         self._closing = threading.Event()
 
     def put(self, data: bytes, domains: Sequence[str]) -> None:
-        """Add an envelope to the stream; whoever takes it looks its relays up.
+        """Add an envelope to the stream; the relay that takes it looks up the destination's relays.
 
-        Blocks for a round trip, or ``PUT_TIME`` and a wait for Redis if that fails.
+        Blocks for a round trip, or for up to ``PUT_TIME`` and one timeout of Redis if that fails.
 
         Raises:
             QueueUnavailable: Redis failed.
@@ -94,7 +95,7 @@ class RedisFederationQueue(FederationQueue):
         raise QueueUnavailable("the relay shuts down")
 
     def take(self, limit: int) -> Sequence[QueuedMessage]:
-        """Return entries that nobody has, waiting for half a second; none while Redis fails."""
+        """Return unclaimed entries, waiting up to half a second; none while Redis fails."""
         try:
             entries = self._take(limit)
         except FAILURES as error:
@@ -104,32 +105,32 @@ class RedisFederationQueue(FederationQueue):
             return ()
         if self._failing:
             self._failing = False
-            _log.warning("the federation queue goes on")
+            _log.warning("the federation queue works again")
         self._pause.reset()
         return entries
 
     def done(self, ticket: str) -> None:
-        """Delete an entry, at once or when Redis can be asked again."""
+        """Delete an entry at once, or later if Redis fails."""
         ticket_id = ticket.encode()
         with self._lock:
             self._undone.add(ticket_id)
         try:
             self._delete([ticket_id])
         except FAILURES as error:
-            _log.info("an entry is deleted later: %s", explain(error))
+            _log.info("an entry will be deleted later: %s", explain(error))
 
     def close(self) -> None:
-        """Keep what is not done in Redis; ``take`` returns within half a second."""
+        """Make ``take`` return within half a second; unfinished messages stay in Redis."""
         self._closing.set()
 
     def release(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self._client.close()
 
     def _failed(self, error: Exception) -> None:
         if not self._failing:
             self._failing = True
-            _log.warning("the federation queue has to wait: %s", explain(error))
+            _log.warning("the federation queue is waiting for Redis: %s", explain(error))
         self._closing.wait(self._pause.next())
 
     def _take(self, limit: int) -> list[QueuedMessage]:
@@ -160,7 +161,7 @@ class RedisFederationQueue(FederationQueue):
         self._has_group = True
 
     def _keep(self) -> None:
-        """Say that what is held is in hand, and delete what could not be deleted."""
+        """Renew the claims on held entries, and retry failed deletions."""
         with self._lock:
             undone, held = list(self._undone), list(self._held - self._undone)
         if undone:
@@ -170,7 +171,7 @@ class RedisFederationQueue(FederationQueue):
             self._client.xclaim(STREAM, GROUP, CONSUMER, 0, part, justid=True)
 
     def _claim(self, limit: int) -> list[Any]:
-        """Take entries whose relay has ended."""
+        """Take over entries whose relay has stopped renewing."""
         if not limit:
             return []
         idle = int(CLAIM_IDLE * 1000)
@@ -192,7 +193,7 @@ class RedisFederationQueue(FederationQueue):
         entries = []
         with self._lock:
             for entry, fields in found:
-                if fields is not None:  # else it was dropped meanwhile
+                if fields is not None:  # None if the entry was dropped meanwhile
                     self._held.add(entry)
                     entries.append(QueuedMessage(entry.decode(), fields.get(FIELD, b"")))
         return entries

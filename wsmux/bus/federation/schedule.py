@@ -1,13 +1,13 @@
 """Decide which message is offered to which relay next.
 
 A message is offered to its relays one after the other, best first; that is a pass. Three passes
-with short pauses make a round; a round without success is repeated after ``RETRY`` seconds, with
-the twin looked up again, until the message expires. As the founding relay, but for one thing: there
-any refusal is final. Here a relay that refuses for good is not asked again, and only the refusal of
-the last one that is left ends the message.
+with short pauses make a round. After a round without success the twin is looked up again and the
+next round starts ``RETRY`` seconds later, until the message expires. This follows the reference
+relay with one exception: there, any refusal ends the message. Here a relay that refuses permanently
+is not asked again, and the message ends when the last relay has refused.
 
-At most ``LANE`` attempts at one relay are under way, so that one that hangs holds up its own
-messages and leaves workers to the others.
+At most ``LANE`` attempts at one relay are in progress, so a relay that hangs delays only its own
+messages and leaves workers for the others.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from itertools import count
 
 __all__ = ["LANE", "LOOK_UP", "PASSES", "RETRY", "Job", "Schedule"]
 
-# As the founding relay: seconds between passes, from and to, and before a round is repeated.
+# Minimum and maximum seconds between passes, and seconds before a round is repeated; as the
+# reference relay.
 PAUSES = ((0.1, 0.15), (0.2, 0.3))
 PASSES = len(PAUSES) + 1
 RETRY = 3.0
 
-# Attempts at one relay, and look-ups of twins, that are under way at once.
+# Attempts at one relay, or look-ups of twins, in progress at once.
 LANE = 16
 
-# The lane of messages whose relays have to be looked up.
+# The lane of messages whose relays must be looked up.
 LOOK_UP = ""
 
 
 class Job:
-    """One message on its way to another relay.
+    """Track one message on its way to another relay.
 
     Args:
-        ticket: what its queue knows it by.
+        ticket: the ticket of its queue entry.
         data: the envelope's bytes.
         expires_at: when to give it up, by the clock of the schedule.
 
@@ -50,8 +51,8 @@ class Job:
         self.data = data
         self.expires_at = expires_at
         self.reason = ""
-        self._route: list[str] = []  # every relay that has not refused, best first
-        self._left: deque[str] = deque()  # those of this pass
+        self._route: list[str] = []  # relays that have not refused, best first
+        self._left: deque[str] = deque()  # relays left in this pass
         self._passes = 0
 
     @property
@@ -60,13 +61,13 @@ class Job:
         return self._left[0] if self._left else LOOK_UP
 
     def routed(self, domains: Iterable[str]) -> None:
-        """Begin a round over relays, best first."""
+        """Start a round over these relays, best first."""
         self._route = list(domains)
         self._left = deque(self._route)
         self._passes = 0
 
     def refused(self, reason: str) -> bool:
-        """Drop the relay that was tried; tell whether another is left."""
+        """Drop the relay that refused; return whether another is left."""
         self.reason = reason
         self._route.remove(self._left.popleft())
         if self._route and not self._left:
@@ -76,7 +77,7 @@ class Job:
     def failed(
         self, reason: str, order: Callable[[Iterable[str]], list[str]], random: float
     ) -> float:
-        """Take note of a failed attempt and return the seconds to wait before the next.
+        """Record a failed attempt and return the seconds to wait before the next.
 
         Args:
             reason: why it failed.
@@ -100,25 +101,25 @@ class Job:
 
 
 class Schedule:
-    """Keep jobs until they are due and their lane has room; not for several threads at once."""
+    """Keep jobs until they are due and their lane has room; not thread-safe."""
 
     def __init__(self, lane: int = LANE) -> None:
         self._lane = lane
-        self._order = count()  # of jobs that are due at one time
+        self._order = count()  # ties between jobs that are due at the same time
         self._due: list[tuple[float, int, Job]] = []
         self._busy: dict[str, int] = {}
         self._waiting: dict[str, deque[Job]] = {}
 
     def add(self, job: Job, due: float) -> None:
-        """Keep a job until ``due``, but not longer than its life."""
+        """Keep a job until ``due``, or until it expires if that is earlier."""
         heapq.heappush(self._due, (min(due, job.expires_at), next(self._order), job))
 
     def next_due(self) -> float | None:
-        """Return when the next job is due; ``None`` when no job waits for a time."""
+        """Return when the next job is due, ``None`` if there is none."""
         return self._due[0][0] if self._due else None
 
     def take(self, now: float) -> tuple[Job, str] | None:
-        """Return a job that is due with the lane it takes up until ``release``."""
+        """Return a due job and its lane, which it occupies until ``release``; or ``None``."""
         while self._due and self._due[0][0] <= now:
             job = heapq.heappop(self._due)[2]
             lane, busy = job.lane, self._busy.get(job.lane, 0)
@@ -129,7 +130,7 @@ class Schedule:
         return None
 
     def release(self, lane: str, now: float) -> None:
-        """Let the next job of a lane go on in place of one that was taken."""
+        """Free a place in a lane, and schedule the next job waiting for it."""
         self._busy[lane] -= 1
         if not self._busy[lane]:
             del self._busy[lane]
