@@ -245,6 +245,6 @@ def test_a_key_that_holds_something_else_cannot_be_used(
 ) -> None:
     client.set(address.stream_key(), "text")
     queues = make_queues()
-    with pytest.raises(QueueUnavailable, match=r"^nothing can wait for \S+: WRONGTYPE"):
+    with pytest.raises(QueueUnavailable, match=r"^cannot queue for \S+: WRONGTYPE"):
         queues.put(address, b"data", 2**40, Deadline(None))
     assert queues.trouble() is None  # the others are well

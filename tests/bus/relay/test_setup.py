@@ -203,7 +203,7 @@ def test_a_key_that_is_no_stream_harms_its_session_alone(
             client.set("stream:2", "text")
         asked = one.ask(Address(2)).uid
         uid, text = one.refused()
-        assert (uid, text.startswith("nothing can wait for 2: WRONGTYPE")) == (asked, True)
+        assert (uid, text.startswith("cannot queue for 2: WRONGTYPE")) == (asked, True)
         assert get(server, "/healthz")[0] == 200
         with Node(server, 2) as two, Node(server, 3) as three:
             wait_for(lambda: "b'stream:2' is not a stream" in caplog.text)

@@ -1,8 +1,9 @@
-"""Remember, as bytes, which program waits for the answer to an envelope.
+"""Encode which program waits for the answer to an envelope.
 
-The gateway keeps them in Redis as the original one does, so that either can go on with the list of
-the other. The original keeps one for all destinations of a request; this one makes an envelope with
-an id of its own for each, so that a backlog ends with its answer and a second answer finds none.
+The gateway keeps these records in Redis in the format of the reference gateway, so either can
+continue with the requests of the other. The reference gateway keeps one record for all destinations
+of a request; this one sends each destination an envelope with an id of its own, so a record ends
+with its answer and a second answer finds none.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Waiting(NamedTuple):
     """Describe a request that waits for an answer.
 
     Attributes:
-        uid: that of the envelope.
-        reference: what the program calls its request.
-        reply_to: the list that it waits at.
-        module: the plugin that waits, if it is no program.
+        uid: the uid of the envelope.
+        reference: the program's own name for its request.
+        reply_to: the list on which the program waits.
+        module: the plugin that waits, if it is not a program.
         life: seconds that the request had left when it was sent.
     """
 
@@ -36,12 +37,12 @@ class Waiting(NamedTuple):
 
 
 def backlog_key(uid: str) -> str:
-    """Return where in Redis it is kept."""
+    """Return the Redis key of a record."""
     return f"msgbus.backlog.{uid}"
 
 
 def encode_backlog(waiting: Waiting) -> bytes:
-    """Return the bytes that are kept."""
+    """Return a record as it is stored."""
     message = Backlog(
         uid=waiting.uid,
         reference=waiting.reference,
@@ -53,10 +54,10 @@ def encode_backlog(waiting: Waiting) -> bytes:
 
 
 def decode_backlog(data: bytes) -> Waiting:
-    """Read what is kept.
+    """Parse a stored record.
 
     Raises:
-        BadMessage: it is something else.
+        BadMessage: the bytes are not a record.
     """
     try:
         message = Backlog.FromString(data)

@@ -1,19 +1,19 @@
-"""The gateway of a twin: programs on its machine speak JSON to it over lists in Redis.
+"""Run the gateway of a twin, which lets programs on its machine exchange JSON over Redis lists.
 
 Threads and locks:
 
-- One thread per relay connects and reads. It parses what comes and hands it to a pool; while a
-  thousand messages wait there, it reads no further, and the relay keeps what follows.
-- Two threads take what programs push, one from each list, and hand it to a second pool; while 64
-  messages are in hand they take no more, and Redis keeps what follows. The pools are apart, so that
-  requests which wait for a relay do not hold up what arrives. What one session of a twin sends
-  stays in order; requests of programs may overtake each other.
-- One thread, at the start, puts back what a gateway before this one had taken, sends again what
-  has no answer, then compares the record of the twin with its key and relays. Nothing else waits
-  for it: a directory that is gone must not keep the gateway silent.
+- One thread per relay connects and reads. It parses each message and passes it to a pool; while a
+  thousand messages wait there, it stops reading, and the relay keeps the rest.
+- Two threads take what programs push, one from each list, and pass it to a second pool; while 64
+  messages are in progress they stop taking, and Redis keeps the rest. There are two pools so that
+  requests waiting for a relay do not delay incoming messages. Messages from one session of a twin
+  stay in order; requests of programs may overtake each other.
+- One thread, at the start, restores what the previous gateway had taken, resends requests without
+  an answer, then compares the twin's record with its key and relays. Nothing waits for the
+  comparison: the gateway must work while the directory is unavailable.
 
-How messages survive a crash is told in ``redis_store``. Only one gateway may work on a Redis
-database, and one be connected for a twin: a second one takes the place of the first.
+``redis_store`` describes how messages survive a crash. Only one gateway may use a Redis database,
+and only one may be connected for a twin: a second one replaces the first.
 """
 
 from __future__ import annotations
@@ -51,37 +51,39 @@ __all__ = ["Peer"]
 
 REDIS = "redis://localhost:6379"
 
-# Messages of programs in hand, and of relays, each with the bytes of all of them.
+# Messages in progress from programs, and from relays, and the bytes of either.
 MAX_OUT, MAX_IN = 64, 1000
 MAX_BYTES = 64 * 1024 * 1024
 
 WORKERS = 16
 
-# Seconds between two looks at a Redis that is gone.
+# Seconds between attempts to reach Redis.
 PAUSE = 1.0
 
 _log = logger("wsmux.bus")
 
 
 class Peer(Closing):
-    """Run a gateway, from now on until it is closed; leaving a ``with`` block closes it.
+    """Run a gateway until it is closed; leaving a ``with`` block closes it.
 
     Args:
         identity: the keys of the twin.
         relays: the addresses of up to four relays, the preferred one first.
         twins: a directory, or what ``twins_from`` takes.
-        redis: where the lists are.
-        twin: this twin's number; looked up by its account if it is not given.
-        e2e: encrypt where that is possible; see ``endpoint``.
-        update: compare the own key and relays with the record, and write them where they differ.
-        uploads: the directory for files that others upload; ``None`` takes and sends none.
-        workers: most threads for each direction.
-        ssl_context: how to do TLS with the relays.
+        redis: the URL of the Redis server that has the lists.
+        twin: this twin's number; looked up by its account if omitted.
+        e2e: encrypt payloads where possible; see ``identity_session``.
+        update: compare the twin's record with its key and relays, and update it if they differ.
+        uploads: the directory for files that others upload; ``None`` disables uploads both ways.
+        workers: the maximum number of threads per direction.
+        ssl_context: the TLS settings for connections to relays.
 
     Raises:
-        BusError: code 103; the directory has no twin of this account. TwinsUnavailable: it could
-            not be asked. ValueError: a URL, or the number of relays, will not do; an update needs
-            relays with names, which the record then tells. OSError: the directory for uploads.
+        BusError: code 103; the directory has no twin with this account.
+        TwinsUnavailable: the directory could not be asked.
+        ValueError: a URL, or the number of relays, is invalid; or a relay that is to be written to
+            the record has an IP address instead of a name.
+        OSError: the directory for uploads cannot be used.
     """
 
     def __init__(
@@ -140,25 +142,29 @@ class Peer(Closing):
         return f"<Peer {self.address} {'closed' if self._closing.is_set() else 'running'}>"
 
     def relays(self) -> list[RelayStatus]:
-        """Return how it stands with each relay: whether it is connected, and if not, why."""
+        """Return the state of the connection to each relay, and why it is down if it is."""
         return self._relay_pool.status()
 
     def wait_connected(self, timeout: float | None = None) -> None:
-        """Wait until there is a connection to one relay at least.
+        """Wait until at least one relay is connected.
+
+        Args:
+            timeout: seconds; ``None`` waits without limit.
 
         Raises:
-            CallTimeout: there is none in time; its text tells why, and attempts go on.
+            CallTimeout: no relay was connected in time; the message says why. The gateway keeps
+                trying.
         """
         self._relay_pool.wait_connected(Deadline(timeout))
 
     def serve_forever(self) -> None:
-        """Wait until another thread closes the gateway."""
+        """Block until another thread closes the gateway."""
         self._closed.wait()
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """End everything, waiting at most ``timeout`` seconds; closing twice is fine.
+        """Stop, waiting at most ``timeout`` seconds; may be called twice.
 
-        What is not sent or answered by then stays in Redis, for the next start.
+        Messages that are not sent or answered by then stay in Redis for the next start.
         """
         deadline = Deadline(timeout)
         self._closing.set()
@@ -182,7 +188,7 @@ class Peer(Closing):
         if self._owned is not None:
             self._owned.close()
 
-    # The threads of the links
+    # Threads of the connections
 
     def _receive(self, data: bytes) -> None:
         try:
@@ -200,10 +206,10 @@ class Peer(Closing):
             finally:
                 self._in_room.leave(size)
 
-        # What one session sends stays in order; the pieces of a file need it.
+        # Messages of one session stay in order; the chunks of an upload depend on it.
         self._ordered.submit(address_of(envelope.source), take)
 
-    # The threads that take
+    # Threads that take from the lists
 
     def _take(self, queue: str, handle: Callable[[bytes], None]) -> None:
         self._put_back.wait()
@@ -216,7 +222,7 @@ class Peer(Closing):
                 continue
             if raw is None:
                 continue
-            # What finds no room when the gateway closes stays with what was taken.
+            # If the gateway closes first, the message stays in the list of taken ones.
             if self._out_room.enter(len(raw), Deadline(None)):
                 self._out.submit(partial(self._handle, raw, handle))
 
@@ -230,7 +236,7 @@ class Peer(Closing):
         finally:
             self._out_room.leave(len(raw))
 
-    # The thread that starts
+    # Start-up thread
 
     def _begin(self) -> None:
         try:
@@ -249,7 +255,7 @@ class Peer(Closing):
             )
 
     def _recover(self) -> None:
-        """Take up what a gateway before this one did not end."""
+        """Restore messages and requests that the previous gateway left unfinished."""
         forever = Deadline(None)
         unanswered = list(self._store.unanswered(forever))
         count = self._store.put_back(forever)
@@ -272,14 +278,14 @@ class Peer(Closing):
 
 
 def domains_of(urls: Sequence[str], *, named: bool) -> tuple[str, ...]:
-    """Return the domains by which other relays find these.
+    """Return the domains under which other relays find these relays.
 
     Args:
         urls: the addresses of relays.
-        named: refuse addresses of numbers, which no record should tell.
+        named: refuse IP addresses, which must not be written to a record.
 
     Raises:
-        ValueError: one is such an address.
+        ValueError: an address is not a URL of a relay, or ``named`` and an IP address.
     """
     domains = []
     for url in urls:

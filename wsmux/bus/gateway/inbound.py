@@ -1,7 +1,8 @@
-"""Hand what relays bring to programs: requests to services, answers to waiting callers.
+"""Pass messages from relays to programs: requests to services, answers to waiting callers.
 
-Nothing is believed before ``Endpoint.accept`` has checked it. Then a request goes to the list of
-its command, and an answer, if it comes from whom was asked, to the list that its request named.
+``IdentitySession.accept`` checks each message first. A request then goes to the list of its
+command. An answer goes to the list that its request named, if it comes from the twin that was
+asked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .redis_store import Tracked
 
 __all__ = ["Inbound"]
 
-# The plugin that the gateway itself is.
+# The plugin whose commands the gateway itself answers.
 OWN = "rmb"
 VERSION = "rmb.version"
 
@@ -33,10 +34,10 @@ _log = logger("wsmux.bus")
 
 
 class Inbound(Half):
-    """Take envelopes, each in a thread of a pool."""
+    """Handle envelopes from relays, each in a thread of a pool."""
 
     def take(self, envelope: Envelope) -> None:
-        """Check an envelope and hand it on; waits while Redis is gone, as long as it lives."""
+        """Check an envelope and pass it on; retries while Redis is down, until it expires."""
         deadline = Deadline(max(0, time_left(envelope, clock())))
         endpoint = self._endpoint
         try:
@@ -54,7 +55,7 @@ class Inbound(Half):
     # Requests
 
     def _request(self, envelope: Envelope, received: Received, deadline: Deadline) -> None:
-        assert received.source is not None  # relays send none
+        assert received.source is not None  # relays send no requests
         source, command = str(received.source), envelope.request.command
         self._asked.note(envelope.uid, source, encrypted=received.encrypted)
         if self._uploads.is_ours(command):
@@ -83,7 +84,7 @@ class Inbound(Half):
     def _respond(
         self, envelope: Envelope, received: Received, data: bytes, deadline: Deadline
     ) -> None:
-        """Answer a request here, without a program."""
+        """Answer a request from the gateway itself, without a program."""
         assert received.twin is not None
         signed = self._endpoint.response(
             envelope, received.twin, data, deadline, encrypted=received.encrypted
@@ -91,7 +92,7 @@ class Inbound(Half):
         self._send(envelope, signed, deadline)
 
     def _again(self, envelope: Envelope, error: Replayed) -> None:
-        """Send an answer once more: the first one may have been lost with its connection."""
+        """Resend an answer: the first copy may have been lost with its connection."""
         answer = None
         if kind_of(envelope) is Kind.REQUEST:
             answer = self._asked.answer(envelope.uid, str(address_of(envelope.source)))
@@ -100,7 +101,7 @@ class Inbound(Half):
             self._relay_pool.offer(answer)
 
     def _tell(self, envelope: Envelope, error: BusError) -> None:
-        """Answer the sender of a request with the reason why it goes no further."""
+        """Answer a request with the error that ended it."""
         if kind_of(envelope) is not Kind.REQUEST or not envelope.source.twin:
             return
         signed = self._endpoint.error(envelope, error.code, error.message)
@@ -137,10 +138,10 @@ class Inbound(Half):
             )
 
     def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
-        """Return the error that an answer is, or that is wrong with it.
+        """Return the error that an answer carries, or what is wrong with it; else ``None``.
 
         Raises:
-            BusError: it comes from somebody who was not asked.
+            BusError: the answer comes from a twin that was not asked.
         """
         sent = envelopes.parse(tracked.signed) if tracked.signed else None
         if sent is not None and received.source is not None:

@@ -1,11 +1,12 @@
-"""Read and write the JSON by which programs on one machine talk to their peer gateway.
+"""Parse and write the JSON that programs on one machine exchange with their gateway.
 
-Programs push requests and responses to lists in Redis, and take what came from lists of their own.
-Here is only the text. Absent values are ``null`` when written; unknown ones are ignored when read.
+Programs push requests and responses to lists in Redis, and take incoming ones from lists of their
+own. This module handles the text alone. Absent values are written as ``null``; unknown ones are
+ignored.
 
-What is stricter than in the original gateway, which only logs that something is wrong with a
-message: an empty command, an empty list of destinations, or more of them than ``MAX_DESTINATIONS``,
-are refused, and ``caller_of`` finds whom to tell, if the message says at least that.
+Stricter than the reference gateway, which only logs malformed messages: an empty command, an empty
+list of destinations, or more of them than ``MAX_DESTINATIONS``, are refused, and ``caller_of``
+finds the program to inform, if the message names it.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ __all__ = [
     "parse_response",
 ]
 
-# Seconds; what a program asks for beyond it is cut, as the original gateway does.
+# Longest life of a request, in seconds; longer ones are cut to it, as by the reference gateway.
 MAX_LIFE = 1800
 
-# What programs answer to; the gateway takes responses from there.
+# The list to which programs push responses.
 REPLY_LIST = "msgbus.system.reply"
 
-# Twins that one request may name; each gets an envelope of its own.
+# Destinations of one request; each gets an envelope of its own.
 MAX_DESTINATIONS = 1000
 
-# Bytes of one message: the payload of the largest envelope in base64, and the rest.
+# Bytes of one message: the largest payload in base64, plus the other fields.
 MAX_JSON = 24 * 1024 * 1024
 
 _VERSION = 1
@@ -48,16 +49,16 @@ _U32, _U64 = 2**32 - 1, 2**64 - 1
 
 
 class JsonError(NamedTuple):
-    """Why there is no answer."""
+    """Hold the code and text of an error."""
 
     code: int
     message: str
 
 
 class OutgoingRequest(NamedTuple):
-    """What a program wants to be asked elsewhere; times are seconds.
+    """Hold a request that a program wants sent; times are in seconds.
 
-    ``timestamp`` is when it was made, ``expiration`` how long it lives from then on.
+    ``timestamp`` is when it was made, ``expiration`` its life from then on.
     """
 
     reference: str | None
@@ -72,7 +73,7 @@ class OutgoingRequest(NamedTuple):
 
 
 class OutgoingResponse(NamedTuple):
-    """What a program answers; ``reference`` is the ``ref`` of the request it took."""
+    """Hold a program's response; ``reference`` is the ``ref`` of the request that it answers."""
 
     reference: str | None
     data: bytes
@@ -83,10 +84,10 @@ class OutgoingResponse(NamedTuple):
 
 
 def parse_request(text: bytes) -> OutgoingRequest:
-    """Read what was pushed to ``msgbus.system.local``.
+    """Parse a message that was pushed to ``msgbus.system.local``.
 
     Raises:
-        BadMessage: it is no request; the sentence names the field.
+        BadMessage: it is not a valid request; the message names the field.
     """
     fields = _Fields(_object(text))
     fields.number("ver", _U64)
@@ -107,10 +108,10 @@ def parse_request(text: bytes) -> OutgoingRequest:
 
 
 def parse_response(text: bytes) -> OutgoingResponse:
-    """Read what was pushed to ``msgbus.system.reply``.
+    """Parse a message that was pushed to ``msgbus.system.reply``.
 
     Raises:
-        BadMessage: it is no response; the sentence names the field.
+        BadMessage: it is not a valid response; the message names the field.
     """
     fields = _Fields(_object(text))
     fields.number("ver", _U64)
@@ -125,7 +126,7 @@ def parse_response(text: bytes) -> OutgoingResponse:
 
 
 def caller_of(text: bytes) -> tuple[str, str | None] | None:
-    """Return the ``ret`` and ``ref`` of a request that cannot be read, if that much can."""
+    """Return the ``ret`` and ``ref`` of an invalid request, or ``None`` if they are invalid too."""
     try:
         fields = _Fields(_object(text))
         return fields.text("ret"), fields.optional_text("ref")
@@ -143,7 +144,7 @@ def incoming_request(
     schema: str | None,
     timestamp: int,
 ) -> bytes:
-    """Write a request from elsewhere, for the list of its command."""
+    """Write a request from another twin, for the list of its command."""
     return _text(
         {
             "ver": _VERSION,
@@ -170,7 +171,7 @@ def incoming_response(
 ) -> bytes:
     """Write the answer to a request, for the list that its ``ret`` named.
 
-    ``source`` is empty, and ``timestamp`` 0, when the gateway itself could not deliver.
+    ``source`` is empty, and ``timestamp`` 0, if the gateway itself could not deliver the request.
     """
     return _text(
         {
@@ -213,7 +214,7 @@ def _no_number(text: str) -> Any:
 
 
 class _Fields:
-    """Take the fields out of an object, each with its type."""
+    """Read the fields of a JSON object, checking their types."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields

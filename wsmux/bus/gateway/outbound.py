@@ -1,7 +1,7 @@
-"""Send what programs push to their gateway: requests, and the answers of services.
+"""Send what programs push to their gateway: requests, and the responses of services.
 
-Each destination of a request gets an envelope with a uid of its own; the original gives all the
-same one. So an answer is tied to whom was asked, and a second one finds nobody waiting.
+Each destination of a request gets an envelope with a uid of its own; the reference gateway uses one
+uid for all. So an answer is tied to the twin that was asked, and a second one is recognised.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["Half", "Outbound", "life_left", "undeliverable"]
 
 
 class Half:
-    """One direction: ``Outbound`` or ``Inbound``.
+    """Hold what both directions, ``Outbound`` and ``Inbound``, use.
 
     Args:
-        endpoint: speaks for the twin.
-        relay_pool: the relays.
+        endpoint: the session that signs and checks for the twin.
+        relay_pool: the connections to relays.
         store: the lists of programs.
-        asked: what is remembered of the requests of others.
-        uploads: takes and sends files.
+        asked: remembers the requests of other twins.
+        uploads: the file plugin.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Half:
         self._uploads = uploads
 
 
-# Seconds to put into Redis what became of a message that has expired.
+# Seconds to write the outcome of an expired message to Redis.
 GRACE = 60.0
 
-# Seconds between two questions to a directory of twins that is gone.
+# Seconds between retries while the directory of twins is unavailable.
 PAUSE = 1.0
 
 _log = logger("wsmux.bus")
@@ -76,12 +76,12 @@ T = TypeVar("T")
 
 
 def life_left(timestamp: int, expiration: int, now: int) -> int:
-    """Return the seconds left of what was made at a time; of one to come, all."""
+    """Return the seconds that a message has left; all of them if its timestamp is in the future."""
     return expiration if timestamp > now else timestamp + expiration - now
 
 
 def undeliverable(reference: str | None, code: int, text: str) -> bytes:
-    """Return what a program is told of a request that this gateway cannot send."""
+    """Return the error response for a request that this gateway cannot send."""
     return incoming_response(reference, b"", "", None, 0, JsonError(code, text))
 
 
@@ -89,7 +89,7 @@ class Outbound(Half):
     """Make envelopes of what programs push, and send them; for the threads of a pool."""
 
     def request(self, raw: bytes) -> None:
-        """Handle what was taken from ``msgbus.system.local``."""
+        """Handle a message taken from ``msgbus.system.local``."""
         try:
             request = parse_request(raw)
             queue = reply_queue(request.reply_to)
@@ -108,7 +108,7 @@ class Outbound(Half):
             self.send(each)
 
     def response(self, raw: bytes) -> None:
-        """Handle what was taken from ``msgbus.system.reply``."""
+        """Handle a message taken from ``msgbus.system.reply``."""
         try:
             response = parse_response(raw)
             if response.reference is None:
@@ -120,7 +120,7 @@ class Outbound(Half):
         self._store.done(REPLY, raw, Deadline(GRACE))
 
     def send(self, tracked: Tracked) -> None:
-        """Hand an envelope to a relay, waiting for one while it lives; else answer its caller."""
+        """Hand an envelope to a relay, waiting for one; if it expires, answer its caller."""
         envelope = envelopes.parse(tracked.signed)
         life = envelopes.time_left(envelope, clock())
         try:
@@ -135,7 +135,7 @@ class Outbound(Half):
             _log.info("%s is kept for the next start: the gateway is closing", tracked.waiting.uid)
 
     def _refuse(self, raw: bytes, error: Exception) -> None:
-        """Drop a request that cannot be read, and tell its sender, if it says who that is."""
+        """Drop an invalid request, and send its program an error if the request names a list."""
         text = error.message if isinstance(error, BusError) else str(error)
         _log.warning("a request of a program is dropped: %s", text)
         told = []
@@ -150,7 +150,7 @@ class Outbound(Half):
     def _prepare(
         self, request: OutgoingRequest, life: int, deadline: Deadline
     ) -> tuple[list[Tracked], list[JsonError]]:
-        """Return the envelopes of a request, and the errors instead of others."""
+        """Return the envelopes of a request, and the errors of destinations without one."""
         tracked, errors = [], []
         for number in request.destinations:
             try:
@@ -203,7 +203,7 @@ class Outbound(Half):
         self._relay_pool.send(signed, deadline, response.destination.twin)
 
     def _patiently(self, look_up: Callable[[], T], deadline: Deadline) -> T:
-        """Ask again while the directory is gone: an answer cannot be asked for again."""
+        """Retry the look-up while the directory is unavailable: nothing repeats a lost answer."""
         while True:
             try:
                 return look_up()

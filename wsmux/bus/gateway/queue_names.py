@@ -1,8 +1,8 @@
-"""Say which names of Redis lists a message may choose.
+"""Restrict the names of Redis lists that a message may choose.
 
-A command names the list in which a service waits, and ``ret`` the list for answers, so whoever
-sends a message would choose a key of the database. The known gateway takes any name; here it is
-short, of plain characters, and none of those with which the gateway and relays work.
+A command names the list on which a service waits, and ``ret`` the list for answers, so the sender
+of a message chooses a key in the database. The reference gateway accepts any name; here names are
+short, use plain characters, and exclude the keys of gateways and relays.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ COMMAND_PREFIX = "msgbus."
 MAX_NAME = 128
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_NAME}}}")
 
-# What gateways and relays keep in the same database. A first part of "msgbus." that is theirs, and
-# whole names.
+# Keys of gateways and relays in the same database: reserved first parts after "msgbus.", and whole
+# names.
 SYSTEM_PARTS = frozenset({"system", "backlog"})
 SYSTEM_NAMES = frozenset({"msgbus", "twin", "relay.federation.stream"})
 
@@ -37,10 +37,10 @@ def _is_system(queue: str) -> bool:
 
 
 def command_queue(command: str) -> str:
-    """Return the list in which requests for a command are put.
+    """Return the list for requests to a command.
 
     Raises:
-        ValueError: no list may have that name.
+        ValueError: the name is not allowed.
     """
     queue = COMMAND_PREFIX + _checked(command, "a command")
     if _is_system(queue):
@@ -49,10 +49,10 @@ def command_queue(command: str) -> str:
 
 
 def reply_queue(name: str) -> str:
-    """Return the list that a caller names for answers.
+    """Return the list that a caller named for answers.
 
     Raises:
-        ValueError: no list may have that name.
+        ValueError: the name is not allowed.
     """
     queue = _checked(name, "the name of a queue for answers")
     if _is_system(queue):

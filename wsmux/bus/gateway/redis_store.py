@@ -1,15 +1,15 @@
 """Keep a gateway's messages in Redis, so that a crash loses none.
 
-What programs push is moved, not popped: to a list of what was taken, where it stays until it is
-done. A request leaves that list in one transaction with the envelopes made of it, signed and as
-they travel, which stay until they are answered or expire. A gateway that starts puts back what was
-taken and sends again, byte for byte, what has no answer; receivers that remember signatures, as
-those here, run none of it twice. An answer reaches the program in one step with the end of its
-backlog, so it is given once, whatever comes twice.
+A message that a program pushed is moved, not popped: it stays in a list of taken messages until it
+is done. A request leaves that list in the same transaction that stores its signed envelopes, which
+stay until they are answered or expire. A gateway that starts restores taken messages and resends
+envelopes without an answer byte for byte; receivers that remember signatures, as those of this
+package do, do not run them twice. An answer is pushed to the program's list in the same step that
+deletes its backlog record, so it is delivered once, even if several come.
 
-What a relay has handed over and was not put into Redis when the gateway died is lost, as RMB has no
-receipts: a request of others goes unanswered until it expires. An answer that was lost so comes
-again, where the other side remembers it, when the request is sent again.
+RMB has no acknowledgements, so a message that a relay had sent and that was not yet in Redis when
+the gateway died is lost: a request of another twin stays unanswered until it expires. A lost answer
+comes again when its request is resent, if the other side remembers it.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from .queue_names import reply_queue
 
 __all__ = ["LOCAL", "REPLY", "RedisStore", "Tracked"]
 
-# Where programs push requests, and services their answers.
+# The lists to which programs push requests, and services responses.
 LOCAL, REPLY = "msgbus.system.local", "msgbus.system.reply"
 
 OUTBOX = "msgbus.system.outbox."
 
-# Messages that a list keeps, the newest; as the original gateway.
+# The newest messages that a list keeps; as the reference gateway.
 MAX_LIST = 10_000
 
-# Seconds that a look into an empty list takes, which is how long a close may wait for it.
+# Seconds that one read waits for a message, and by which it may delay a close.
 LOOK = 0.25
 
-# Seconds for which a request is kept beyond its life, so that its end can be told.
+# Seconds that a request is kept after it expired, so that its error can be delivered.
 GRACE = 60
 
-# Seconds between attempts while Redis is gone.
+# Seconds between attempts while Redis is down, at first and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
-# Seconds for which answers that nobody fetches stay: their list has the name that a program chose,
-# and each program may choose a new one for each request.
+# Seconds that unread answers are kept: programs choose the name of the list, and may choose a new
+# one for each request.
 ANSWER_LIFE = 24 * 60 * 60
 
-# KEYS: backlog, outbox, list. ARGV: message, length and life of the list. Only whom ends the
-# backlog tells.
+# KEYS: backlog, outbox, list. ARGV: message, maximum length and life of the list. Deleting the
+# backlog record decides which of several answers is pushed.
 ANSWER = """
 if redis.call('DEL', KEYS[1]) == 0 then return 0 end
 redis.call('DEL', KEYS[2])
@@ -66,23 +66,23 @@ T = TypeVar("T")
 
 
 class Tracked(NamedTuple):
-    """An envelope that waits for an answer: for whom, and as it travels."""
+    """Hold an envelope that waits for an answer: its backlog record and its signed bytes."""
 
     waiting: Waiting
     signed: bytes
 
 
 class RedisStore:
-    """Work with the lists of one gateway. Any thread may use it.
+    """Read and write the lists of one gateway. Any thread may use it.
 
-    A method waits while Redis is gone, and tries again until its deadline or the close; what it did
-    then is done at least once.
+    While Redis is down, methods block and retry until their deadline or ``stop``; a retried command
+    may run twice.
 
     Args:
         url: as ``redis://localhost:6379``.
 
     Raises:
-        ValueError: it is no such URL.
+        ValueError: it is not a Redis URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -91,12 +91,12 @@ class RedisStore:
         self._closing = threading.Event()
 
     def take(self, queue: str) -> bytes | None:
-        """Move the oldest message of a list to what was taken, and return it.
+        """Move the oldest message of a list to the taken ones, and return it.
 
-        Waits for one for a quarter of a second, and returns ``None`` if none came.
+        Blocks for up to a quarter of a second, and returns ``None`` if there was no message.
 
         Raises:
-            BusError: Redis is gone; this does not wait for it.
+            BusError: Redis is down; this method does not retry.
         """
         taken = f"{queue}.taken"
         try:
@@ -106,7 +106,7 @@ class RedisStore:
         return raw
 
     def put_back(self, deadline: Deadline) -> int:
-        """Put back what was taken and not done before, the oldest first; return how many."""
+        """Restore taken messages that are not done, oldest first; return their number."""
 
         def move() -> int:
             count = 0
@@ -118,7 +118,7 @@ class RedisStore:
         return self._persist(move, deadline)
 
     def done(self, queue: str, raw: bytes, deadline: Deadline) -> None:
-        """Forget a message that was taken."""
+        """Remove a message from the taken ones."""
         self._persist(lambda: self._redis.lrem(f"{queue}.taken", -1, raw), deadline)
 
     def sending(
@@ -128,13 +128,13 @@ class RedisStore:
         told: Sequence[tuple[str, bytes]],
         deadline: Deadline,
     ) -> None:
-        """Replace a request that was taken by its envelopes, and tell what failed of it.
+        """Replace a taken request by its envelopes, and push the errors of its other destinations.
 
         Args:
             raw: the request.
-            tracked: what is to be sent now.
-            told: lists, and what is pushed to each.
-            deadline: when to give up while Redis is gone.
+            tracked: the envelopes that are about to be sent.
+            told: pairs of a list and a message to push to it.
+            deadline: when to give up while Redis is down.
         """
 
         def replace() -> None:
@@ -152,17 +152,17 @@ class RedisStore:
         self._persist(replace, deadline)
 
     def tracked(self, uid: str, deadline: Deadline) -> Tracked | None:
-        """Return a request without an answer; ``signed`` is empty if another gateway sent it."""
+        """Return an unanswered request; ``signed`` is empty if another gateway sent it."""
         backlog, signed = self._persist(
             lambda: self._redis.mget(backlog_key(uid), OUTBOX + uid), deadline
         )
         return None if backlog is None else Tracked(decode_backlog(backlog), signed or b"")
 
     def answer(self, waiting: Waiting, message: bytes, deadline: Deadline) -> bool:
-        """Push an answer to the list that waits for it; false if it was answered before.
+        """Push an answer to the list that waits for it; ``False`` if it was already answered.
 
         Raises:
-            BusError: no list may have that name; another gateway may have written it down.
+            BusError: the list's name is not allowed; another gateway may have stored it.
         """
         try:
             queue = reply_queue(waiting.reply_to)
@@ -174,7 +174,7 @@ class RedisStore:
         )
 
     def push(self, queue: str, message: bytes, deadline: Deadline) -> None:
-        """Push a message to a list, and drop what makes it too long."""
+        """Push a message to a list, and trim the list to its maximum length."""
 
         def push() -> None:
             with self._redis.pipeline(transaction=True) as pipe:
@@ -183,7 +183,7 @@ class RedisStore:
         self._persist(push, deadline)
 
     def unanswered(self, deadline: Deadline) -> Iterator[Tracked]:
-        """Yield what was sent, or was to be, and has no answer."""
+        """Yield the envelopes, sent or about to be, that have no answer."""
         keys = self._persist(lambda: list(self._redis.scan_iter(f"{OUTBOX}*", 1000)), deadline)
         for key in keys:
             uid = key.decode(errors="replace").removeprefix(OUTBOX)
@@ -196,16 +196,16 @@ class RedisStore:
                 yield found
 
     def stop(self) -> None:
-        """Wait no longer for a Redis that is gone."""
+        """Stop retrying while Redis is down."""
         self._closing.set()
 
     def close(self) -> None:
-        """Let go of the connections, once nobody uses them."""
+        """Close the connections, after the last use."""
         self.stop()
         self._redis.close()
 
     def pause(self, seconds: float) -> bool:
-        """Wait, unless it is stopped; tell whether it is not."""
+        """Wait for so many seconds, or until ``stop``; return whether it was not stopped."""
         return not self._closing.wait(seconds)
 
     def _persist(self, action: Callable[[], T], deadline: Deadline) -> T:

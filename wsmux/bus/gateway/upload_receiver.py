@@ -1,10 +1,10 @@
-"""Take files that other twins upload, in pieces, into one directory.
+"""Receive files that other twins upload, in chunks, into one directory.
 
-Unlike in the original gateway, whose remote side names the file and any twin may write into any
-upload: files get names of their own, belong to the twin and session that began them, and have a
-size that was agreed on. Size and, where the sender tells it, hash are checked at the end.
+In the reference gateway the remote side names the file, and any twin may write to any upload. Here
+files get random names, belong to the twin and session that began them, and have a size agreed
+beforehand. At the end the size is checked, and the hash if the sender gave one.
 
-Pieces of one upload are handed over in the order in which they came, by one thread at a time.
+The chunks of one upload are written in the order in which they came, by one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["CLOSE", "NEGOTIATE", "WRITE", "Finished", "UploadReceiver"]
 
 NEGOTIATE, WRITE, CLOSE = "file.negotiate", "file.write", "file.close"
 
-# Bytes of one file, and files that are being uploaded at once, of all twins.
+# Bytes of one file, and uploads in progress at once, from all twins.
 MAX_SIZE = 1024 * 1024 * 1024
 MAX_OPEN = 16
 
-# Seconds without a piece after which an upload is given up.
+# Seconds without a chunk after which an upload is discarded.
 IDLE = 300.0
 
-# What a file is called until it is whole.
+# Suffix of incomplete files.
 PART = ".part"
 
 _log = logger("wsmux.bus")
 
 
 class Finished(NamedTuple):
-    """A file that is whole: where it lies, and the command that its sender wants called."""
+    """Describe a complete file, and the command that its sender wants called."""
 
     path: Path
     size: int
@@ -50,7 +50,7 @@ class Finished(NamedTuple):
 
 
 class _Upload:
-    """A file that is being written; one thread at a time."""
+    """Write one file; used by one thread at a time."""
 
     def __init__(self, directory: Path, size: int, command: str | None) -> None:
         self.path = directory / secrets.token_hex(16)
@@ -87,11 +87,11 @@ class _Upload:
 
 
 class UploadReceiver:
-    """Keep the uploads of other twins.
+    """Receive the uploads of other twins.
 
     Args:
-        directory: where files go; made if need be.
-        max_size: bytes of one file.
+        directory: the directory for files; created if missing.
+        max_size: the maximum number of bytes per file.
 
     Raises:
         OSError: the directory cannot be used.
@@ -100,7 +100,7 @@ class UploadReceiver:
     def __init__(self, directory: Path, max_size: int = MAX_SIZE) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in directory.glob(f"*{PART}"):
-            left.unlink()  # of a gateway that did not end by itself
+            left.unlink()  # left by a gateway that crashed
         self._directory = directory
         self._max_size = max_size
         self._lock = threading.Lock()
@@ -109,10 +109,10 @@ class UploadReceiver:
     def take(
         self, envelope: Envelope, source: Address, payload: bytes
     ) -> tuple[bytes, Finished | None]:
-        """Do what a request asks for; return the answer, and the file if it is whole.
+        """Handle a request of an upload; return the answer, and the file if it is complete.
 
         Raises:
-            BusError: code 500; it cannot be done, and an upload that was begun is given up.
+            BusError: code 500; the request failed, and the upload that it belongs to is discarded.
         """
         command, key = envelope.request.command, (envelope.uid, source)
         if command == NEGOTIATE:
@@ -140,7 +140,7 @@ class UploadReceiver:
         return _json({"done": True}), finished
 
     def close(self) -> None:
-        """Give up what is not whole."""
+        """Discard incomplete uploads."""
         with self._lock:
             left = list(self._uploads.items())
         for key, upload in left:

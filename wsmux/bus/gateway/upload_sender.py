@@ -1,7 +1,8 @@
-"""Send a file to another twin: negotiate, then pieces of 512 KiB, then the end, all with one uid.
+"""Send a file to another twin: negotiate, send chunks of 512 KiB, then close, all with one uid.
 
-A receiver of this package confirms each piece, so that a few are under way at a time, and says at
-the end whether the file is whole. The original one does not; to it everything is sent at once.
+A receiver of this package acknowledges each chunk, which limits the chunks in flight, and reports
+at the end whether the file is complete. The reference gateway does neither; it is sent everything
+at once.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ __all__ = ["SendJob", "open_file"]
 
 CHUNK = 512 * 1024
 
-# Bytes that a confirming receiver has not confirmed.
+# Unacknowledged bytes in flight, if the receiver acknowledges.
 WINDOW = 8 * CHUNK
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file that may be uploaded: a regular one of at most ``MAX_SIZE`` bytes.
+    """Open a file for upload: a regular one of at most ``MAX_SIZE`` bytes.
 
     Raises:
-        BusError: code 500; it is none.
+        BusError: code 500; the file cannot be read, is not regular, or is too large.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for its writer
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe would block
     except (OSError, ValueError) as error:
         raise BusError(FAILED, f"the file cannot be read: {error}") from error
     found = os.fstat(fd)
@@ -51,7 +52,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 class SendJob:
-    """Send one file; its thread calls ``run``, and others tell it what the receiver says."""
+    """Send one file; its own thread calls ``run``, other threads report the receiver's answers."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class SendJob:
         self.started = False
 
     def tell(self, payload: bytes, error: JsonError | None) -> None:
-        """Note what the receiver says."""
+        """Record an answer of the receiver."""
         with self._condition:
             if error is not None:
                 self._error = BusError(error.code, error.message, twin=self._twin.id)
@@ -85,18 +86,18 @@ class SendJob:
             self._condition.notify_all()
 
     def unanswered(self) -> bool:
-        """Return whether the other side let the time pass without a word."""
+        """Return whether the negotiation timed out without an answer."""
         return not self.started and self._deadline.expired()
 
     def stop(self) -> None:
-        """End it: the gateway closes."""
+        """End the upload because the gateway closes."""
         self.tell(b"", JsonError(FAILED, "the gateway was closed: upload again"))
 
     def run(self) -> None:
-        """Send the file; returns when the receiver has it, as far as it says so.
+        """Send the file; blocks until the receiver has it, if the receiver acknowledges.
 
         Raises:
-            BusError: it has not. CallTimeout: time is up.
+            BusError: the receiver reported an error. CallTimeout: it did not acknowledge in time.
         """
         sent, digest = 0, sha256()
         with open_file(str(self._path)) as file:
@@ -115,7 +116,7 @@ class SendJob:
         try:
             said = json.loads(payload.decode())
         except (ValueError, RecursionError):
-            return  # an original receiver may say anything
+            return  # the reference gateway may send anything
         if isinstance(said, dict):
             self._acks = self._acks or said.get("acks") is True
             self._done = self._done or said.get("done") is True
@@ -123,7 +124,7 @@ class SendJob:
                 self._received = max(self._received, said["received"])
 
     def _wait(self, ready: Callable[[], bool]) -> None:
-        """Wait until the receiver confirms; raise the error that it reports."""
+        """Wait until the receiver acknowledges; raise the error that it reports."""
         with self._condition:
             while self._error is None and self._acks and not ready():
                 if self._deadline.expired():

@@ -1,9 +1,9 @@
 """Upload files between gateways: the plugin ``file``, which is off unless it gets a directory.
 
 A program pushes ``file.upload`` with ``{"path": ..., "cmd": ...}`` to its gateway, for one twin.
-The answer holds the id of the upload, once it is sent and, if the other side is of this package,
-whole there. Then the other gateway has put a request for ``cmd``, if there was one, into its own
-list, with ``{"id": ..., "path": ..., "size": ...}``. The original one never does.
+The answer holds the id of the upload, and comes when the file was sent and, if the other gateway is
+of this package, is complete there. That gateway has then pushed a request for ``cmd``, if given, to
+its own list, with ``{"id": ..., "path": ..., "size": ...}``. The reference gateway never does.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from .upload_sender import SendJob, open_file
 
 __all__ = ["MODULE", "Uploads"]
 
-# The first part of the plugin's commands, and how its backlogs are marked.
+# The first part of the plugin's commands, which also marks its backlog records.
 MODULE = "file"
 UPLOAD = "file.upload"
 
-# Files that are sent at once.
+# Files being sent at once.
 MAX_JOBS = 4
 
-# Seconds for an answer to get into Redis.
+# Seconds to write an answer to Redis.
 GRACE = 60.0
 
 _log = logger("wsmux.bus")
 
 
 class Uploads:
-    """The plugin; ``directory`` is where files of others go, ``None`` if it is off."""
+    """Run the plugin; ``directory`` is for files of other twins, ``None`` disables it."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class Uploads:
         self._threads: list[threading.Thread] = []
 
     def is_ours(self, command: str) -> bool:
-        """Return whether a command is the plugin's."""
+        """Return whether a command belongs to the plugin."""
         return command.partition(".")[0] == MODULE
 
     def begin(
         self, request: OutgoingRequest, life: int, deadline: Deadline
     ) -> tuple[list[Tracked], list[JsonError]]:
-        """Begin to upload what a program wants to; return what is to be sent, or the error."""
+        """Start the upload that a program requests; return the envelope to send, or the error."""
         try:
             return [self._begin(request, life, deadline)], []
         except BusError as error:
             return [], [JsonError(error.code, error.message)]
 
     def answered(self, waiting: Waiting, received: Received, error: JsonError | None) -> None:
-        """Go on with an upload that the other side has answered."""
+        """Continue an upload after an answer from the other side."""
         with self._lock:
             job = self._jobs.get(waiting.uid)
             begun = job is not None and job.started
@@ -95,14 +95,14 @@ class Uploads:
             self._start(lambda: self._run(waiting, job))
 
     def lost(self, waiting: Waiting) -> None:
-        """Answer a program whose upload ended with the gateway before this one."""
+        """Answer a program whose upload was lost with the previous gateway."""
         self._finish(waiting, JsonError(FAILED, "the gateway was restarted: upload again"))
 
     def take(self, envelope: Envelope, received: Received) -> bytes:
-        """Do what another twin asks for, and return the answer.
+        """Handle a request of another twin, and return the answer.
 
         Raises:
-            BusError: code 500; it cannot be done, or uploads are off.
+            BusError: code 500; the request failed, or uploads are off.
         """
         if self._receiver is None:
             text = f"file uploads are disabled at twin {self._endpoint.address}"
@@ -114,7 +114,7 @@ class Uploads:
         return answer
 
     def close(self, deadline: Deadline) -> None:
-        """End every upload, waiting for their threads at most until the deadline."""
+        """End every upload, waiting for their threads until the deadline."""
         with self._lock:
             jobs, threads = list(self._jobs.values()), list(self._threads)
         for job in jobs:
@@ -167,7 +167,7 @@ class Uploads:
             self._store.answer(waiting, message, Deadline(GRACE))
         except BusError as failure:
             _log.warning("the end of the upload %s could not be reported: %s", waiting.uid, failure)
-        # Only now: whatever comes for an upload that is not known means that it was lost.
+        # Removed last: an answer for an upload that is not in the table means that it was lost.
         with self._lock:
             self._jobs.pop(waiting.uid, None)
 
@@ -196,7 +196,7 @@ class Uploads:
 
 
 def _wish(data: bytes) -> tuple[str, str | None]:
-    """Return the path and the command of a request to upload."""
+    """Return the path and the command of an upload request."""
     try:
         wish: Any = json.loads(data.decode())
     except (ValueError, RecursionError) as error:

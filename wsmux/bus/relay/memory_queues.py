@@ -1,8 +1,8 @@
 """Keep the queues of sessions in memory; they are lost with the process.
 
-One lock guards everything, held for operations on dictionaries and deques only; nobody is woken
-under it. Beyond the bound on all bytes, the session that holds most loses the older half of its
-queue, so that flooding one queue costs that one.
+One lock guards everything. It is held only for operations on dictionaries and deques; sessions are
+woken after its release. When all queues together exceed their bound, the largest loses its older
+half, so flooding a queue affects that queue alone.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ __all__ = ["MemoryQueues"]
 # Bytes of all queues together.
 MAX_BYTES = 256 * MIB
 
-# What an entry costs beside its bytes.
+# Bytes that an entry costs beside its data.
 OVERHEAD = 256
 
-# Seconds between two looks for entries that have run out.
+# Seconds between searches for expired entries.
 SWEEP = 60.0
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Hold one envelope; ``until`` is when it is forgotten, in Unix seconds."""
+    """Hold one envelope; ``until`` is when it is discarded, in Unix seconds."""
 
     entry: QueuedEnvelope
     until: float
@@ -44,7 +44,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Queue:
-    """Hold what one session has: ``taken`` was handed out, and comes before ``waiting``."""
+    """Hold the entries of one session; those in ``taken`` precede those in ``waiting``."""
 
     waiting: deque[_Kept] = field(default_factory=deque)
     taken: dict[str, _Kept] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class _Queue:
     mailbox: _MemoryMailbox | None = None
 
     def drop_oldest(self) -> int:
-        """Drop one entry; return its size."""
+        """Drop the oldest entry; return its size."""
         oldest = next(iter(self.taken), None)
         kept = self.waiting.popleft() if oldest is None else self.taken.pop(oldest)
         self.size -= kept.size
@@ -63,12 +63,13 @@ class MemoryQueues(SessionQueues):
     """Keep the queues in memory; see the module for the bounds.
 
     Args:
-        max_bytes: of all queues together. max_queued: entries of one session.
-        life: seconds that an entry is kept at most.
+        max_bytes: bytes of all queues together.
+        max_queued: entries of one session.
+        life: the maximum number of seconds that an entry is kept.
         clock: returns Unix seconds.
 
     Attributes:
-        dropped: entries dropped for one of the bounds.
+        dropped: the number of entries dropped for one of the bounds.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class MemoryQueues(SessionQueues):
         return f"<MemoryQueues sessions={len(self._queues)} bytes={self._bytes}>"
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Empty the copy in a forked child; see ``runtime.fork``."""
         self._lock = threading.Lock()
         self._queues.clear()
         self._closed = True
@@ -114,7 +115,9 @@ class MemoryQueues(SessionQueues):
         now = self._clock()
         size = len(data) + OVERHEAD
         if size > self._max_bytes:
-            raise QueueUnavailable(f"{len(data)} bytes are more than all queues may hold")
+            raise QueueUnavailable(
+                f"an envelope of {len(data)} bytes is above the limit of all queues"
+            )
         with self._lock:
             if self._closed:
                 raise QueueUnavailable("the queues are closed")
@@ -146,14 +149,14 @@ class MemoryQueues(SessionQueues):
         self.dropped += 1
 
     def _make_room_locked(self) -> None:
-        """Halve the largest queue until there is room."""
+        """Halve the largest queue until the total is within its bound."""
         while self._bytes > self._max_bytes:
             largest = max(self._queues.values(), key=lambda queue: queue.size)
             for _ in range(max(1, (len(largest.waiting) + len(largest.taken)) // 2)):
                 self._drop_locked(largest)
 
     def _sweep_locked(self, now: float) -> None:
-        """Forget entries that have run out, of sessions that are away."""
+        """Discard expired entries of disconnected sessions."""
         if now < self._swept + SWEEP:
             return
         self._swept = now
@@ -169,7 +172,7 @@ class MemoryQueues(SessionQueues):
         if queue.mailbox is None and not queue.waiting:
             self._queues.pop(address, None)
 
-    # For mailboxes
+    # Called by mailboxes
 
     def _taken(self, mailbox: _MemoryMailbox, limit: int) -> list[QueuedEnvelope]:
         with self._lock:
@@ -206,7 +209,7 @@ class MemoryQueues(SessionQueues):
 
 
 class _MemoryMailbox(Mailbox):
-    """Hand out one queue."""
+    """Give a connection access to its session's queue."""
 
     def __init__(self, queues: MemoryQueues, address: Address, wake: Callable[[], None]) -> None:
         self.address = address

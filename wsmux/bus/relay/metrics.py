@@ -1,9 +1,9 @@
-"""Count what a relay does, under the known relay's names.
+"""Count what a relay does, under the names that the reference relay uses.
 
-What it calls ``relay_message_rx`` and the like are counters without the ending ``_total``, which
-the library adds to every counter: here they are gauges that only rise. ``events_listener_*`` and
-``rmb_cache_flushes_total`` are left out: no chain's events are listened to, so that nothing flushes
-the cache. ``relay_message_refused_total`` is an addition.
+Its counters ``relay_message_rx`` and the like lack the ending ``_total``, which the library adds to
+every counter, so here they are gauges that only rise. ``events_listener_*`` and
+``rmb_cache_flushes_total`` are left out: this relay does not listen to events of a chain, which is
+what flushes the cache. ``relay_message_refused_total`` is an addition.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 EVICTIONS = ("closed", "back_pressure_timeout", "cancelled")
 
-# There is one thread a connection; the label is kept for dashboards.
+# The reference relay has several workers; here each connection has a thread, and the label is kept
+# for dashboards.
 WORKER = "0"
 
 
 class Tally:
-    """Count the messages of one connection; each number has one thread, or lock, that raises it.
+    """Count the messages of one connection; each number is raised by one thread, or under one lock.
 
-    The library's own counters take 2 us each time, and four of them count a message.
+    Cheaper than the library's counters, which take 2 us each; a message needs four of them.
     """
 
     __slots__ = ("rx", "rx_bytes", "tx", "tx_bytes")
@@ -57,7 +58,7 @@ _COUNTED = (
 
 
 class RelayMetrics:
-    """Hold the numbers of one relay in a registry of its own. Any thread may use it."""
+    """Hold the metrics of one relay in a registry of its own. Any thread may use it."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -66,7 +67,7 @@ class RelayMetrics:
         )
         self._lock = threading.Lock()
         self._tallies: set[Tally] = set()
-        self._past = Tally()  # of connections that have ended
+        self._past = Tally()  # sums of ended connections
         for name, shown, field in _COUNTED:
             Gauge(name, shown, registry=registry).set_function(partial(self._sum, field))
         self._evictions = Counter(
@@ -89,11 +90,11 @@ class RelayMetrics:
         ProcessCollector(registry=registry)
 
     def text(self) -> bytes:
-        """Return the numbers in Prometheus's text format."""
+        """Return the metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def watch_cache(self, misses: Callable[[], float], entries: Callable[[], float]) -> None:
-        """Show a cache of twins, which is asked when the numbers are."""
+        """Add the figures of a cache of twins, which are read at each scrape."""
         for name, shown, ask in (
             ("rmb_cache_misses_total", "look-ups that went to the directory", misses),
             ("rmb_cache_entries", "twins in the cache", entries),
@@ -101,17 +102,17 @@ class RelayMetrics:
             Gauge(name, shown, registry=self._registry).set_function(ask)
 
     def refused(self, reason: str) -> None:
-        """Count an envelope that went no further; ``reason`` is one of a few texts."""
+        """Count an envelope that was not passed on; ``reason`` is one of a fixed set."""
         self._refused.labels(reason).inc()
 
     def connected(self, tally: Tally) -> None:
-        """Count a connection that begins, whose messages are counted in ``tally``."""
+        """Count a new connection, whose messages are counted in ``tally``."""
         self._connections.labels(WORKER).inc()
         with self._lock:
             self._tallies.add(tally)
 
     def ended(self, tally: Tally, reason: str) -> None:
-        """Count a connection that has ended, for one of ``EVICTIONS``."""
+        """Count the end of a connection, for one of ``EVICTIONS``."""
         self._connections.labels(WORKER).dec()
         self._evictions.labels(reason).inc()
         with self._lock:
@@ -124,5 +125,5 @@ class RelayMetrics:
             return float(sum(getattr(each, field) for each in (self._past, *self._tallies)))
 
     def federated(self, domain: str, done: bool) -> None:
-        """Count an envelope that another relay took, or did not."""
+        """Count an envelope that another relay accepted, or did not."""
         (self._federated if done else self._not_federated).labels(domain).inc()

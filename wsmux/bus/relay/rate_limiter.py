@@ -1,7 +1,8 @@
-"""Limit what each twin may send in each minute. Pure: times are arguments.
+"""Limit what each twin may send per minute. Pure: times are arguments.
 
-All sessions of a twin count together. The known relay refreshes its table only when a twin
-connects, so that many connections reset a busy twin's count; here each use does.
+All sessions of a twin count together. The reference relay marks a twin as recently used only when
+it connects, so the connections of many others evict the count of a busy twin; here each message
+marks it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ __all__ = ["WINDOW", "FixedWindow", "Limiter", "NoLimit"]
 # Seconds of one window, aligned to the clock.
 WINDOW = 60
 
-# Twins counted at once; of more, the one not heard of for longest starts again.
+# Twins counted at once; beyond it, the count of the least recently active one starts again.
 CAPACITY = 100_000
 
 
 class Limiter(ABC):
-    """Decide on each message. Not locked: its owner sees to that."""
+    """Decide whether a message is within its sender's limit. Not thread-safe: callers lock."""
 
     @abstractmethod
     def allows(self, twin: int, size: int, now: float) -> bool:
-        """Count a message of ``size`` bytes at ``now``, Unix seconds; tell whether it may pass."""
+        """Count a message of ``size`` bytes at ``now``, Unix seconds; return if it may pass."""
 
 
 class NoLimit(Limiter):
@@ -34,18 +35,19 @@ class NoLimit(Limiter):
 
 
 class FixedWindow(Limiter):
-    """Let a twin send so many messages and bytes in each window of 60 s.
+    """Limit the messages and bytes of a twin in each window of 60 s.
 
-    A message above the limit of bytes is refused and does not count. Any other counts, even when
-    it is refused, as in the known relay.
+    A message larger than the limit of bytes is refused and not counted. Any other counts even if it
+    is refused, as in the reference relay.
 
     Args:
-        count: messages in one window. size: bytes in one window.
+        count: messages per window.
+        size: bytes per window.
         capacity: twins counted at once.
         window: seconds.
 
     Raises:
-        ValueError: one of them is not above 0.
+        ValueError: an argument is not above 0.
     """
 
     def __init__(
@@ -53,8 +55,8 @@ class FixedWindow(Limiter):
     ) -> None:
         if count < 1 or size < 1 or capacity < 1 or not window > 0:
             raise ValueError(
-                f"a limit has a count, a size, a capacity and a window above 0, "
-                f"not {count}, {size}, {capacity} and {window}"
+                f"expected a count, size, capacity and window above 0, "
+                f"got {count}, {size}, {capacity} and {window}"
             )
         self._count, self._size = count, size
         self._capacity = capacity

@@ -1,4 +1,4 @@
-"""Connect to Redis for the bus: bounded connections, bounded waits, and no repeats of its own."""
+"""Connect to Redis for the bus: bounded connections and timeouts, and no retries in the client."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = [
     "redis_client",
 ]
 
-# Seconds for a connection, for an answer, and for a free connection of the pool.
+# Seconds to connect, to get a reply, and to get a free connection of the pool.
 CONNECT_TIME = 2.0
 REPLY_TIME = 3.0
 POOL_TIME = 3.0
 
-# Whoever finds none free waits: threads of connections use them for the time of a round trip.
+# Connections of a pool. A thread that finds none free waits: each is used for one round trip.
 CONNECTIONS = 32
 
-# What stands between a command of a pipeline and its error.
+# The text between a command of a pipeline and its error.
 _COMMAND_END = "of pipeline caused error: "
 
-# What says that Redis could not be asked, or would not.
+# Errors that mean that Redis could not be reached, or refused.
 FAILURES = (redis.RedisError, OSError)
 
 
 def redis_client(url: str, connections: int = CONNECTIONS) -> redis.Redis:
-    """Return a client for any number of threads; it connects when it is used.
+    """Return a client for any number of threads; it connects on first use.
 
     Args:
         url: ``redis://host:port/number``, ``rediss://...`` or ``unix://path``.
-        connections: most connections at once.
+        connections: the maximum number of connections.
 
     Raises:
         ValueError: the URL is none of these.
@@ -53,22 +53,22 @@ def redis_client(url: str, connections: int = CONNECTIONS) -> redis.Redis:
         timeout=POOL_TIME,
         socket_connect_timeout=CONNECT_TIME,
         socket_timeout=REPLY_TIME,
-        protocol=2,  # replies have one shape whatever the library's version
+        protocol=2,  # the same shape of replies with each version of the library
         retry=Retry(NoBackoff(), 0),  # its default sleeps for seconds; callers have deadlines
     )
     return redis.Redis.from_pool(pool)
 
 
 def explain(error: Exception) -> str:
-    """Return one sentence about a failure."""
+    """Describe a failure in one sentence."""
     return f"Redis failed: {cause(error)}"
 
 
 def cause(error: Exception) -> str:
-    """Return what Redis says, without the command: the library repeats that, message and all."""
+    """Return Redis's error without the command, which the library repeats with all its data."""
     return str(error).rpartition(_COMMAND_END)[2] or type(error).__name__
 
 
 def is_wrong_type(error: object) -> bool:
-    """Return whether a key holds something else than the command is for."""
+    """Return whether a command failed because the key holds another type."""
     return isinstance(error, ResponseError) and cause(error).startswith("WRONGTYPE")

@@ -1,6 +1,6 @@
-"""Read from and write to Redis in the background, for the queues of sessions.
+"""Read from and write to Redis in background threads, for the queues of sessions.
 
-See ``redis_queues`` for the threads and the lock that all of them share.
+``redis_queues`` describes the threads and the lock that they share.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ __all__ = ["BELL", "FIELD", "Id", "Reader", "RetryPause", "Writer", "parse_id"]
 # The field of a stream's entries that holds the envelope.
 FIELD = b"_"
 
-# Keys of the streams that ring readers, and the seconds after which Redis drops a forgotten one.
+# Key prefix of the streams that wake readers, and seconds after which Redis drops an unused one.
 BELL = "wsmux:bell:"
 BELL_LIFE = 60
 
-# Milliseconds of one wait for streams; less than a connection waits for an answer.
+# Milliseconds that one read waits for entries; less than the reply timeout of a connection.
 BLOCK = 1000
 
-# Entries of one stream that are read at once, and streams of one read that does not wait.
+# Entries read from one stream at once, and streams in a read that does not wait.
 COUNT, HURRIED = 16, 32
 
-# Entries and seconds that deletions are collected for. As the known relay.
+# Entries in a batch of deletions, and seconds until an incomplete batch is sent; as the reference
+# relay.
 BATCH, BATCH_TIME = 128, 0.01
 
-# What a key may be so that a stream can be read there, and seconds between two looks at one that is
-# something else.
+# Types of key that can be read as a stream, and seconds between checks of a key of another type.
 READABLE = (b"stream", b"none")
 LOOK_PAUSE = 2.0
 
-# Seconds of the first pause after a failure, and of the longest.
+# Seconds to pause after a failure, at first and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
-# The two parts of an entry's id, which order entries.
+# The two parts of an entry's id, which sort in the order of entries.
 Id = tuple[int, int]
 
 Report = Callable[[Exception | None], None]
@@ -55,26 +55,26 @@ _log = logger("wsmux.bus")
 
 
 def parse_id(data: bytes) -> Id:
-    """Return the numbers of an id, ``milliseconds-sequence`` or the first of them alone.
+    """Return the numbers of an id, ``milliseconds-sequence`` or only the first of them.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such an id.
     """
     time, dash, sequence = data.partition(b"-")
     if not time.isdigit() or (dash and not sequence.isdigit()):
-        raise ValueError(f"an id is of the form milliseconds-sequence, not {data[:80]!r}")
+        raise ValueError(f"expected an id as milliseconds-sequence, got {data[:80]!r}")
     return int(time), int(sequence or b"0")
 
 
 class RetryPause(Backoff):
-    """Wait after Redis has failed."""
+    """Compute the pauses after failures of Redis."""
 
     def __init__(self) -> None:
         super().__init__(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
 
 
 class Fillable(Protocol):
-    """A mailbox, as readers know it."""
+    """Describe what a reader uses of a mailbox."""
 
     key: bytes
     wake: Callable[[], None]
@@ -83,18 +83,18 @@ class Fillable(Protocol):
     full: bool
 
     def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
-        """Take what was read, in order."""
+        """Append entries that were read, in order."""
 
 
 class Writer:
-    """Delete entries and ring readers, in one thread that starts with the first of them."""
+    """Delete entries and wake readers, in one background thread."""
 
     def __init__(self, client: redis.Redis, lock: threading.Lock, report: Report) -> None:
         self._client = client
         self._lock = lock
         self._report = report
         self._some = threading.Condition(lock)
-        self._deleting: dict[bytes, set[bytes]] = {}  # until Redis has done so
+        self._deleting: dict[bytes, set[bytes]] = {}  # until Redis has confirmed
         self._bells: set[str] = set()
         self._closed = False
         self._stop = threading.Event()
@@ -102,7 +102,7 @@ class Writer:
         self._thread.start()
 
     def delete_locked(self, key: bytes, ids: Collection[bytes]) -> None:
-        """Delete entries of a stream soon."""
+        """Delete entries of a stream soon, in a batch."""
         if ids:
             first = not self._deleting
             self._deleting.setdefault(key, set()).update(ids)
@@ -110,16 +110,16 @@ class Writer:
                 self._some.notify()
 
     def deleting_locked(self, key: bytes) -> Collection[bytes]:
-        """Return the entries of a stream that may still be there, and are done with."""
+        """Return the entries of a stream whose deletion is not confirmed."""
         return self._deleting.get(key, ())
 
     def ring_locked(self, bell: str) -> None:
-        """Wake a reader."""
+        """Wake the reader that waits on this stream."""
         self._bells.add(bell)
         self._some.notify()
 
     def close(self, deadline: Deadline) -> None:
-        """Do what is left, if Redis lets it, and end."""
+        """Finish the remaining work unless Redis fails, and stop the thread."""
         with self._lock:
             self._closed = True
             self._some.notify()
@@ -140,7 +140,7 @@ class Writer:
                 with self._lock:
                     self._bells |= bells
                 if self._stop.is_set():
-                    _log.warning("Redis keeps entries that were delivered: it failed at the end")
+                    _log.warning("delivered entries stay in Redis: it failed at shutdown")
                     return
                 self._stop.wait(pause.next())
                 continue
@@ -149,7 +149,7 @@ class Writer:
             self._done(deleted)
 
     def _work(self) -> tuple[dict[bytes, set[bytes]], set[str]] | None:
-        """Return what is to be deleted and rung; ``None`` at the end."""
+        """Wait for entries to delete or readers to wake and return both; ``None`` at the end."""
         with self._lock:
             while not (self._deleting or self._bells or self._closed):
                 self._some.wait()
@@ -157,7 +157,7 @@ class Writer:
                 self._some.wait(BATCH_TIME)
             if not (self._deleting or self._bells):
                 return None
-            bells, self._bells = self._bells, set()  # one that is rung meanwhile is rung again
+            bells, self._bells = self._bells, set()  # one added meanwhile is rung again
             return {key: set(ids) for key, ids in self._deleting.items()}, bells
 
     def _write(self, deleted: dict[bytes, set[bytes]], bells: set[str]) -> None:
@@ -182,7 +182,7 @@ class Writer:
 
 
 class Reader:
-    """Fill mailboxes from their streams, in one thread."""
+    """Fill mailboxes from their streams, in one background thread."""
 
     def __init__(
         self,
@@ -197,11 +197,11 @@ class Reader:
         self._writer = writer
         self._report = report
         self._mailboxes: dict[bytes, Fillable] = {}
-        self._behind: dict[bytes, Fillable] = {}  # those to read without waiting
-        self._aside: dict[bytes, Fillable] = {}  # those whose keys are no streams
+        self._behind: dict[bytes, Fillable] = {}  # mailboxes to read without waiting
+        self._aside: dict[bytes, Fillable] = {}  # mailboxes whose keys are not streams
         self._look = Deadline(LOOK_PAUSE)
         self._bell = BELL + uuid.uuid4().hex
-        self._rung = b"0-0"  # the last ring that was heard
+        self._rung = b"0-0"  # the last entry read from the bell
         self._waits = False
         self._stop = threading.Event()
         self._thread = daemon_thread(target=self._run, name=f"wsmux-redis-reader-{number}")
@@ -211,40 +211,40 @@ class Reader:
         return len(self._mailboxes)
 
     def add_locked(self, mailbox: Fillable) -> None:
-        """Fill a mailbox from now on."""
+        """Start to fill a mailbox."""
         self._mailboxes[mailbox.key] = mailbox
         self.hurry_locked(mailbox)
 
     def hurry_locked(self, mailbox: Fillable) -> None:
-        """Read a mailbox's stream at once."""
+        """Read a mailbox's stream without delay."""
         self._behind[mailbox.key] = mailbox
         self._ring_locked()
 
     def is_behind_locked(self, mailbox: Fillable) -> bool:
-        """Return whether there may be entries that were there when it was added, or left behind."""
+        """Return whether entries may not have been read since ``add`` or ``hurry``."""
         return self._behind.get(mailbox.key) is mailbox
 
     def remove_locked(self, mailbox: Fillable) -> None:
-        """Fill a mailbox no more."""
+        """Stop filling a mailbox."""
         if self._mailboxes.get(mailbox.key) is mailbox:
             del self._mailboxes[mailbox.key]
             self._behind.pop(mailbox.key, None)
             self._aside.pop(mailbox.key, None)
 
     def close_locked(self) -> None:
-        """End; see ``join``."""
+        """Make the thread stop; see ``join``."""
         self._stop.set()
         self._ring_locked()
 
     def join(self, deadline: Deadline) -> None:
-        """Wait until the thread has ended."""
+        """Wait until the thread has stopped."""
         self._thread.join(deadline.remaining())
 
     def _ring_locked(self) -> None:
         if self._waits:
             self._writer.ring_locked(self._bell)
 
-    # The thread
+    # Reader thread
 
     def _run(self) -> None:
         pause = RetryPause()
@@ -256,7 +256,7 @@ class Reader:
                 self._report(error)
                 self._stop.wait(pause.next())
             except Exception:
-                _log.exception("a reader of queues failed; it goes on")
+                _log.exception("a queue reader failed and continues")
                 self._stop.wait(pause.next())
             else:
                 self._report(None)
@@ -304,7 +304,7 @@ class Reader:
             wake()
 
     def _set_aside(self, chosen: dict[bytes, Fillable]) -> bool:
-        """Read keys that are no streams no more; tell whether there are any."""
+        """Stop reading keys that are not streams; return whether there are any."""
         bad = [key for key, kind in self._kinds(chosen).items() if kind not in READABLE]
         with self._lock:
             for key in bad:
@@ -318,7 +318,7 @@ class Reader:
         return bool(bad)
 
     def _look_again(self) -> None:
-        """Read keys again that have become streams, or are gone."""
+        """Resume reading keys that have become streams or were deleted."""
         if not self._look.expired():
             return
         self._look = Deadline(LOOK_PAUSE)
@@ -337,7 +337,7 @@ class Reader:
         return dict(zip(keys, pipeline.execute() if keys else (), strict=True))
 
     def _fill_locked(self, mailbox: Fillable, entries: list[Any], put: Id) -> None:
-        """Hand over what was read from a stream; ``put`` was there when the read began."""
+        """Fill a mailbox with what was read; ``put`` is the last id added before the read began."""
         done = self._writer.deleting_locked(mailbox.key)
         good: list[tuple[Id, bytes]] = []
         for entry, fields in entries:
@@ -351,7 +351,7 @@ class Reader:
         self._behind.pop(mailbox.key, None)
         if entries:
             mailbox.last_read = max(mailbox.last_read, parse_id(entries[-1][0]))
-        if len(entries) < COUNT:  # the end of the stream, of which entries may have been dropped
+        if len(entries) < COUNT:  # the end of the stream; Redis may have dropped entries
             mailbox.last_read = max(mailbox.last_read, put)
         elif not mailbox.full:
             self._behind[mailbox.key] = mailbox

@@ -1,19 +1,20 @@
-"""Keep the queues of sessions in Redis streams, which known relays can share.
+"""Keep the queues of sessions in Redis streams, which reference relays can share.
 
-Keys, fields and bounds are the known relay's: ``stream:TWIN[:SESSION]`` with the envelope in field
-``_``, about 10,000 entries, dropped an hour after the last one was added. What was delivered is
-deleted; what was not is read again by the session's next mailbox, here or at another relay.
+Keys, fields and bounds are those of the reference relay: ``stream:TWIN[:SESSION]`` with the
+envelope in field ``_``, about 10,000 entries, dropped an hour after the last one was added.
+Delivered entries are deleted; the rest is read again by the session's next mailbox, here or at
+another relay.
 
-Threads and locks. ``put`` is one round trip of the calling thread. A reader thread waits for the
-streams of up to ``EACH`` mailboxes at once and fills their buffers; a mailbox whose buffer is full
-is left out until there is room. One writer thread deletes what was acknowledged, in batches, and
-rings readers that wait in Redis while something has changed: each has a stream of its own for that,
-under ``wsmux:bell:``, which expires. One lock guards all state; there is no I/O under it, and no
-session is woken under it.
+Threads and locks. ``put`` is one round trip in the calling thread. Each reader thread waits for the
+streams of up to ``EACH`` mailboxes at once and fills their buffers; a mailbox with a full buffer is
+left out until it has room. One writer thread deletes acknowledged entries, in batches. When the set
+of streams changes while a reader waits in Redis, the writer wakes it through a stream of its own,
+under ``wsmux:bell:``, which expires. One lock guards all state; under it there is no I/O, and no
+session is woken.
 
-When Redis fails, readers and the writer try again, after pauses that grow, and go on where they
-were; ``put`` does so until its deadline. A key that is no stream fails what names it, so readers
-set its session aside, look at it now and then, and go on with the others.
+When Redis fails, readers and the writer retry after growing pauses and continue where they were;
+``put`` retries until its deadline. A key that is not a stream fails any command that names it, so
+readers set its session aside, check it again from time to time, and continue with the others.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisQueues"]
 
-# Mailboxes of one reader. The known relay has 1000; each wait names the stream of every one.
+# Mailboxes of one reader; each wait names all their streams. The reference relay has 1000.
 EACH = 256
 
-# Entries that a mailbox holds before it is left out, and below which it is read again.
+# Entries at which a mailbox is left out of reads, and below which it is read again.
 FULL, LOW = 64, 16
 
 _log = logger("wsmux.bus")
@@ -49,7 +50,7 @@ class RedisQueues(SessionQueues):
     """Keep the queues in Redis; see the module.
 
     Args:
-        client: made by ``redis_client``; it is the queues' then.
+        client: made by ``redis_client``; owned by the queues.
     """
 
     def __init__(self, client: redis.Redis) -> None:
@@ -67,7 +68,7 @@ class RedisQueues(SessionQueues):
         return f"<RedisQueues sessions={len(self._mailboxes)} readers={len(self._readers)}>"
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Disable the copy in a forked child; see ``runtime.fork``."""
         self._is_copy = True
         self._lock = threading.Lock()
         self._mailboxes.clear()
@@ -75,7 +76,7 @@ class RedisQueues(SessionQueues):
         self._closing.set()
 
     def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
-        """Return the mailbox of a session; what it holds is read in the background."""
+        """Return the mailbox of a session; its entries are read in the background."""
         with self._lock:
             mailbox = _RedisMailbox(self, address, wake)
             if self._closing.is_set():
@@ -88,7 +89,7 @@ class RedisQueues(SessionQueues):
         return mailbox
 
     def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
-        """Add an envelope to a stream; Redis drops it after ``LIFE``, whatever its own time."""
+        """Add an envelope to a stream; Redis keeps it for ``LIFE``, whatever its expiration."""
         pause = RetryPause()
         while True:
             if self._closing.is_set():
@@ -97,8 +98,8 @@ class RedisQueues(SessionQueues):
                 added = self._add(address.stream_key(), data)
                 break
             except FAILURES as error:
-                if is_wrong_type(error):  # for this session alone
-                    text = f"nothing can wait for {address.shown()}: {cause(error)}"
+                if is_wrong_type(error):  # affects this session alone
+                    text = f"cannot queue for {address.shown()}: {cause(error)}"
                     raise QueueUnavailable(text) from error
                 self._report(error)
                 seconds, left = pause.next(), deadline.remaining()
@@ -112,11 +113,11 @@ class RedisQueues(SessionQueues):
                 mailbox.last_put = max(mailbox.last_put, added)
 
     def trouble(self) -> str | None:
-        """Return why Redis last failed, if it has not answered since."""
+        """Return why Redis failed, or ``None`` once it has answered again."""
         return self._failure
 
     def close(self, deadline: Deadline) -> None:
-        """Delete what was acknowledged, end the threads, and disconnect."""
+        """Delete acknowledged entries, stop the threads, and disconnect."""
         if self._is_copy:
             return
         self._closing.set()
@@ -149,14 +150,14 @@ class RedisQueues(SessionQueues):
         return reader
 
     def _report(self, error: Exception | None) -> None:
-        """Note a failure, or that there is none any more; log the first of a row."""
+        """Record a failure, or with ``None`` a success; log only changes."""
         before, self._failure = self._failure, None if error is None else explain(error)
         if error is not None and before is None:
-            _log.warning("the queues of sessions have to wait: %s", self._failure)
+            _log.warning("the session queues are waiting for Redis: %s", self._failure)
         elif error is None and before is not None:
-            _log.warning("the queues of sessions go on")
+            _log.warning("the session queues work again")
 
-    # For mailboxes
+    # Called by mailboxes
 
     def _forget(self, mailbox: _RedisMailbox) -> None:
         with self._lock:
@@ -174,12 +175,12 @@ class RedisQueues(SessionQueues):
 
 
 class _RedisMailbox(Mailbox):
-    """Hand out one stream; the lock is the queues'.
+    """Buffer the entries of one stream; uses the lock of the queues.
 
     Attributes:
-        key: of the stream.
-        last_read, last_put: the newest entry that was read, and that this process has put.
-        full: whether the buffer is, so that the stream is not read.
+        key: the key of the stream.
+        last_read, last_put: the newest entry read, and the newest added by this process.
+        full: whether the buffer is full, so that the stream is not read.
     """
 
     def __init__(self, queues: RedisQueues, address: Address, wake: Callable[[], None]) -> None:
@@ -190,7 +191,7 @@ class _RedisMailbox(Mailbox):
         self.last_put: Id = (0, 0)
         self.full = False
         self._queues = queues
-        self._reader: Reader | None = None  # before the beginning, and after the end
+        self._reader: Reader | None = None  # None before begin_locked and after end_locked
         self._buffer: deque[QueuedEnvelope] = deque()
 
     def take(self, limit: int) -> list[QueuedEnvelope]:
@@ -217,26 +218,26 @@ class _RedisMailbox(Mailbox):
     def close(self) -> None:
         self._queues._forget(self)
 
-    # For the queues and the reader, with the lock held
+    # Called by the queues and the reader, with the lock held
 
     def begin_locked(self, reader: Reader) -> None:
-        """Ask a reader to fill the buffer."""
+        """Let a reader fill the buffer."""
         self._reader = reader
         reader.add_locked(self)
 
     def end_locked(self) -> None:
-        """Hand out nothing more."""
+        """Return no more entries."""
         if self._reader is not None:
             self._reader.remove_locked(self)
             self._reader = None
             self._buffer.clear()
 
     def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
-        """Take what was read, in order."""
+        """Append entries that were read, in order."""
         for number, data in entries:
             self._buffer.append(QueuedEnvelope("{}-{}".format(*number), data))
         self.full = len(self._buffer) >= FULL
 
     def drop_locked(self, ids: set[bytes]) -> None:
-        """Forget entries that an earlier mailbox has delivered after all."""
+        """Remove entries that an earlier mailbox has delivered."""
         self._buffer = deque(entry for entry in self._buffer if entry.id.encode() not in ids)

@@ -1,29 +1,31 @@
-"""Route envelopes between twins: those connected here, those that are away, those of other relays.
+"""Route envelopes between twins: to sessions here, to queues, and to other relays.
 
-Threads. Each connection has one, its link's I/O thread, which reads, routes what it read and hands
-it over, and drains its own session's queue. Look-ups of twins and the queues of Redis have threads
-of their own, and so has the federation; they deliver as connections do.
+Threads. Each connection has one thread, the I/O thread of its link. It reads, routes each message
+it read and sends it to its destination, and drains the queue of its own session. The Redis queues
+and the federation have threads of their own, which deliver in the same way.
 
-Locks, each taken only while those before it may be held: the table of sessions; one session (how
-envelopes are handed to it, in order); the session's queue; the channel's mutex. Nobody holds two
-sessions. The limiter has a lock of its own, with nothing taken inside. No lock is held while a
-socket, a directory, Redis or another relay is waited for.
+Locks, in the order in which they may be nested: the table of sessions; one session (order of
+delivery to it); the session's queue; the mutex of the transport. No thread holds two sessions. The
+limiter has a lock of its own, under which no other is taken. No lock is held while waiting for a
+socket, a directory, Redis or another relay.
 
-Who waits for whom. The thread of a connection waits for the directory (``LOOK_UP_TIME``) and for a
-queue (``PUT_TIME``), both bounded; meanwhile its connection is not read, which holds back that
-sender alone, and others still hand envelopes to it. It never waits for another connection: what a
-slow one has no room for goes into its queue, from which its own thread hands on when there is room.
-Without any room for ``STUCK_LIMIT`` it is ended with 1013.
+Blocking. The thread of a connection waits for the directory (``LOOK_UP_TIME``) and for a queue
+(``PUT_TIME``), both bounded. Meanwhile its connection is not read, which applies back-pressure to
+that sender alone, and others can still send to it. It never waits for another connection: an
+envelope for which a slow connection has no room is queued, and sent by that connection's own thread
+once there is room. A connection without room for ``STUCK_LIMIT`` is closed with 1013.
 
-A twin that vanishes. The read fails, or TCP's keepalive does after some minutes; the thread leaves
-its loop whatever the cause, the session leaves the table if it is still the one there, and what the
-socket did not take goes back into the queue. Delivery is at least once.
+Lost connections. When a twin disappears, reading fails, or TCP's keepalive does after some minutes.
+The thread then ends, the session leaves the table unless it was replaced, and envelopes that the
+socket did not take go back into the queue. Delivery is at least once.
 
-Takeover. A later connection of an address takes its place in the table and its queue in one step;
-the earlier one is ended with 4001. Its thread finds a newer session in the table and leaves it.
+Takeover. A later connection of the same address replaces the session in the table and takes over
+its queue in one step; the earlier connection is closed with 4001. Its thread finds the newer
+session in the table and leaves it there.
 
-Shutdown. No new connections; each link is closed with 1001 and its thread ends; then the federation
-and the queues. Fork. The child's copies are dead: links raise ``ForkedError``, the table is empty.
+Shutdown. New connections are refused; each link is closed with 1001 and its thread ends; then the
+federation and the queues are closed. After a fork, the copies in the child are disabled: links
+raise ``ForkedError`` and the table is empty.
 """
 
 from __future__ import annotations
@@ -72,42 +74,45 @@ __all__ = ["Federating", "Relay"]
 LOOK_UP_TIME = 10.0
 
 # Seconds for which a connection is not read after a message above its twin's limit, doubled after
-# each further one up to the most. Reading as fast as it floods takes the processor from others.
+# each further one up to the maximum. Without the pause a flooding twin would take CPU time from the
+# others.
 PENALTY, MOST_PENALTY = 0.002, 0.032
 
 _log = logger("wsmux.bus")
 
 
 class Federating(Protocol):
-    """What takes envelopes for the relays of other domains."""
+    """Accept envelopes for the relays of other domains."""
 
     def submit(self, envelope: Envelope, data: bytes, domains: Sequence[str]) -> None:
-        """Send an envelope to one of these; see ``Federation``."""
+        """Send an envelope to one of these domains; see ``Federation``."""
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop."""
+        """Stop, and wait at most ``timeout`` seconds."""
 
 
 class Relay:
-    """Route envelopes; see the module for the threads. ``serve_relay`` gives it a port.
+    """Route envelopes; see the module for the threads. ``serve_relay`` makes it listen on a port.
 
     Args:
-        domains: those under which twins name this relay; without one, every twin is another's.
-        twins: the directory of twins; the relay closes it.
-        queues: where envelopes wait, in memory by default; the relay's then.
-        federate: makes what sends to other relays, of the relay; without it, requesters are told
-            that nothing goes there.
-        limiter: what each twin may send.
-        stuck_limit: seconds without room after which a connection is ended.
-        pause: waits for seconds, in the thread of a connection above its twin's limit.
+        domains: the domains under which twins list this relay; with none, every twin belongs to
+            another relay.
+        twins: the directory of twins; closed by the relay.
+        queues: where envelopes wait, in memory by default; owned by the relay.
+        federate: makes the federation, given the relay; without it, requests for other relays are
+            answered with an error.
+        limiter: limits what each twin may send.
+        stuck_limit: seconds without room after which a connection is closed.
+        pause: sleeps for so many seconds, in the thread of a connection above its twin's limit.
 
     Attributes:
-        domains: as given, in lower case.
-        metrics: the relay's numbers.
-        sessions: the connections.
+        domains: the domains, in lower case.
+        metrics: the metrics of the relay.
+        sessions: the table of connected sessions.
 
     Raises:
-        ValueError: a domain is none. TypeError: they are no collection of strings.
+        ValueError: a domain is invalid.
+        TypeError: ``domains`` is not a collection of strings.
     """
 
     def __init__(
@@ -141,24 +146,24 @@ class Relay:
         return f"<Relay {', '.join(sorted(self.domains))} sessions={len(self.sessions)}>"
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Disable the copy in a forked child; see ``runtime.fork``."""
         self._limits = threading.Lock()
         self._closing = True
         self.sessions.forked()
 
-    # Any thread
+    # Called from any thread
 
     def admit(self, token: str | None) -> Address:
-        """Return the session that a token is for; blocks as the directory does.
+        """Return the session that a token is for; blocks for the directory.
 
         Raises:
-            TokenRefused: with the HTTP status and the reason to answer.
+            TokenRefused: the token is invalid; has the HTTP status and the reason to answer.
         """
         claims = check_token(token, int(time.time()), self.find)
         return Address(claims.twin, claims.session)
 
     def find(self, twin: int) -> Twin | None:
-        """Return a twin's record, ``None`` if there is none.
+        """Return a twin's record, or ``None``; blocks for the directory.
 
         Raises:
             TwinsUnavailable: the directory could not be asked.
@@ -166,10 +171,15 @@ class Relay:
         return self._twins.get(twin, Deadline(LOOK_UP_TIME))
 
     def deliver(self, address: Address, data: bytes, expires_at: int) -> None:
-        """Hand an envelope to a session, or queue it; blocks only as the queue does.
+        """Send an envelope to a session, or queue it; blocks only for the queue.
+
+        Args:
+            address: the address of the session.
+            data: the envelope.
+            expires_at: when it expires, in Unix seconds.
 
         Raises:
-            QueueUnavailable: it went neither way.
+            QueueUnavailable: it could neither be sent nor queued.
         """
         session = self.sessions.get(address)
         if session is not None:
@@ -178,10 +188,10 @@ class Relay:
             self._queues.put(address, data, expires_at, Deadline(PUT_TIME))
 
     def deliver_own(self, address: Address, envelope: Envelope) -> None:
-        """Deliver an error or a pong, which relays make, as ``deliver`` does.
+        """Deliver an error or a pong that this relay made, as ``deliver`` does.
 
         Raises:
-            QueueUnavailable: it went neither way.
+            QueueUnavailable: it could neither be sent nor queued.
         """
         data = envelope.SerializeToString()
         if len(data) > MAX_ENVELOPE:  # a pong is longer than its ping
@@ -189,7 +199,7 @@ class Relay:
         self.deliver(address, data, envelope.timestamp + envelope.expiration)
 
     def health(self) -> dict[str, Any]:
-        """Return what ``/healthz`` tells; ``trouble`` is ``None`` when all is well."""
+        """Return the content of ``/healthz``; ``trouble`` is ``None`` if all is well."""
         return {
             "domains": sorted(self.domains),
             "sessions": len(self.sessions),
@@ -197,22 +207,22 @@ class Relay:
         }
 
     def hang_up(self) -> None:
-        """Begin to end every connection, and take no further one; returns at once."""
+        """Start to close every connection, and refuse new ones; returns at once."""
         self._closing = True
         for session in self.sessions.all():
             session.link.hang_up(CloseCode.GOING_AWAY, "the relay shuts down; connect again")
 
     def close(self, deadline: Deadline) -> None:
-        """End the federation, the queues and the directory, once the connections have ended."""
+        """Close the federation, the queues and the directory, after the connections have ended."""
         if self._federation is not None:
             self._federation.close(deadline.remaining())
         self._queues.close(deadline)
         self._twins.close()
 
-    # A connection's thread
+    # Threads of the connections
 
     def serve(self, link: Link, address: Address) -> None:
-        """Serve one connection until it has ended; the calling thread is its I/O thread."""
+        """Serve one connection until it ends; the calling thread is its I/O thread."""
         try:
             session = self.sessions.add(address, link)
         except BaseException:
@@ -240,7 +250,7 @@ class Relay:
             _log.info("%s left %s: %s", address.shown(), link.name, one_line(str(link.error)))
 
     def _receive(self, session: Session, data: bytes) -> None:
-        """Route one message; a bad one ends the connection."""
+        """Route one message; an invalid one ends the connection."""
         session.tally.rx += 1
         session.tally.rx_bytes += len(data)
         try:
@@ -269,7 +279,7 @@ class Relay:
     def _decide(
         self, session: Session, envelope: Envelope, data: bytes, now: int
     ) -> Reply | Drop | None:
-        """Pass an envelope on; return what is left to do where it goes no further."""
+        """Pass an envelope on; return the decision if it is not passed on."""
         sender, expires_at = session.address, envelope.timestamp + envelope.expiration
         decision: Decision = check(envelope, sender, now)
         try:
@@ -298,7 +308,7 @@ class Relay:
         return None
 
     def _answer(self, address: Address, decision: Reply | Drop) -> None:
-        """Answer a sender, if at all, why its envelope went no further, or that it is alive."""
+        """Send a reply to a sender, or log why its message was dropped."""
         if isinstance(decision, Drop):
             self._count_refused(decision.reason)
             _log.info("a message of %s is dropped: %s", address.shown(), decision.reason)

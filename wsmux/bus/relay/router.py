@@ -1,9 +1,11 @@
 """Decide what a relay does with an envelope from a connection. Pure: times are arguments.
 
-The order is that of the known relay. ``check`` looks at the envelope alone; where it says
-``Forward`` and that session is not connected here, ``onward`` looks at the destination's record.
+The checks are in the order of the reference relay. ``check`` uses the envelope alone; when it
+returns ``Forward`` and that session is not connected here, ``onward`` uses the destination's
+record.
 
-A departure from the founding text: expired envelopes go nowhere, and their requester hears of it.
+One departure from the reference relay: expired envelopes are not delivered, and their requester
+gets an error.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ __all__ = [
     "onward",
 ]
 
-# The texts of the known relay.
+# Texts of the reference relay.
 LIMITED = "exceeded rate limits, dropping message"
 WRONG_SOURCE = "message wrong source"
 MISSING_DESTINATION = "message with missing destination"
@@ -51,31 +53,31 @@ REASONS = frozenset(
 
 
 class Forward(NamedTuple):
-    """Hand it to this session if it is connected here; else ask ``onward``."""
+    """Send it to this session if it is connected here; otherwise ask ``onward``."""
 
     address: Address
 
 
 class Queue(NamedTuple):
-    """Keep it for this session."""
+    """Queue it for this session."""
 
     address: Address
 
 
 class Federate(NamedTuple):
-    """Hand it to one of these relays."""
+    """Forward it to one of these relays."""
 
     domains: tuple[str, ...]
 
 
 class Reply(NamedTuple):
-    """Send this to the connection that the envelope came from; the envelope is dropped."""
+    """Send this envelope to the connection that the message came from, and drop the message."""
 
     envelope: Envelope
 
 
 class Drop(NamedTuple):
-    """Forget it; nobody waits for an answer."""
+    """Drop it without an answer."""
 
     reason: str
 
@@ -84,10 +86,13 @@ Decision = Forward | Queue | Federate | Reply | Drop
 
 
 def failure(envelope: Envelope, sender: Address, text: str, now: int) -> Reply | Drop:
-    """Decide on an envelope that goes no further: only requests are answered.
+    """Decide on an envelope that is not passed on: only requests are answered.
 
     Args:
+        envelope: the envelope.
         sender: the connection's own address, which gets the answer whatever the envelope claims.
+        text: the text of the error.
+        now: Unix seconds.
     """
     if kind_of(envelope) is not Kind.REQUEST:
         return Drop(text)
@@ -113,11 +118,14 @@ def check(envelope: Envelope, sender: Address, now: int) -> Forward | Reply | Dr
 def onward(
     envelope: Envelope, sender: Address, twin: Twin | None, domains: Collection[str], now: int
 ) -> Queue | Federate | Reply | Drop:
-    """Decide on an envelope that ``check`` forwards to a session that is not connected here.
+    """Decide on an envelope for a session that is not connected here, after ``check``.
 
     Args:
+        envelope: the envelope.
+        sender: the address of the connection that sent it.
         twin: the destination's record, ``None`` if there is none.
-        domains: those of this relay.
+        domains: the domains of this relay.
+        now: Unix seconds.
     """
     destination = address_of(envelope.destination)
     if twin is None or destination is None:

@@ -1,8 +1,8 @@
-"""Give a relay a port: WebSockets of twins, envelopes of other relays, numbers and health.
+"""Serve a relay on a port: WebSockets of twins, posts of other relays, metrics and health.
 
 - an upgrade on any path, with a token as the whole query or as ``Authorization: Bearer``;
 - ``POST /`` takes an envelope from another relay;
-- ``GET /metrics`` is for Prometheus, ``GET /healthz`` for whoever restarts what does not work;
+- ``GET /metrics`` is for Prometheus, ``GET /healthz`` for a supervisor that restarts the relay;
 - anything else is 404 "page not found".
 """
 
@@ -32,34 +32,35 @@ from .relay import Relay
 
 __all__ = ["ANY_ORIGIN", "MAX_CONNECTIONS", "Input", "RelayServer"]
 
-# A page has no cookies here to misuse: whoever connects brings a token of its own.
+# Any origin may connect: access depends on a token, not on cookies that a page could misuse.
 ANY_ORIGIN = frozenset({"*"})
 
-# Connections at once, those in their handshake included; each has a thread.
+# Connections at once, including those in their handshake; each has a thread.
 MAX_CONNECTIONS = 4096
 
-# Envelopes of other relays handled at once, and seconds that one waits for its turn: other relays
-# give up after 3. An incomplete one holds no place, or a slow sender would delay all others.
+# Posts of other relays handled at once, and seconds that one waits for its turn: other relays give
+# up after 3. A post takes its place when its body is complete, so a slow sender cannot delay the
+# others.
 MAX_POSTS = 16
 POST_WAIT = 1.0
 
-# Seconds of silence after which TCP asks whether a twin is still there, between two questions,
-# and how many of them. Known relays send no pings, so a twin that vanished would stay for ever.
+# TCP keepalive: seconds of silence before the first probe, seconds between probes, and their
+# number. Reference clients send no pings, so without it a lost connection would stay for ever.
 KEEPALIVE_IDLE, KEEPALIVE_PAUSE, KEEPALIVE_COUNT = 60, 15, 4
 
 PLAIN = {"Content-Type": "text/plain; charset=utf-8"}
 
-# Takes an envelope of another relay, and returns the status and the sentence to answer.
+# Takes an envelope of another relay, and returns the status and the text of the response.
 Input = Callable[[bytes], tuple[int, str]]
 
 
 class RelayServer(Acceptor):
-    """Serve a relay until ``shutdown``; made by ``serve_relay``, which starts it.
+    """Serve a relay until ``shutdown``; made and started by ``serve_relay``.
 
     Attributes:
-        host, port: where it listens; the port is a real one even if 0 was asked for.
-        url: what twins connect to: ``ws://`` or ``wss://``.
-        relay: what routes.
+        host, port: the listening address; the port is the actual one even if 0 was asked for.
+        url: the ``ws://`` or ``wss://`` address for twins.
+        relay: the relay that routes.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class RelayServer(Acceptor):
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Make the system notice a twin that vanished without a word."""
+    """Enable TCP keepalive, to detect a twin that disappeared without closing."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""Hand envelopes to connected twins, at the pace of each. Threads and locks: see ``relay``."""
+"""Send envelopes to connected twins, at the pace of each. Threads and locks: see ``relay``."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .queues import QueuedEnvelope, QueueUnavailable, SessionQueues
 
 __all__ = ["PUT_TIME", "Session", "Sessions"]
 
-# Seconds without room after which a connection is ended. As the known relay.
+# Seconds without room after which a connection is closed; as the reference relay.
 STUCK_LIMIT = 60.0
 
-# Seconds to get an envelope into a queue before its sender is told that it is lost.
+# Seconds to queue an envelope before its sender gets an error.
 PUT_TIME = 5.0
 
-# Seconds after which it is looked again whether the socket has taken what must be acknowledged.
+# Seconds between checks of what the socket has taken, while entries are unacknowledged.
 ACK_PAUSE = 0.02
 
-# Entries taken from a queue at once, and handed over before the connection is read again.
+# Entries taken from a queue at once, and sent before the connection is read again.
 TAKEN, TURN = 64, 256
 
-# What the metrics call an end, by the code of the link.
+# The metrics' name for the end of a connection, by its close code.
 _REASONS: dict[int, str] = {
     CloseCode.TRY_AGAIN_LATER: "back_pressure_timeout",
     CloseCode.TAKEN_OVER: "cancelled",
@@ -42,7 +42,7 @@ _log = logger("wsmux.bus")
 
 
 class _Handed(NamedTuple):
-    """Remember an envelope that the socket may not have taken; ``entry`` is "" for a direct one."""
+    """Hold an envelope that the socket may not have taken; ``entry`` is "" if sent directly."""
 
     ticket: int
     data: bytes
@@ -51,19 +51,19 @@ class _Handed(NamedTuple):
 
 
 class Session:
-    """One connection of a twin.
+    """Send envelopes to one connection of a twin.
 
     Args:
-        address: whose it is.
-        link: its connection; the session asks it for batches, and reads none.
+        address: the address of the twin and session.
+        link: its connection; the relay iterates its batches.
         queues: where envelopes wait.
-        tally: what counts those handed over.
-        stuck_limit: seconds without room after which it is evicted.
+        tally: counts the envelopes sent.
+        stuck_limit: seconds without room after which the connection is closed.
 
     Attributes:
         address, link, tally: as given.
-        penalty: seconds for which its last message, above the limit, has held it up; the thread
-            that reads it has them.
+        penalty: seconds of the last pause for exceeding the rate limit; for the connection's
+            thread.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Session:
         self.penalty = 0.0
         self._stuck_limit = stuck_limit
         self._lock = threading.Lock()
-        self._putting = 0  # threads on their way into the queue
-        self._taken: deque[QueuedEnvelope] = deque()  # from the mailbox, not handed over yet
+        self._putting = 0  # threads that are adding to the queue
+        self._taken: deque[QueuedEnvelope] = deque()  # from the mailbox, not sent yet
         self._unsent: deque[_Handed] = deque()
         self._stuck_since: float | None = None
         self._over = False
@@ -91,13 +91,13 @@ class Session:
     def __repr__(self) -> str:
         return f"<Session {self.address} over {self.link.name}>"
 
-    # Any thread
+    # Called from any thread
 
     def deliver(self, data: bytes, expires_at: int) -> None:
-        """Hand an envelope over, or queue it after what waits; blocks only as the queue does.
+        """Send an envelope, or queue it if others wait; blocks only for the queue.
 
         Raises:
-            QueueUnavailable: it went neither way.
+            QueueUnavailable: it could neither be sent nor queued.
         """
         with self._lock:
             direct = not (self._over or self._putting or self._waiting_locked())
@@ -114,24 +114,24 @@ class Session:
         """Return whether the connection has no room."""
         return self._stuck_since is not None
 
-    # The connection's thread
+    # Thread of the connection
 
     def drain(self, now: float) -> list[Envelope]:
-        """Hand over what waits, acknowledge what is out, and set the timer for the rest.
+        """Send queued entries, acknowledge those sent, and set the timer for the rest.
 
         Args:
-            now: by the monotonic clock.
+            now: the time of the monotonic clock.
 
         Returns:
-            Envelopes that ran out in the queue; their requesters are to be told. Pongs, which have
-            the time of their ping, do not count: a twin's clock may be wrong.
+            Envelopes that expired in the queue, whose requesters are to get an error. Pongs, which
+            keep the time of their ping, are sent even so: a twin's clock may be wrong.
         """
         expired: list[Envelope] = []
         with self._lock:
             done = self._hand_waiting_locked(expired)
             done += self._settle_locked()
             if not self._waiting_locked():
-                self._stuck_since = None  # what it had no room for went elsewhere
+                self._stuck_since = None  # the entries that did not fit went elsewhere
             due = self._due_locked()
         if done:
             self._mailbox.ack(done)
@@ -145,7 +145,7 @@ class Session:
         return expired
 
     def end(self) -> None:
-        """Put what the socket did not take back into the queue; the link has ended."""
+        """Queue again what the socket did not take, after the link has ended."""
         with self._lock:
             self._over = True
             done = self._settle_locked()
@@ -160,13 +160,13 @@ class Session:
             except QueueUnavailable as error:
                 _log.warning("an envelope for %s is lost: %s", self.address.shown(), error)
 
-    # With the lock held
+    # Called with the lock held
 
     def _waiting_locked(self) -> bool:
         return bool(self._taken) or self._mailbox.waiting()
 
     def _hand_locked(self, data: bytes, expires_at: int, entry: str) -> bool:
-        """Queue an envelope for the socket; false if there is no room, or no connection."""
+        """Queue an envelope for the socket; ``False`` if there is no room, or no connection."""
         try:
             ticket = self.link.send_nowait(data)
         except (ConnectionClosed, ForkedError):
@@ -186,7 +186,7 @@ class Session:
         return True
 
     def _hand_waiting_locked(self, expired: list[Envelope]) -> list[str]:
-        """Hand over entries of the queue; return the ids of those that nobody is to have."""
+        """Send queued entries; return the ids of those to discard."""
         dropped: list[str] = []
         now = int(time.time())
         for _ in range(TURN):
@@ -214,7 +214,7 @@ class Session:
         return dropped
 
     def _settle_locked(self) -> list[str]:
-        """Forget what the socket has taken; return the ids to acknowledge."""
+        """Remove what the socket has taken; return the ids to acknowledge."""
         sent, done = self.link.sent, list[str]()
         while self._unsent and self._unsent[0].ticket <= sent:
             entry = self._unsent.popleft().entry
@@ -223,13 +223,13 @@ class Session:
         return done
 
     def _settle_direct_locked(self) -> None:
-        """Forget direct envelopes that the socket has taken, up to the first from the queue."""
+        """Remove direct envelopes that the socket has taken, up to the first queued entry."""
         sent = self.link.sent
         while self._unsent and self._unsent[0].ticket <= sent and not self._unsent[0].entry:
             self._unsent.popleft()
 
     def _due_locked(self) -> float | None:
-        """Return when to look again, by the monotonic clock."""
+        """Return the monotonic time of the next check, or ``None``."""
         if self._stuck_since is not None:
             return self._stuck_since + self._stuck_limit
         if any(each.entry for each in self._unsent):
@@ -238,12 +238,12 @@ class Session:
 
 
 class Sessions:
-    """Know the connected sessions; a later connection of an address takes over from an earlier.
+    """Keep the table of connected sessions; a later connection of an address replaces the earlier.
 
     Args:
         queues: where envelopes wait.
-        metrics: what counts them, and the connections.
-        stuck_limit: seconds without room after which a connection is ended.
+        metrics: counts envelopes and connections.
+        stuck_limit: seconds without room after which a connection is closed.
     """
 
     def __init__(
@@ -259,12 +259,12 @@ class Sessions:
         return len(self._sessions)
 
     def forked(self) -> None:
-        """Start over in a forked child."""
+        """Clear the copy in a forked child."""
         self._lock = threading.Lock()
         self._sessions.clear()
 
     def get(self, address: Address) -> Session | None:
-        """Return the session that is connected under an address."""
+        """Return the session connected under an address, or ``None``."""
         return self._sessions.get(address)
 
     def all(self) -> list[Session]:
@@ -273,7 +273,7 @@ class Sessions:
             return list(self._sessions.values())
 
     def add(self, address: Address, link: Link) -> Session:
-        """Return a session that has the address from now on; the one before is ended with 4001."""
+        """Add and return the session of a connection; an earlier one is closed with 4001."""
         tally = Tally()
         with self._lock:  # the later mailbox and the later session must be the same
             before = self._sessions.get(address)
@@ -286,7 +286,7 @@ class Sessions:
         return session
 
     def remove(self, session: Session) -> None:
-        """End a session whose link has ended; one that took over from it stays."""
+        """Remove a session whose link has ended; one that replaced it stays."""
         with self._lock:
             if self._sessions.get(session.address) is session:
                 del self._sessions[session.address]

@@ -1,4 +1,4 @@
-"""Put a relay together, and start it.
+"""Assemble a relay, and start it.
 
 ::
 
@@ -31,7 +31,7 @@ from .server import ANY_ORIGIN, MAX_CONNECTIONS, RelayServer
 
 __all__ = ["serve_relay"]
 
-# Seconds to let go of what was made, when something else could not be.
+# Seconds to close the queues if the rest could not be set up.
 CLEAN_UP = 5.0
 
 
@@ -53,27 +53,29 @@ def serve_relay(
     """Listen and relay in background threads; return the running server.
 
     Args:
-        domains: the names under which twins list this relay; without one, every twin is another
-            relay's.
-        twins: the directory of twins; the relay closes it.
-        host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        redis: the URL of the Redis that keeps what waits, shared with other relays of these
-            domains; without one, memory does, and what waits is lost with the process.
-        limit: messages and bytes that a twin may send in each minute; the same again holds for
-            what comes from it through other relays. None by default.
-        routes: the URL of each domain that is not at ``https://DOMAIN/``.
+        domains: the domains under which twins list this relay; with none, every twin belongs to
+            another relay.
+        twins: the directory of twins; closed by the relay.
+        host, port: where to listen; port 0 takes a free one, available as ``server.port``.
+        redis: the URL of a Redis that holds the queues, which other relays of these domains may
+            share; by default they are in memory and lost with the process.
+        limit: messages and bytes that a twin may send per minute; the same limit applies separately
+            to what arrives from it through other relays. Unlimited by default.
+        routes: the URLs of domains that are not at ``https://DOMAIN/``.
         ranker_period: seconds for which failures of other relays count.
-        origins: as in ``wsmux.serve``, but for the default: any, since a token is needed anyway.
-        ssl_context: serves TLS. max_connections: at once, each with a thread.
-        config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
-            is for streams.
+        origins: as in ``wsmux.serve``, but any by default, since a token is required.
+        ssl_context: the TLS settings of the server; without it, the relay serves ``ws://``.
+        max_connections: connections at once, each with a thread.
+        config: the limits of handshakes and of connections per address, and ``trusted_proxies``;
+            the rest applies to streams, which a relay does not use.
 
     Raises:
-        ValueError, TypeError: an argument is wrong. OSError: it cannot listen there. ImportError: a
-            package that is needed is not installed.
+        ValueError, TypeError: an argument is invalid.
+        OSError: the address cannot be listened on.
+        ImportError: a required package is not installed.
     """
     names = strings("domains", domains, "relay.test")
-    pages = allowed_origins(origins)  # before anything is opened
+    pages = allowed_origins(origins)  # checked before anything is opened
     ranker, poster = Ranker(random.random, ranker_period), Poster(routes)
     from_twins, from_relays = _limiter(limit), _limiter(limit)
     queues, waiting = _queues(redis)
@@ -118,11 +120,11 @@ def _limiter(limit: tuple[int, int] | None) -> Limiter:
 
 
 def _queues(redis: str | None) -> tuple[SessionQueues, FederationQueue]:
-    """Return what keeps envelopes for sessions, and for other relays."""
+    """Return the queues for sessions, and the queue for other relays."""
     if redis is None:
         return MemoryQueues(), MemoryFederationQueue()
     from ..federation.redis_queue import RedisFederationQueue
-    from .redis_client import redis_client  # memory does without
+    from .redis_client import redis_client  # not needed for memory
     from .redis_queues import RedisQueues
 
     return RedisQueues(redis_client(redis)), RedisFederationQueue(redis_client(redis))
