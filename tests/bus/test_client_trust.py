@@ -146,6 +146,6 @@ def test_an_encrypted_request_is_not_answered_in_the_clear(
     alice: Client, relay: StageRelay
 ) -> None:
     relay.change = lambda envelope: [reply_to(envelope, BOB)]
-    with pytest.raises(BusError, match="in the clear") as caught:
+    with pytest.raises(BusError, match="in plaintext") as caught:
         alice.call(2, "add", timeout=WAIT)
     assert caught.value.code == E2E_FAILURE

@@ -109,7 +109,7 @@ class Client(Closing):
         if gateway and session is not None:
             raise ValueError("gateway and session exclude each other: give one of the two")
         if session is not None and not is_text(session):
-            raise ValueError(f"the name of a session is whole text, unlike {session[:80]!r}")
+            raise ValueError(f"expected a session name of valid Unicode, got {session[:80]!r}")
         urls = urls_of(relays)
         directory, self._owned = directory_of(twins)
         try:
@@ -211,7 +211,7 @@ class Client(Closing):
         if not command:
             raise ValueError("the command is empty: name what to call")
         if not 0 < timeout <= LONGEST_WAIT:
-            raise ValueError(f"a call takes from 0 to {LONGEST_WAIT:.0f} seconds, not {timeout}")
+            raise ValueError(f"expected a timeout up to {LONGEST_WAIT:.0f} seconds, got {timeout}")
         destination = to if isinstance(to, Address) else parse_address(str(to))
         deadline, life = Deadline(timeout), life_until(timeout)
         self._relay_pool.start()
@@ -329,11 +329,11 @@ class Client(Closing):
         source = address_of(envelope.source)
         shown = source.shown() if source else "0"
         if call is None:
-            _log.info("an answer of twin %s is dropped: no call is waiting for it", shown)
+            _log.info("an answer from twin %s is dropped: no call waits for it", shown)
             return
         from_relay = source is None and kind is Kind.ERROR
         if not from_relay and not call.is_asked(source):
-            text = "an answer of twin %s is dropped: %s was asked"
+            text = "an answer from twin %s is dropped: %s was asked"
             _log.warning(text, shown, call.destination.shown())
             return
         try:

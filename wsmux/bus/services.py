@@ -117,14 +117,14 @@ class Services:
             TypeError: a function is not callable.
         """
         if workers < 1:
-            raise ValueError(f"{workers} workers cannot serve: give at least 1")
+            raise ValueError(f"expected at least 1 worker, got {workers}")
         pool = ThreadPool(workers, f"{self._name}-{len(self._pools)}")
         made = {}
         for command, function in functions.items():
             if not command:
                 raise ValueError("a command is empty: give each a name")
             if not callable(function):
-                raise TypeError(f"{command!r} is served by {function!r}, which cannot be called")
+                raise TypeError(f"{command!r} is served by {function!r}, which is not callable")
             made[command] = _Served(function, _wants_request(function), pool)
         with self._lock:
             twice = sorted(made.keys() & self._commands.keys())

@@ -387,7 +387,7 @@ def test_nothing_is_taken_after_the_close(make: Make, told: Told) -> None:
     federation = make(Posts())
     federation.close(20.0)
     submit(federation, ask(), "a.test")
-    assert told.texts() == ["the relay shuts down"]
+    assert told.texts() == ["the relay is shutting down"]
 
 
 def test_a_forked_child_sends_nothing_and_the_parent_goes_on(make: Make) -> None:

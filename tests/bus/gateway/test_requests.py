@@ -232,7 +232,7 @@ def test_nobody_is_told_the_end_of_a_request_of_another_gateway_that_names_no_li
     caller.redis.set(backlog_key("u"), encode_backlog(waiting))
     caller.redis.set("msgbus.system.outbox.u", expired.SerializeToString())
     with gateway(server, relay, twins, ALICE):
-        wait_for(lambda: "'twin' is a queue of the system" in caplog.text)
+        wait_for(lambda: "'twin' is a system queue" in caplog.text)
     assert not caller.redis.exists("twin")
 
 

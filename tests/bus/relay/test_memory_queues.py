@@ -143,7 +143,7 @@ def test_the_largest_queue_makes_room_for_the_others() -> None:
 
 
 def test_what_no_queue_can_hold_is_refused() -> None:
-    with pytest.raises(QueueUnavailable, match="more than all queues may hold"):
+    with pytest.raises(QueueUnavailable, match="above the limit of all queues"):
         put(queues(max_bytes=1000), bytes(1000))
 
 

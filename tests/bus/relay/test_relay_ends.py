@@ -355,7 +355,10 @@ def test_shutdown_tells_every_twin() -> None:
         server.shutdown(timeout=WAIT)
         for node in nodes:
             with node:
-                assert node.ended() == (CloseCode.GOING_AWAY, "the relay shuts down; connect again")
+                assert node.ended() == (
+                    CloseCode.GOING_AWAY,
+                    "the relay is shutting down; connect again",
+                )
         with pytest.raises(ConnectionError):
             Node(server, 1)
 

@@ -133,7 +133,7 @@ def test_a_session_that_is_no_text_is_401() -> None:
     half = token(1, "a\ud800")
     with served() as server:
         status, text, _ = upgrade(server, f"/?{half}")
-    assert (status, text) == (401, "the claim sid of a token is whole text, null or left out")
+    assert (status, text) == (401, "the claim sid of a token must be valid Unicode, null or absent")
 
 
 def test_a_session_cannot_write_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:

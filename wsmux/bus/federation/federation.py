@@ -332,7 +332,7 @@ class Federation:
         return self._ranker.order(domains, time.monotonic())
 
     def _give_up(self, job: Job, text: str) -> None:
-        _log.info("gave up a message: %s; last: %s", text, job.reason or "no attempt")
+        _log.info("gave up a message: %s; last attempt: %s", text, job.reason or "none")
         self._tell(parse(job.data), text)
         self._finish(job)
 
@@ -344,7 +344,7 @@ class Federation:
         try:
             self._deliver_error(source, relay_error(envelope, text, int(self._clock())))
         except BusError as failure:
-            _log.warning("a requester could not be told that %s: %s", text, failure)
+            _log.warning("the error %r could not be sent to a requester: %s", text, failure)
 
     def _finish(self, job: Job) -> None:
         self._queue.done(job.ticket)

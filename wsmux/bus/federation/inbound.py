@@ -97,7 +97,7 @@ class FederationInbound:
                 self._accept(envelope, destination, data, deadline)
         except _Refused as refusal:
             if refusal.answer.text != LIMITED:  # already logged as a warning
-                _log.info("refused a message of another relay: %s", refusal)
+                _log.info("refused a message from another relay: %s", refusal)
             return refusal.answer
         return ACCEPTED
 

@@ -82,7 +82,7 @@ class MemoryFederationQueue(FederationQueue):
         """Add an envelope; never blocks. Raises ``BusError`` if the queue is full or closed."""
         with self._lock:
             if self._closed:
-                raise _refusal("the relay shuts down")
+                raise _refusal("the relay is shutting down")
             if len(self._sizes) >= self._max_messages or self._bytes + len(data) > self._max_bytes:
                 raise _refusal(
                     f"{len(self._sizes)} messages of {self._bytes} bytes wait for other relays, "

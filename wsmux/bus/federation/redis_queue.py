@@ -92,7 +92,7 @@ class RedisFederationQueue(FederationQueue):
                 if time.monotonic() + seconds >= until:
                     raise QueueUnavailable(explain(error)) from error
                 self._closing.wait(seconds)
-        raise QueueUnavailable("the relay shuts down")
+        raise QueueUnavailable("the relay is shutting down")
 
     def take(self, limit: int) -> Sequence[QueuedMessage]:
         """Return unclaimed entries, waiting up to half a second; none while Redis fails."""

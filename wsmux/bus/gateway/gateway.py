@@ -230,9 +230,9 @@ class Peer(Closing):
         try:
             handle(raw)
         except BusError as error:
-            _log.warning("a message of a program stays for the next start: %s", error)
+            _log.warning("a message of a program is kept for the next start: %s", error)
         except ValueError as error:
-            _log.info("a message of a program stays for the next start: %s", error)
+            _log.info("a message of a program is kept for the next start: %s", error)
         finally:
             self._out_room.leave(len(raw))
 
@@ -242,7 +242,7 @@ class Peer(Closing):
         try:
             self._recover()
         except BusError as error:
-            _log.warning("requests left by the previous gateway cannot be resent: %s", error)
+            _log.warning("requests of the previous gateway cannot be resent: %s", error)
         finally:
             self._put_back.set()
         if self._update:
@@ -261,7 +261,7 @@ class Peer(Closing):
         count = self._store.put_back(forever)
         self._put_back.set()
         if count or unanswered:
-            _log.info("%d messages are put back, %d are resent", count, len(unanswered))
+            _log.info("restored %d messages, resending %d requests", count, len(unanswered))
         for each in unanswered:
             if each.waiting.module is not None:
                 self._uploads.lost(each.waiting)
@@ -272,7 +272,7 @@ class Peer(Closing):
         try:
             self._outgoing.send(tracked)
         except BusError as error:
-            _log.warning("a request stays for the next start: %s", error)
+            _log.warning("a request is kept for the next start: %s", error)
         finally:
             self._out_room.leave(len(tracked.signed))
 
@@ -291,7 +291,7 @@ def domains_of(urls: Sequence[str], *, named: bool) -> tuple[str, ...]:
     for url in urls:
         host = host_of(url)
         if named and _is_number(host):
-            text = f"{url} has no name to put on record: give one, or no update"
+            text = f"{url} has no name to put on record: give one, or disable updates"
             raise ValueError(text)
         domains.append(host)
     return tuple(dict.fromkeys(domains))

@@ -49,7 +49,7 @@ class Inbound(Half):
         except Replayed as error:
             self._again(envelope, error)
         except BusError as error:
-            _log.warning("a message of twin %d is dropped: %s", envelope.source.twin, error)
+            _log.warning("a message from twin %d is dropped: %s", envelope.source.twin, error)
             self._tell(envelope, error)
 
     # Requests
@@ -117,7 +117,7 @@ class Inbound(Half):
     def _answer(self, envelope: Envelope, received: Received, deadline: Deadline) -> None:
         tracked = self._store.tracked(envelope.uid, deadline)
         if tracked is None:
-            _log.info("an answer of twin %s is dropped: no call is waiting for it", _name(received))
+            _log.info("an answer from twin %s is dropped: no call waits for it", _name(received))
             return
         error = self._error(envelope, received, tracked)
         waiting = tracked.waiting
@@ -133,9 +133,7 @@ class Inbound(Half):
             error,
         )
         if not self._store.answer(waiting, message, deadline):
-            _log.info(
-                "an answer of twin %s is dropped: the request was already answered", _name(received)
-            )
+            _log.info("an answer from twin %s is dropped: another one was first", _name(received))
 
     def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
         """Return the error that an answer carries, or what is wrong with it; else ``None``.
@@ -146,10 +144,10 @@ class Inbound(Half):
         sent = envelopes.parse(tracked.signed) if tracked.signed else None
         if sent is not None and received.source is not None:
             if sent.destination.twin != received.source.twin:
-                text = f"an answer of twin {received.source}, who was not asked"
+                text = f"an answer from twin {received.source}, which was not asked"
                 raise BusError(FAILED, text, twin=received.source.twin)
             if sent.HasField("cipher") and received.payload and not received.encrypted:
-                text = "an encrypted request was answered in the clear"
+                text = "an encrypted request was answered in plaintext"
                 return JsonError(E2E_FAILURE, text)
         if received.kind is Kind.ERROR:
             return JsonError(envelope.error.code, envelope.error.message)

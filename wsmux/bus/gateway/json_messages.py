@@ -196,7 +196,7 @@ def _object(text: bytes) -> dict[str, Any]:
     try:
         value = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"no JSON: {error}") from error
+        raise BadMessage(f"the message is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise BadMessage("the message is not a JSON object")
     return value
@@ -210,7 +210,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> Any:
-    raise BadMessage(f"{text} is no JSON")
+    raise BadMessage(f"{text} is not JSON")
 
 
 class _Fields:
@@ -230,7 +230,7 @@ class _Fields:
         if not isinstance(value, str):
             raise BadMessage(f"{name!r} is not a string")
         if not is_text(value):
-            raise BadMessage(f"{name!r} holds half a surrogate pair")
+            raise BadMessage(f"{name!r} holds a lone surrogate")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -250,7 +250,7 @@ class _Fields:
         if not isinstance(value, list) or not value:
             raise BadMessage(f"{name!r} must list the ids of the twins to ask")
         if len(value) > MAX_DESTINATIONS:
-            raise BadMessage(f"{name!r} lists {len(value)} twins, {MAX_DESTINATIONS} are the most")
+            raise BadMessage(f"{name!r} lists {len(value)} twins; the limit is {MAX_DESTINATIONS}")
         return tuple(_number(name, item, _U32) for item in value)
 
     def address(self, name: str) -> Address:

@@ -116,7 +116,7 @@ class Outbound(Half):
             life = life_left(response.timestamp, MAX_LIFE, clock())
             self._answer(response, response.reference, Deadline(max(0, life)))
         except BusError as error:
-            _log.warning("an answer of a service is dropped: %s", error)
+            _log.warning("an answer from a service is dropped: %s", error)
         self._store.done(REPLY, raw, Deadline(GRACE))
 
     def send(self, tracked: Tracked) -> None:
@@ -144,7 +144,7 @@ class Outbound(Half):
             try:
                 told = [(reply_queue(caller[0]), undeliverable(caller[1], CANNOT_PARSE, text))]
             except ValueError:
-                _log.info("its sender cannot be told: no list can be named %r", caller[0][:80])
+                _log.info("its sender gets no error: the list %r is not allowed", caller[0][:80])
         self._store.sending(raw, [], told, Deadline(GRACE))
 
     def _prepare(

@@ -44,7 +44,7 @@ def command_queue(command: str) -> str:
     """
     queue = COMMAND_PREFIX + _checked(command, "a command")
     if _is_system(queue):
-        raise ValueError(f"the command {command!r} would name a queue of the system")
+        raise ValueError(f"the command {command!r} would name a system queue")
     return queue
 
 
@@ -56,5 +56,5 @@ def reply_queue(name: str) -> str:
     """
     queue = _checked(name, "the name of a queue for answers")
     if _is_system(queue):
-        raise ValueError(f"{name!r} is a queue of the system, not one for answers")
+        raise ValueError(f"{name!r} is a system queue, not one for answers")
     return queue

@@ -216,7 +216,7 @@ class RedisStore:
             except ResponseError as error:
                 raise BusError(FAILED, f"Redis refused: {cause(error)}") from error
             except FAILURES as error:
-                _log.warning("%s; it is tried again", explain(error))
+                _log.warning("%s; retrying", explain(error))
                 left, delay = deadline.remaining(), backoff.next()
                 if left == 0 or not self.pause(delay if left is None else min(left, delay)):
                     raise BusError(FAILED, explain(error)) from error

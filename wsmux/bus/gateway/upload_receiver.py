@@ -73,10 +73,10 @@ class _Upload:
 
     def finish(self, digest: object) -> Finished:
         if self.received != self.size:
-            text = f"{self.received} of {self.size} bytes came: some were lost, upload again"
+            text = f"{self.received} of {self.size} bytes arrived: some were lost, upload again"
             raise BusError(FAILED, text)
         if digest is not None and digest != self._hash.hexdigest():
-            raise BusError(FAILED, "the hash differs: pieces arrived out of order; upload again")
+            raise BusError(FAILED, "the hash differs: chunks arrived out of order; upload again")
         self._file.close()
         self._part.rename(self.path)
         return Finished(self.path, self.size, self.command)
@@ -174,7 +174,7 @@ class UploadReceiver:
             idle = [item for item in self._uploads.items() if now - item[1].last > IDLE]
         for key, upload in idle:
             _log.info(
-                "the upload %r of twin %s is given up: no piece arrived", key[0], key[1].shown()
+                "the upload %r of twin %s is discarded: no chunk arrived", key[0], key[1].shown()
             )
             self._forget(key, upload)
 

@@ -203,14 +203,14 @@ class Relay:
         return {
             "domains": sorted(self.domains),
             "sessions": len(self.sessions),
-            "trouble": "the relay shuts down" if self._closing else self._queues.trouble(),
+            "trouble": "the relay is shutting down" if self._closing else self._queues.trouble(),
         }
 
     def hang_up(self) -> None:
         """Start to close every connection, and refuse new ones; returns at once."""
         self._closing = True
         for session in self.sessions.all():
-            session.link.hang_up(CloseCode.GOING_AWAY, "the relay shuts down; connect again")
+            session.link.hang_up(CloseCode.GOING_AWAY, "the relay is shutting down; connect again")
 
     def close(self, deadline: Deadline) -> None:
         """Close the federation, the queues and the directory, after the connections have ended."""
@@ -242,7 +242,7 @@ class Relay:
                     for envelope in session.drain(link.now):
                         self._expired(envelope)
         except Exception:
-            _log.exception("the thread of %s failed; the connection ends", address.shown())
+            _log.exception("the thread of %s failed; its connection ends", address.shown())
         finally:
             batches.close()
             link.discard()
@@ -311,7 +311,7 @@ class Relay:
         """Send a reply to a sender, or log why its message was dropped."""
         if isinstance(decision, Drop):
             self._count_refused(decision.reason)
-            _log.info("a message of %s is dropped: %s", address.shown(), decision.reason)
+            _log.info("a message from %s is dropped: %s", address.shown(), decision.reason)
             return
         made = decision.envelope
         if kind_of(made) is Kind.ERROR:

@@ -1,7 +1,7 @@
-"""Remember answers, to give them again when a request comes twice; pure.
+"""Remember answers, to send them again when a request arrives twice; pure.
 
-Relays deliver at least once, and a gateway that was killed sends again what it has no answer to. A
-request that comes again is not run again, but its answer may have been lost: it is sent once more.
+Relays deliver at least once, and a gateway that was killed resends requests without an answer. A
+repeated request is not run again, but since its answer may have been lost, the answer is resent.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Hashable
 
 __all__ = ["AnswerCache"]
 
-# Answers, and their bytes; the oldest is forgotten.
+# Answers and their bytes; beyond either, the oldest is forgotten.
 MAX_COUNT = 10_000
 MAX_BYTES = 16 * 1024 * 1024
 
 
 class AnswerCache:
-    """Keep answers by what names their requests; the caller guards it."""
+    """Keep answers by a key of their requests; not thread-safe."""
 
     def __init__(self, max_count: int = MAX_COUNT, max_bytes: int = MAX_BYTES) -> None:
         self._max_count = max_count
@@ -26,7 +26,7 @@ class AnswerCache:
         self._bytes = 0
 
     def keep(self, request: Hashable, answer: bytes) -> None:
-        """Remember the answer to a request; a later one takes its place."""
+        """Remember the answer to a request, replacing an earlier one."""
         self._bytes += len(answer) - len(self._kept.pop(request, b""))
         self._kept[request] = answer
         while self._bytes > self._max_bytes or len(self._kept) > self._max_count:
@@ -34,5 +34,5 @@ class AnswerCache:
             self._bytes -= len(oldest)
 
     def find(self, request: Hashable) -> bytes | None:
-        """Return the answer to a request, if it is still known."""
+        """Return the answer to a request, or ``None``."""
         return self._kept.get(request)

@@ -1,6 +1,6 @@
-"""Remember what this twin was asked and how it answered, beyond the life of one call.
+"""Remember the requests that this twin received, and its answers, after each call has ended.
 
-Threads and locks: one lock, held for moments.
+Threads and locks: one lock, held briefly.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from .answer_cache import AnswerCache
 
 __all__ = ["AskedRequests"]
 
-# Requests whose payload was encrypted; the oldest is forgotten.
+# Requests with an encrypted payload; beyond it, the oldest is forgotten.
 MAX_REQUESTS = 100_000
 
 
 class AskedRequests:
-    """Know, by uid and source, which requests came encrypted, and the answers to all."""
+    """Remember, by uid and source, which requests were encrypted, and all answers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class AskedRequests:
         self._answers = AnswerCache()
 
     def note(self, uid: str, source: str, *, encrypted: bool) -> None:
-        """Note a request."""
+        """Record a request."""
         if not encrypted:
             return
         with self._lock:
@@ -39,11 +39,11 @@ class AskedRequests:
             return (uid, source) in self._encrypted
 
     def answered(self, uid: str, source: str, signed: bytes) -> None:
-        """Note an answer as it travels."""
+        """Record a signed answer."""
         with self._lock:
             self._answers.keep((uid, source), signed)
 
     def answer(self, uid: str, source: str) -> bytes | None:
-        """Return the answer to a request that comes again."""
+        """Return the answer to a repeated request, or ``None``."""
         with self._lock:
             return self._answers.find((uid, source))

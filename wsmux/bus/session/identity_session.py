@@ -1,10 +1,10 @@
-"""One session of a twin: its tokens, and what it signs and encrypts; for client and gateway.
+"""Make tokens, sign and encrypt for one session of a twin; used by client and gateway.
 
-When a payload is encrypted: the other twin has published a key, and so has this one, as a receiver
-must know the key of both. A twin that never had a key is written to in the clear, as the founding
-text has it. One that had a key and has none any more is not written to at all: else whoever can
-change the directory could read along. If this twin's own key is not on record, payloads travel in
-the clear, and a warning says so once.
+A payload is encrypted if both twins have published a key, since a receiver needs the sender's. A
+twin that never had a key gets plaintext, as from the reference peers. A twin that had a key and no
+longer has one gets an error instead: otherwise whoever can change the directory could read the
+payloads. If this twin's own key is not on record, payloads are sent in plaintext, and one warning
+is logged.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from ..wire.verification import Received, Verifier
 
 __all__ = ["ERROR_LIFE", "IdentitySession", "clock", "life_until"]
 
-# Seconds for which an error is worth delivering that comes when the request has expired.
+# Seconds for which the error that answers an expired request is valid.
 ERROR_LIFE = 60
 
-# Twins whose having a key is remembered; the oldest is forgotten.
+# Twins remembered for having had a key; beyond it, the oldest is forgotten.
 MAX_KEYS = 100_000
 
-# Bytes of an envelope beside its payload, as far as a check of the payload goes.
+# Bytes reserved for the rest of an envelope when the size of a payload is checked.
 OVERHEAD = 4096
 
 _log = logger("wsmux.bus")
 
 
 def clock() -> int:
-    """Return the time as envelopes have it: whole seconds since 1970."""
+    """Return the time as envelopes carry it: whole Unix seconds."""
     return int(time.time())
 
 
 def life_until(timeout: float) -> int:
-    """Return the seconds for which an envelope must live from ``clock()`` on.
+    """Return the expiration, in whole seconds from ``clock()``, that covers a timeout.
 
-    At least as long as the timeout: both are cut to whole seconds.
+    Rounded up, since the clock is rounded down.
     """
     now = time.time()
     return math.ceil(now + timeout) - int(now)
 
 
 class IdentitySession:
-    """Speak for one session of a twin. Any thread may use it.
+    """Sign, encrypt and check for one session of a twin. Any thread may use it.
 
     Args:
         identity: the keys of the twin.
         address: the twin's number, and the session.
-        twins: where other twins, and this one's own record, are looked up.
-        e2e: false never encrypts; what comes encrypted is still read.
+        twins: the directory for other twins and this one's own record.
+        e2e: false never encrypts; encrypted messages are still decrypted.
     """
 
     def __init__(
@@ -82,10 +82,11 @@ class IdentitySession:
         return make_token(self.identity, self.address.twin, self.address.session, clock())
 
     def twin(self, number: int, deadline: Deadline) -> Twin:
-        """Look a twin up; blocks as the directory does.
+        """Look up a twin; blocks for the directory.
 
         Raises:
-            BusError: code 103; there is none. TwinsUnavailable: nobody can tell.
+            BusError: code 103; there is no such twin. TwinsUnavailable: the directory could not be
+                asked.
         """
         twin = self._twins.get(number, deadline)
         if twin is None:
@@ -105,17 +106,23 @@ class IdentitySession:
         schema: str = JSON_SCHEMA,
         tags: str | None = None,
     ) -> tuple[bytes, bool]:
-        """Return a request as it travels, and whether its payload is encrypted.
+        """Return a signed request, and whether its payload is encrypted.
 
         Args:
-            uid: a new one. twin: who is asked. to: where. command: what for. data: the payload.
+            uid: a new unique id.
+            twin: the twin to ask.
+            to: its address, with or without a session.
+            command: the command to call.
+            data: the payload.
             life: seconds from now until it expires.
             deadline: for the look-up of this twin's own record.
-            schema: the media type of the payload. tags: see ``Client.call``.
+            schema: the media type of the payload.
+            tags: see ``Client.call``.
 
         Raises:
-            BusError: code 105; the twin had a key and has none now. Code 500; it is too long.
-            ValueError: a text is no Unicode.
+            BusError: code 105; the twin had a key and has none now. Code 500; the request is too
+                long.
+            ValueError: a text is not valid Unicode.
         """
         plain, cipher = self._seal(data, twin, deadline)
         made = envelopes.request(
@@ -135,15 +142,18 @@ class IdentitySession:
     def response(
         self, asked: Envelope, twin: Twin, data: bytes, deadline: Deadline, *, encrypted: bool
     ) -> bytes:
-        """Return the answer to a request as it travels; it lives as long as the request.
+        """Return a signed answer to a request, which expires with it.
 
         Args:
-            asked: the request. twin: who made it. data: the payload.
+            asked: the request.
+            twin: the twin that made it.
+            data: the payload.
             deadline: for the look-up of this twin's own record.
-            encrypted: the request was, so that this twin's key is known there.
+            encrypted: whether the request was encrypted, so that the twin has this twin's key.
 
         Raises:
-            BusError: code 105; the twin had a key and has none now. Code 500; it is too long.
+            BusError: code 105; the twin had a key and has none now. Code 500; the answer is too
+                long.
         """
         plain, cipher = self._seal(data, twin, deadline, must=encrypted)
         now = clock()
@@ -153,7 +163,7 @@ class IdentitySession:
         )
 
     def error(self, asked: Envelope, code: int, message: str) -> bytes:
-        """Return the error that answers a request as it travels, even one that has expired."""
+        """Return a signed error that answers a request, even one that has expired."""
         now = clock()
         left = time_left(asked, now)
         life = left if left > 0 else ERROR_LIFE
@@ -162,15 +172,15 @@ class IdentitySession:
     def accept(
         self, envelope: Envelope, find: Callable[[int], Twin | None], *, sealed: bool = False
     ) -> Received:
-        """Check and decrypt what arrived; see ``Verifier.accept``, which tells what is raised.
+        """Check and decrypt an envelope; see ``Verifier.accept`` for its errors.
 
         Args:
-            envelope: what arrived.
+            envelope: the envelope.
             find: returns the twin that sent it; may look it up.
-            sealed: it answers what went encrypted, so that its payload must be, too.
+            sealed: it answers an encrypted request, so its payload must be encrypted too.
 
         Raises:
-            BusError: code 106; the payload should be encrypted and is not.
+            BusError: code 106; the payload is in plaintext but must be encrypted.
         """
         received = self._receiver.accept(envelope, clock(), find)
         if received.twin is None:
@@ -178,14 +188,14 @@ class IdentitySession:
         if received.encrypted and self._e2e:
             self._note_key(received.twin)
         if sealed and received.payload and not received.encrypted:
-            text = f"twin {received.twin.id} answered an encrypted request in the clear"
+            text = f"twin {received.twin.id} answered an encrypted request in plaintext"
             raise BusError(E2E_FAILURE, text, twin=received.twin.id)
         return received
 
     def _seal(
         self, data: bytes, twin: Twin, deadline: Deadline, *, must: bool = False
     ) -> tuple[bytes | None, bytes | None]:
-        """Return a payload in the clear, or encrypted if that is to be."""
+        """Return a payload as plaintext or ciphertext; the other one is ``None``."""
         if len(data) > MAX_ENVELOPE - OVERHEAD:
             text = f"a payload of {len(data)} bytes does not fit an envelope of {MAX_ENVELOPE}"
             raise BusError(FAILED, text, retry_safe=True)
@@ -203,7 +213,7 @@ class IdentitySession:
         envelope.signature = self.identity.sign(digest(envelope))
         data = envelope.SerializeToString()
         if len(data) > MAX_ENVELOPE:
-            text = f"an envelope of {len(data)} bytes, {MAX_ENVELOPE} are the most"
+            text = f"an envelope of {len(data)} bytes is above the limit of {MAX_ENVELOPE}"
             raise BusError(FAILED, text, retry_safe=True)
         return data
 
@@ -232,5 +242,5 @@ class IdentitySession:
         with self._lock:
             had = twin.id in self._had_key
         if had or must:
-            text = f"twin {twin.id} had a public key and has none now: nothing goes in the clear"
+            text = f"twin {twin.id} had a public key and has none now: no plaintext is sent"
             raise BusError(NO_PUBLIC_KEY, text, twin=twin.id, retry_safe=True)

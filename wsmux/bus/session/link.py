@@ -1,14 +1,15 @@
-"""Carry envelopes over one WebSocket: the wire between a twin and a relay.
+"""Carry envelopes over one WebSocket between a twin and a relay.
 
 Each envelope is one binary message; there is no subprotocol. The token is the whole query string.
 
-Threads and locks: the channel's (see ``channel``). The one thread that iterates ``batches`` or
-``messages`` is the link's I/O thread; it must keep iterating for pings to be answered and for the
-close to end. Every other method may be called from any thread, the I/O thread among them, but for
-``send`` and ``close``, which wait for that thread and must not be called in it.
+Threads and locks: those of the transport (see ``message_transport``). The one thread that iterates
+``batches`` or ``messages`` is the link's I/O thread; it must keep iterating for pings to be
+answered and for a close to complete. All other methods may be called from any thread, the I/O
+thread included, except ``send`` and ``close``: they wait for the I/O thread and must not be called
+in it.
 
-What is queued for the socket is bounded by bytes, 256 KiB and one message, where the real relay
-counts 256 messages: envelopes of 16 MiB would take 4 GiB of that.
+The send queue is bounded by bytes, 256 KiB and one message. The reference relay bounds it by 256
+messages, which with envelopes of 16 MiB could take 4 GiB.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from ..wire.envelope import MAX_ENVELOPE
 
 __all__ = ["Link", "dial"]
 
-# Seconds without a byte after which a client pings, and further ones after which it gives up: 40
-# in all, as the published peers.
+# Seconds of silence after which a client pings, and further seconds after which it gives up: 40 in
+# all, as the reference peers.
 PING_INTERVAL = PING_TIMEOUT = 20.0
 
-# Seconds for the closing handshake, unless a caller has more time.
+# Seconds for the closing handshake, unless a caller gives more.
 CLOSE_TIMEOUT = 2.0
 
-# Makes a token for one connection; each is used once.
+# Makes a token for one connection; each token is used once.
 TokenMaker = Callable[[], str]
 
 
 class _Room(Waiter):
-    """A waiter that wakes the I/O thread instead of parking."""
+    """Wake the I/O thread when there is room, instead of unparking a thread."""
 
     __slots__ = ("_wake",)
 
@@ -61,18 +62,18 @@ class _Room(Waiter):
 
 
 class Link:
-    """Carry envelopes over one socket whose handshake is done; see the module for the threads.
+    """Carry envelopes over a socket after its handshake; see the module for the threads.
 
-    A client pings after 20 s of silence and gives the relay up after 40 s. A relay only answers.
+    A client pings after 20 s of silence and ends the link after 40 s. A relay only answers pings.
 
     Args:
-        sock: the socket, which is the link's then.
+        sock: the socket; owned by the link.
         role: which end this is; the client masks.
-        max_message: bytes of the longest message taken; ``send`` takes no longer one, either.
+        max_message: the maximum length of a message in bytes, in either direction.
         ping_interval, ping_timeout: seconds, for a client; see ``PING_INTERVAL``.
 
     Raises:
-        OSError: the system has no descriptor to give; the socket is closed.
+        OSError: the process has no file descriptor left; the socket is closed.
     """
 
     def __init__(
@@ -102,34 +103,36 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The channel's name, for logs and threads."""
+        """The name of the transport, for logs and threads."""
         return self._channel.name
 
     @property
     def error(self) -> WsmuxError | None:
-        """What ended the link, or is ending it; ``None`` while it lives. The first cause stays."""
+        """The first cause that ended the link, or is ending it; ``None`` while it is open."""
         return self._channel.error
 
     @property
     def now(self) -> float:
-        """When the I/O thread last woke, by the monotonic clock; for that thread."""
+        """The monotonic time at which the I/O thread last woke; for that thread."""
         return self._channel.now
 
     @property
     def sent(self) -> int:
-        """The ticket of the last message known to be with the socket; it may lag behind."""
+        """The ticket of the last message known to be taken by the socket; may lag behind."""
         return self._channel.queue.sent
 
-    # Any thread
+    # Called from any thread
 
     def send(self, data: bytes, deadline: Deadline) -> None:
-        """Queue one message, waiting for room; when it raises, nothing of it was sent.
+        """Queue one message, blocking until there is room; if it raises, nothing was sent.
 
-        What the socket does not take at once, the I/O thread sends.
+        The I/O thread sends what the socket does not take at once.
 
         Raises:
-            ValueError: it is longer than ``max_message``. TimeoutError: no room in time.
-            ConnectionClosed: the link has ended. ForkedError: in a forked child.
+            ValueError: the message is longer than ``max_message``.
+            TimeoutError: there was no room before the deadline.
+            ConnectionClosed: the link has ended.
+            ForkedError: called in a forked child.
         """
         self._check_size(data)
         channel, waiter, waited = self._channel, Waiter(), False
@@ -148,19 +151,20 @@ class Link:
                 waited = False
         finally:
             if waited:
-                channel.wake()  # the room was not used: pass it on
+                channel.wake()  # the room was not used: wake the next waiter
         channel.flush()
 
     def send_nowait(self, data: bytes) -> int:
-        """Queue one message if there is room, without waiting.
+        """Queue one message if there is room, without blocking.
 
         Returns:
-            Its ticket, from 1 up: the message is with the socket once ``sent`` has reached it. 0
-            when there is no room: the peer is slow.
+            Its ticket, from 1 up; the socket has taken the message once ``sent`` has reached it. 0
+            if there is no room because the peer is slow.
 
         Raises:
-            ValueError: it is longer than ``max_message``.
-            ConnectionClosed: the link has ended. ForkedError: in a forked child.
+            ValueError: the message is longer than ``max_message``.
+            ConnectionClosed: the link has ended.
+            ForkedError: called in a forked child.
         """
         self._check_size(data)
         channel = self._channel
@@ -178,7 +182,7 @@ class Link:
             raise ValueError(text)
 
     def ask_room(self) -> None:
-        """Make the I/O thread yield a batch when the queue has room again."""
+        """Make the I/O thread yield a batch once the queue has room."""
         with self._channel.mutex:
             if not self._channel.queue.has_room_locked(waited=True):
                 self._channel.queue.ask_room_locked(self._room)
@@ -186,15 +190,15 @@ class Link:
         self.wake()
 
     def wake(self) -> None:
-        """Make the I/O thread yield a batch, even an empty one; waits for nothing."""
+        """Make the I/O thread yield a batch, even an empty one; never blocks."""
         self._channel.wake()
 
     def hang_up(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Begin to close after what is queued; returns at once. The first cause stays."""
+        """Start to close after queued messages; returns at once. Keeps an earlier cause."""
         hang_up(self._channel, code, reason)
 
     def fail(self, code: int, reason: str) -> None:
-        """End for a failure: what is queued is dropped, the code goes out; returns at once."""
+        """End the link for an error: drop queued messages and send the code; returns at once."""
         wakes: list[Parker] = []
         with self._channel.mutex:
             self._channel.fail_locked(closed_error(code, reason, "local"))
@@ -204,41 +208,41 @@ class Link:
         self.wake()
 
     def close(self, code: int, reason: str, deadline: Deadline) -> None:
-        """Send what is queued and a Close, and wait for the peer's part; never longer than told."""
+        """Send queued messages and a Close, and wait for the peer's, at most until the deadline."""
         self._channel.close(code, reason, deadline)
 
     def abort(self) -> None:
-        """Cut the connection without a Close; the I/O thread ends soon."""
+        """Cut the connection without a Close; the I/O thread ends soon after."""
         self._channel.abort()
 
     def discard(self) -> None:
-        """Cut it and close the socket: for a link that nobody runs, or whose iteration ended."""
+        """Cut the connection and close the socket, when no thread iterates the link."""
         self._channel.discard()
 
     def wait_finished(self, deadline: Deadline) -> bool:
-        """Wait until the I/O thread has closed the socket; false when time is up."""
+        """Wait until the I/O thread has closed the socket; ``False`` at the deadline."""
         return self._channel.wait_finished(deadline.remaining())
 
-    # The I/O thread
+    # Called from the I/O thread
 
     def set_timer(self, due: float | None) -> None:
-        """Ask for a batch, even an empty one, at a time of the monotonic clock."""
+        """Request a batch, even an empty one, at a monotonic time."""
         self._channel.set_owner_timer(due)
 
     def batches(self) -> Generator[list[bytes]]:
-        """Run the link; yield the messages that came, in order.
+        """Run the link; yield received messages in order.
 
-        A batch may be empty: after ``wake``, at the time of ``set_timer``, when ``ask_room`` found
-        room, and now and then. A text message ends the link with 1003, one above the limit with
-        1009. The iteration ends when the socket is closed; ``error`` says why. Closing the
-        generator cuts the link.
+        A batch may be empty: after ``wake``, at the time of ``set_timer``, when there is room after
+        ``ask_room``, and occasionally otherwise. A text message ends the link with 1003, one above
+        ``max_message`` with 1009. The iteration ends when the socket is closed; ``error`` says why.
+        Closing the generator cuts the connection.
         """
         channel, wakes = self._channel, list[Parker]()
         batches = channel.batches()
         try:
             for received in batches:
                 ended = channel.error is not None
-                if ended:  # nobody takes what still comes, and waiting threads must learn of it
+                if ended:  # further messages are dropped; waiting threads must wake
                     with channel.mutex:
                         channel.notify_forced_locked(wakes)
                     wake(wakes)
@@ -254,13 +258,13 @@ class Link:
                     )
         finally:
             batches.close()
-            self.discard()  # for batches that were never begun
+            self.discard()  # in case the iteration never began
             with channel.mutex:
                 channel.notify_forced_locked(wakes)
             wake(wakes)
 
     def messages(self) -> Generator[bytes]:
-        """Run the link as ``batches`` does; yield one message after the other."""
+        """Run the link as ``batches`` does, yielding single messages."""
         batches = self.batches()
         try:
             for batch in batches:
@@ -284,16 +288,18 @@ def dial(
     """Connect to a relay and return the link; the caller runs it.
 
     Args:
-        url: ``ws://`` or ``wss://``, without a query, which is the token's place.
+        url: ``ws://`` or ``wss://``, without a query, which is for the token.
         make_token: called once, in this thread.
-        ssl_context: how to do TLS, for ``wss``.
-        options: what websocket-client takes, proxies among them; see ``wsmux.connect``.
-        link: what ``Link`` takes.
+        deadline: bounds connecting and the handshake.
+        ssl_context: the TLS settings, for ``wss``.
+        options: options of websocket-client, including proxies; see ``wsmux.connect``.
+        link: further arguments of ``Link``.
 
     Raises:
-        ValueError: the address is no such URL.
-        HandshakeError: the relay refused; ``status`` and the text tell why. It never shows the
-            token. TimeoutError: it took too long. OSError: no connection came about.
+        ValueError: the address is not such a URL.
+        HandshakeError: the relay refused; ``status`` and the text say why, without the token.
+        TimeoutError: the deadline has passed.
+        OSError: the connection failed.
     """
     parts = urlsplit(url)
     shown = parts._replace(query="").geturl()
@@ -315,7 +321,7 @@ def dial(
             max_size=Config().max_handshake_size,
             options=more,
         )
-    # The texts hold the address, and the causes may.
+    # Error texts contain the address with the token, and their causes may too.
     except HandshakeError as error:
         raise HandshakeError(_hidden(error, token), error.status) from None
     except TimeoutError as error:

@@ -1,8 +1,8 @@
-"""Hold the calls that wait for an answer, and end those whose time is over.
+"""Hold the calls that wait for an answer, and end those that have timed out.
 
-Threads and locks: one condition guards the table. Futures are settled without it, since their
-callbacks are the user's. One thread, started with the first call, looks after the time; it sleeps
-until the first call may expire, and looks at most a hundred times a second.
+Threads and locks: one condition guards the table. Results are set without it, since the callbacks
+of futures are user code. One clock thread, started with the first call, ends calls that have timed
+out; it sleeps until the next call may expire, and wakes at most a hundred times a second.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ..wire.address import Address
 
 __all__ = ["MAX_CALLS", "Call", "PendingCalls"]
 
-# Calls under way at once; further ones wait for room. About 3 KiB each.
+# Calls in progress at once, about 3 KiB each; further ones wait for room.
 MAX_CALLS = 10_000
 
-# Seconds between two looks at the time.
+# Seconds between checks for expired calls.
 TICK = 0.01
 
 _log = logger("wsmux.bus")
 
 
 class Call(NamedTuple):
-    """A request that was sent.
+    """Describe a request that was sent.
 
     Attributes:
-        uid: that of the envelope, which the answer repeats.
-        twin: the twin that was asked, as the directory had it then.
-        destination: where; without a session any session of the twin may answer.
-        command: what was asked for.
-        sealed: the payload was encrypted.
-        deadline: when it expires.
-        future: what its answer is put into.
-        read: turns the answer's bytes and schema into the future's value; may raise.
+        uid: the uid of the envelope, which the answer repeats.
+        twin: the record of the twin when it was asked.
+        destination: its address; without a session, any session of the twin may answer.
+        command: the command that was called.
+        sealed: whether the payload was encrypted.
+        deadline: when the call expires.
+        future: receives the answer.
+        read: converts the answer's bytes and schema to the future's value; may raise.
     """
 
     uid: str
@@ -55,14 +55,14 @@ class Call(NamedTuple):
     read: Callable[[bytes, str], Any]
 
     def is_asked(self, source: Address | None) -> bool:
-        """Return whether an answer comes from whom was asked."""
+        """Return whether an answer comes from the twin, and session, that was asked."""
         session = self.destination.session
         if source is None or source.twin != self.twin.id:
             return False
         return session is None or session == source.session
 
     def remaining(self) -> float:
-        """Return the seconds left; a call always has an end."""
+        """Return the seconds left; a call always has a deadline."""
         left = self.deadline.remaining()
         assert left is not None
         return left
@@ -72,8 +72,8 @@ class PendingCalls:
     """Keep the calls of one client by their uid.
 
     Args:
-        name: that of the client, for its thread.
-        limit: calls at once.
+        name: the name of the client, for its thread.
+        limit: the maximum number of calls at once.
     """
 
     def __init__(self, name: str, limit: int = MAX_CALLS) -> None:
@@ -90,7 +90,7 @@ class PendingCalls:
         return len(self._calls)
 
     def add(self, call: Call) -> None:
-        """Keep a call, waiting for room until it expires.
+        """Add a call, blocking until there is room or it expires.
 
         Raises:
             CallTimeout: there was no room in time; nothing was sent.
@@ -99,7 +99,7 @@ class PendingCalls:
         with self._condition:
             while not self._closed and len(self._calls) >= self._limit:
                 if call.deadline.expired():
-                    text = f"{self._limit} calls wait for their answers already"
+                    text = f"the limit of {self._limit} calls waiting for answers is reached"
                     raise CallTimeout(text, call.twin.id, retry_safe=True)
                 self._condition.wait(call.deadline.remaining())
             if self._closed:
@@ -108,11 +108,11 @@ class PendingCalls:
         self._watch(time.monotonic() + call.remaining())
 
     def find(self, uid: str) -> Call | None:
-        """Return the call that an answer is for."""
+        """Return the call that an answer is for, or ``None``."""
         return self._calls.get(uid)
 
     def remove(self, call: Call) -> bool:
-        """Forget a call; false if another thread did, which then answers its caller."""
+        """Remove a call; ``False`` if another thread did, which then also ends it."""
         with self._condition:
             if self._calls.pop(call.uid, None) is None:
                 return False
@@ -120,7 +120,7 @@ class PendingCalls:
             return True
 
     def settle(self, call: Call, outcome: Any) -> None:
-        """End a call with its value or, if it is an exception, its error; the first one counts."""
+        """End a call with its value, or with its error if that is an exception; once only."""
         if not self.remove(call):
             return
         try:
@@ -132,7 +132,7 @@ class PendingCalls:
             _log.debug("the answer to %s came when it was cancelled", call.command)
 
     def close(self, make_error: Callable[[Call], Exception], deadline: Deadline) -> None:
-        """End every call, and the thread; twice is fine."""
+        """End every call, and the thread; may be called twice."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
@@ -145,7 +145,7 @@ class PendingCalls:
         if thread is not None and thread is not threading.current_thread():
             thread.join(deadline.remaining())
 
-    # The time
+    # Clock thread
 
     def _watch(self, due: float) -> None:
         with self._clock:

@@ -1,4 +1,4 @@
-"""Bring the record of the own twin up to date: its key for encryption and its relays."""
+"""Update the record of the own twin: its encryption key and its relays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..wire.keys import Identity
 
 __all__ = ["publish"]
 
-# Seconds for one attempt, between attempts at first, and at most.
+# Seconds for one attempt, and between attempts at first and at most.
 TIMEOUT = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
@@ -28,19 +28,19 @@ def publish(
     twins: TwinDirectory,
     pause: Callable[[float], bool],
 ) -> bool:
-    """Compare a twin's record with what it should say, and write it where that is possible.
+    """Compare a twin's record with the wanted key and relays, and update it if possible.
 
-    While the directory cannot be asked, this waits and tries again.
+    Blocks and retries while the directory is unavailable.
 
     Args:
         identity: the keys of the twin.
-        number: the twin.
-        domains: those of its relays.
+        number: the number of the twin.
+        domains: the domains of its relays.
         twins: the directory.
-        pause: waits for so many seconds; false ends this.
+        pause: waits for so many seconds; ``False`` stops the retries.
 
     Returns:
-        Whether the record is right now. If not, a warning has told it as it should be.
+        Whether the record is correct now. If not, a warning shows how it should be.
     """
     backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.5)
     while True:

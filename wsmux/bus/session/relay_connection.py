@@ -1,12 +1,12 @@
-"""Keep one connection to a relay alive.
+"""Keep one connection to a relay, reconnecting when it is lost.
 
-Threads and locks: one thread per relay dials, reads and waits between attempts. The lock here
-guards ``state`` and what stands with it; nobody sends, receives or calls back under it.
+Threads and locks: one thread per relay connects, reads and waits between attempts. The lock here
+guards the link and the status; nothing is sent, received or called back under it.
 
-An attempt that fails, or a connection that does not hold, doubles the wait before the next one,
-from half a second up to 30 seconds; the original waits two seconds each time. So two gateways with
-one identity, who drive each other out, do so less and less often. Each wait is drawn from nothing
-up to that, or all that lost one relay would come back to it together.
+A failed attempt, or a connection that does not last, doubles the pause before the next attempt,
+from half a second up to 30 seconds; the reference peers always wait two seconds. So two gateways
+with the same identity, which replace each other, do so less and less often. Each pause is random,
+from zero up to that maximum, so that peers that lost the same relay do not return at once.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .link import Link, dial
 
 __all__ = ["LinkState", "RelayConnection", "RelayStatus", "host_of"]
 
-# Seconds before the second attempt of a row, and at most.
+# Seconds before the second of several attempts, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 
-# Seconds that a connection must have held for the failures before it to be forgotten.
+# Seconds that a connection must last before earlier failures are forgotten.
 STEADY = 10.0
 
 _log = logger("wsmux.bus")
 
 
 class LinkState(StrEnum):
-    """Name what a link is doing."""
+    """Name the state of a connection."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -51,13 +51,13 @@ class LinkState(StrEnum):
 
 
 class RelayStatus(NamedTuple):
-    """The state of a client's connection to one relay.
+    """Describe the connection to one relay.
 
     Attributes:
-        url: that of the relay.
-        state: what is being done about it.
-        reason: why there is no connection, or why the last one ended; empty if it never did.
-        failures: attempts in a row that failed or did not hold.
+        url: the address of the relay.
+        state: the state of the connection.
+        reason: why there is no connection, or why the last one ended; empty at first.
+        failures: consecutive attempts that failed, or whose connection did not last.
     """
 
     url: str
@@ -67,17 +67,17 @@ class RelayStatus(NamedTuple):
 
 
 class RelayConnection:
-    """Keep connected to a relay, as far as that is possible.
+    """Keep a connection to a relay, reconnecting when it is lost.
 
     Args:
-        url: ``ws://`` or ``wss://``, without a query: the token is the query.
+        url: ``ws://`` or ``wss://``, without a query, which is for the token.
         make_token: makes a token for one attempt.
-        receive: given each message, in the link's thread, which reads no further meanwhile.
-        changed: called, in the link's thread, when a connection was made or lost.
-        ssl_context: how to do TLS.
+        receive: called with each message in the connection's thread, which does not read meanwhile.
+        changed: called in the connection's thread when a connection was made or lost.
+        ssl_context: the TLS settings.
 
     Raises:
-        ValueError: the address is none of these.
+        ValueError: the address is not such a URL.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class RelayConnection:
         return f"<RelayConnection {self.url} {self._status.state}>"
 
     def start(self) -> None:
-        """Begin to connect; this does not wait for it."""
+        """Start to connect; returns at once."""
         self._thread.start()
 
     def status(self) -> RelayStatus:
-        """Return how it stands."""
+        """Return the current state."""
         return self._status
 
     def send(self, data: bytes, deadline: Deadline) -> bool:
-        """Hand a message to the connection; false if there is none, or none that takes it in time.
+        """Send a message; ``False`` without a connection, or if it has no room before the deadline.
 
-        What was taken may still be lost with the connection: RMB has no receipts.
+        An accepted message may still be lost with the connection: RMB has no acknowledgements.
         """
         link = self._link
         if link is None:
@@ -128,7 +128,7 @@ class RelayConnection:
         return True
 
     def offer(self, data: bytes) -> bool:
-        """Hand over a message without waiting; false if it was not taken."""
+        """Send a message without blocking; ``False`` if it was not accepted."""
         link = self._link
         if link is None:
             return False
@@ -139,7 +139,7 @@ class RelayConnection:
             return False
 
     def close(self, deadline: Deadline) -> None:
-        """End the connection and the thread, if there are any, until the deadline at most."""
+        """Close the connection and stop the thread, waiting at most until the deadline."""
         with self._condition:
             self._set_locked(LinkState.CLOSED, "closed by this side")
             self._condition.notify_all()
@@ -149,7 +149,7 @@ class RelayConnection:
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(deadline.remaining())
 
-    # The thread
+    # Connection thread
 
     def _run(self) -> None:
         failures = 0
@@ -165,7 +165,7 @@ class RelayConnection:
                 return
 
     def _attempt(self) -> float:
-        """Connect and stay connected; return for how many seconds."""
+        """Connect and read until the connection ends; return the seconds that it lasted."""
         if not self._set(LinkState.CONNECTING):
             return 0.0
         try:
@@ -201,7 +201,7 @@ class RelayConnection:
             self._lost(link, link.error)
 
     def _lost(self, link: Link, error: WsmuxError | None) -> None:
-        """Note, once, that a connection takes and brings no more."""
+        """Record, once, the end of a connection."""
         with self._condition:
             if self._link is not link:
                 return
@@ -210,7 +210,7 @@ class RelayConnection:
         self._changed()
 
     def _rest(self, failures: int) -> bool:
-        """Wait before the next attempt; false when there is to be none."""
+        """Wait before the next attempt; ``False`` once closed."""
         deadline = Deadline(delay_after(failures + 1, FIRST_WAIT, LONGEST_WAIT))
         with self._condition:
             self._status = self._status._replace(failures=failures)
@@ -219,7 +219,7 @@ class RelayConnection:
             return self._status.state is not LinkState.CLOSED
 
     def _set(self, state: LinkState, reason: str | None = None) -> bool:
-        """Note a state, unless it is closed; tell whether it is not."""
+        """Set the state and return true, unless it is closed."""
         with self._condition:
             before = self._status
             if before.state is LinkState.CLOSED:
@@ -234,10 +234,10 @@ class RelayConnection:
 
 
 def host_of(url: str) -> str:
-    """Return the host of a relay.
+    """Return the host of a relay's address.
 
     Raises:
-        ValueError: the address is no ``ws://`` or ``wss://`` URL without query and fragment.
+        ValueError: it is not a ``ws://`` or ``wss://`` URL without query and fragment.
     """
     parts = urlsplit(url)
     try:

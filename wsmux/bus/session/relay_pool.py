@@ -1,8 +1,8 @@
 """Send over one of several relays, and receive from all of them.
 
-A message goes to the relay that took the last one, as long as it takes the next within half a
-second; then to the others in turn. While there is none, whoever sends waits, as long as its message
-lives. As the original gateway, but for its pauses of a second.
+A message goes to the relay that took the last one if it takes this one within half a second, else
+to the others in turn. Without a connection, the sender waits until its message expires. As the
+reference gateway, without its pauses of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .relay_connection import LinkState, RelayConnection, RelayStatus
 
 __all__ = ["MAX_RELAYS", "RelayPool"]
 
-# As the original gateway: a twin has no more relays on record.
+# As the reference gateway, which writes at most four relays to a record.
 MAX_RELAYS = 4
 
 # Seconds that a relay has to take a message before the next one is tried.
@@ -28,16 +28,16 @@ _log = logger("wsmux.bus")
 
 
 class RelayPool:
-    """Hold a link to each relay.
+    """Keep a connection to each relay.
 
     Args:
-        urls: those of the relays, the preferred one first.
+        urls: the addresses of the relays, the preferred one first.
         make_token: makes a token for one connection.
-        receive: given each message, in the thread of the link that it came by.
-        ssl_context: how to do TLS.
+        receive: called with each message, in the thread of the connection that it came from.
+        ssl_context: the TLS settings.
 
     Raises:
-        ValueError: there are too many relays, or none, or one is no address.
+        ValueError: there are no relays, too many, or an invalid address.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RelayPool:
         self._preferred = self._links[0]
 
     def start(self) -> None:
-        """Begin to connect, once; this does not wait for it."""
+        """Start to connect, once; returns at once."""
         with self._condition:
             if self._started or self._closed:
                 return
@@ -70,12 +70,12 @@ class RelayPool:
                 link.start()
 
     def send(self, data: bytes, deadline: Deadline, twin: int | None = None) -> None:
-        """Hand a message to a relay, waiting for one until the deadline.
+        """Send a message over one relay, waiting for a connection until the deadline.
 
         Args:
             data: the envelope.
             deadline: when it expires.
-            twin: for whom it is, for the error's text.
+            twin: the destination, for the text of errors.
 
         Raises:
             CallTimeout: no relay took it in time; it was not sent.
@@ -100,9 +100,9 @@ class RelayPool:
                 raise CallTimeout(text, twin, retry_safe=True)
 
     def answer(self, data: bytes, deadline: Deadline, twin: int) -> None:
-        """Hand an answer to a relay as ``send`` does; if none takes it, nobody is told."""
+        """Send an answer as ``send`` does; if no relay takes it, only log that."""
         if not twin:
-            return  # that is nobody
+            return  # no twin has the number 0
         try:
             self.send(data, deadline, twin)
         except CallTimeout as error:
@@ -111,14 +111,14 @@ class RelayPool:
             _log.info("an answer could not be sent: %s", error)
 
     def offer(self, data: bytes) -> bool:
-        """Hand a message to a relay without waiting; false if none takes it."""
+        """Send a message without blocking; ``False`` if no relay takes it."""
         return any(link.offer(data) for link in self._order())
 
     def wait_connected(self, deadline: Deadline) -> None:
-        """Wait until there is a connection to one relay at least.
+        """Wait until at least one relay is connected.
 
         Raises:
-            CallTimeout: there is none in time; attempts go on.
+            CallTimeout: no relay was connected in time; attempts continue.
             ValueError: the pool is closed.
         """
         with self._condition:
@@ -130,11 +130,11 @@ class RelayPool:
                 self._condition.wait(deadline.remaining())
 
     def status(self) -> list[RelayStatus]:
-        """Return how it stands with each relay."""
+        """Return the state of each connection."""
         return [link.status() for link in self._links]
 
     def close(self, deadline: Deadline) -> None:
-        """End every connection, waiting for it at most until the deadline; twice is fine."""
+        """Close every connection, waiting at most until the deadline; may be called twice."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

@@ -1,8 +1,8 @@
-"""Ask a node of TFChain for twins, through substrate-interface.
+"""Look up twins on a node of TFChain, through substrate-interface.
 
 That client serves one thread at a time and is slow to connect, so one connection is kept and
-threads take turns. Its errors have no common base: whatever it raises counts as a failure of the
-node, and the next question connects again.
+threads take turns. Its exceptions have no common base: any exception counts as a failure of the
+node, and the next look-up reconnects.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["ChainTwins", "split_domains"]
 
 MODULE = "TfgridModule"
 
-# Seconds that the node may be silent. As the known peers.
+# Seconds that the node may be silent; as the reference peers.
 SILENCE = 12.0
 
-# What separates domains in the one text that the chain keeps.
+# Separates domains in the single text that the chain stores.
 MARK = "_"
 
 _Result = TypeVar("_Result")
@@ -41,30 +41,33 @@ def _client() -> Any:
 
 
 def split_domains(text: str) -> tuple[str, ...]:
-    """Return the domains of a twin from the text on the chain, each once.
+    """Return the domains in a twin's text on the chain, each once.
 
-    Anybody may write there what they like: what names no host is left out, since nobody could be
-    asked at it. The known relay would take an empty text for a domain.
+    Anybody may write any text there: parts that are not a host name are left out, since no relay
+    could be reached under them. The reference relay would take an empty text for a domain.
     """
     found: dict[str, None] = {}
     for part in text.split(MARK):
         try:
             found[parse_domain(part)] = None
-        except ValueError:  # somebody else's mistake, and the other domains may serve
+        except ValueError:  # not our error, and the other domains may be valid
             continue
     return tuple(found)[:MAX_RELAYS]
 
 
 def _bytes_of(value: str) -> bytes:
-    """Return the bytes that the client shows as text where they happen to be UTF-8."""
+    """Return the bytes of a value, which the client shows as text if they are valid UTF-8."""
     return bytes.fromhex(value[2:]) if value.startswith("0x") else value.encode()
 
 
 class ChainTwins(TwinDirectory):
-    """Ask one node; connects when first asked.
+    """Look up twins on one node; connects on first use.
 
     The deadline bounds the wait for other threads; the node itself may be silent for 12 seconds at
     a time.
+
+    Args:
+        url: the ``ws://`` or ``wss://`` address of the node.
 
     Raises:
         ImportError: substrate-interface is not installed.
@@ -77,7 +80,7 @@ class ChainTwins(TwinDirectory):
         self._node: Any = None
 
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None`` if the chain has none of that number."""
+        """Return a twin, or ``None`` if the chain has none with that number."""
         return self._ask(lambda node: _twin(node, twin_id), deadline)
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
@@ -92,7 +95,7 @@ class ChainTwins(TwinDirectory):
     def update(
         self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
     ) -> bool:
-        """Write to the chain, paid for by the identity's account; waits for a block with it.
+        """Write to the chain, paid for by the identity's account; blocks until a block includes it.
 
         Raises:
             TwinsUnavailable: the node could not be asked.
@@ -114,7 +117,7 @@ class ChainTwins(TwinDirectory):
         return True
 
     def close(self) -> None:
-        """Close the connection; waits for a question that is under way."""
+        """Close the connection, after the look-up in progress."""
         with self._lock:
             self._drop_locked()
 
@@ -154,7 +157,7 @@ def _twin(node: Any, number: int) -> Twin | None:
 
 
 def _signed(node: Any, call: Any, identity: Identity) -> Any:
-    """Return a call signed by the identity, whose secret never leaves it."""
+    """Return a call signed by the identity, without giving its secret to the client."""
     nonce = node.get_account_nonce(identity.address) or 0
     payload = node.generate_signature_payload(call=call, nonce=nonce)
     signature = identity.sign(bytes(payload.data))[1:]

@@ -1,4 +1,4 @@
-"""Ask a registrar for twins over HTTP."""
+"""Look up twins at a registrar over HTTP."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from .records import Twin, TwinDirectory, parse_twin
 
 __all__ = ["HttpTwins"]
 
-# Bytes of one record.
+# Maximum bytes of one record.
 MAX_RECORD = 64 * 1024
 
-# Bytes that are waited for together. More would let a slow registrar hold a thread for long, as
-# every one of them may take until the deadline.
+# Bytes read at a time. Each read may take until the deadline, which is checked only between reads,
+# so a larger chunk would let a slow registrar hold a thread for longer.
 CHUNK = 1
 
 
 class HttpTwins(TwinDirectory):
-    """Ask ``GET URL/twins/ID``, which answers what ``parse_twin`` takes, or 404; read-only.
+    """Look up twins with ``GET URL/twins/ID``, which returns a JSON twin or 404; read-only.
 
-    An account is looked up by ``GET URL/twins?account=0x...``, a query of this package's own. A
-    redirection counts as a failure. The deadline bounds connecting, the wait for the head, and
-    that for each byte of the record, of which none is awaited after it.
+    The JSON is what ``parse_twin`` takes. Accounts are looked up with a query of this package's
+    own, ``GET URL/twins?account=0x...``. A redirect counts as a failure. The deadline bounds
+    connecting, waiting for the head, and waiting for each byte of the record; no byte is read after
+    it.
     """
 
     def __init__(self, url: str) -> None:
         self.name: str = url.rstrip("/")
         self._session = requests.Session()
-        # Many threads share it, and cookies alone would be changed by them.
+        # Threads share the session, and cookies would be its only mutable state.
         self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
 
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None`` if the registrar has none of that number."""
+        """Return a twin, or ``None`` if the registrar has none with that number."""
         twin = self._ask(f"/twins/{twin_id}", deadline)
         if twin is not None and twin.id != twin_id:
             raise TwinsUnavailable(f"{self.name} returned twin {twin.id} when asked for {twin_id}")
@@ -55,7 +56,7 @@ class HttpTwins(TwinDirectory):
         return twin
 
     def close(self) -> None:
-        """Close the connections that are kept open."""
+        """Close idle connections."""
         self._session.close()
 
     def _ask(self, path: str, deadline: Deadline) -> Twin | None:

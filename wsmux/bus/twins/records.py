@@ -1,4 +1,4 @@
-"""Say what a twin is, and what a directory of twins answers."""
+"""Define the record of a twin, and the interface of directories of twins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..wire.ss58 import parse_account
 
 __all__ = ["MAX_RELAYS", "Twin", "TwinDirectory", "parse_domain", "parse_twin", "twin_record"]
 
-# Relays on one record. The known peers write at most 4; each is tried in turn.
+# Relays on one record, each tried in turn. The reference peers write at most 4.
 MAX_RELAYS = 16
 
-# A host name or address, with or without a port. It becomes part of a URL, so nothing else may
-# stand in it.
+# A host name or address, with an optional port. It becomes part of a URL, so no other character is
+# allowed.
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?(:[0-9]{1,5})?")
 
 
 class Twin(NamedTuple):
-    """Hold what a directory knows of a twin.
+    """Hold a twin's record in a directory.
 
     Attributes:
         id: its number.
-        account: the key of its signatures, 32 bytes.
+        account: the public key of its signatures, 32 bytes.
         relays: the domains of the relays that take messages for it.
         pk: the public key for encryption, 33 bytes, or ``None`` if it published none.
     """
@@ -43,7 +43,7 @@ def parse_domain(text: object) -> str:
     """Return the domain of a relay, in lower case.
 
     Raises:
-        ValueError: it is no host with or without a port.
+        ValueError: it is not a host with an optional port.
     """
     if not isinstance(text, str) or not _DOMAIN.fullmatch(text.lower()):
         raise ValueError(f"a relay is named by its domain, as 'relay.test', not {_short(text)}")
@@ -51,13 +51,13 @@ def parse_domain(text: object) -> str:
 
 
 def parse_twin(record: object) -> Twin:
-    """Return the twin that a JSON object describes; members that nobody knows are ignored.
+    """Return the twin that a JSON object describes, ignoring unknown members.
 
-    The object is as ``{"id": 1, "account": SS58 or "0x...", "relays": ["relay.test"],
-    "pk": "0x..." or null}``; ``relays`` and ``pk`` may be left out.
+    The object is ``{"id": 1, "account": SS58 or "0x...", "relays": ["relay.test"], "pk": "0x..." or
+    null}``; ``relays`` and ``pk`` are optional.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the object is not of that form.
     """
     if not isinstance(record, Mapping):
         raise ValueError(f"a twin is an object, not {_short(record)}")
@@ -105,22 +105,22 @@ def _short(value: object) -> str:
 
 
 class TwinDirectory(ABC):
-    """Answer who a twin is. Many threads may ask one directory.
+    """Look up twins. Any thread may use a directory.
 
     Attributes:
-        name: where it looks, for errors.
+        name: names the source, for errors.
     """
 
     name: str
 
     @abstractmethod
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None`` if there is none of that number.
+        """Return a twin, or ``None`` if there is none with that number.
 
-        Blocks until the directory has answered, or the deadline.
+        Blocks until the directory has answered, at most until the deadline.
 
         Raises:
-            TwinsUnavailable: the directory could not be asked, or not in time.
+            TwinsUnavailable: the directory could not be asked, or did not answer in time.
         """
 
     @abstractmethod
@@ -130,11 +130,11 @@ class TwinDirectory(ABC):
     def update(
         self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
     ) -> bool:
-        """Write the relays and the key of the identity's own twin; ``False`` if it cannot.
+        """Write the relays and the key of the identity's own twin; ``False`` if read-only.
 
-        Most directories are read-only; blocks and raises as ``get``.
+        Most directories are read-only. Blocks and raises as ``get``.
         """
         return False
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
-        """Let go of connections; asking afterwards may open them again."""
+    def close(self) -> None:  # noqa: B027 - only some have connections
+        """Close connections; a later look-up may open them again."""

@@ -1,4 +1,4 @@
-"""Read twins from files and registrars, from the next one when one fails, through a cache."""
+"""Look up twins in files and registrars, with failover and a cache."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .records import Twin, TwinDirectory, parse_twin
 
 __all__ = ["CachedTwins", "Failover", "FileTwins", "twins_from"]
 
-# Bytes of a file: a hundred thousand twins.
+# Maximum bytes of a file; enough for a hundred thousand twins.
 MAX_FILE = 32 * 1024 * 1024
 
-# Seconds for one directory among several; as the known peers.
+# Seconds for one of several directories, and attempts at each; as the reference peers.
 TRY_SECONDS = 12.0
 TRIES_EACH = 2
 
-# Twins, and seconds; as the known peers.
+# Twins kept, and seconds for which they are valid; as the reference peers.
 CACHE_SIZE = 500
 CACHE_LIFE = 300.0
 
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 class _Version(NamedTuple):
-    """What tells one content of a file from the next."""
+    """Identify one version of a file."""
 
     inode: int
     size: int
@@ -45,8 +45,8 @@ class _Version(NamedTuple):
 class FileTwins(TwinDirectory):
     """Read twins from a JSON file, a list of what ``parse_twin`` takes; read-only.
 
-    The file is read again when it has changed. Replace it by renaming another, so that none is
-    read half-written.
+    The file is read again after a change. To change it, rename a new file over it: a file written
+    in place may be read half-written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -58,13 +58,13 @@ class FileTwins(TwinDirectory):
         self._by_account: dict[bytes, Twin] = {}
 
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None``; waits for the disk alone."""
+        """Return a twin, or ``None``; blocks only for the disk."""
         with self._lock:
             self._refresh_locked()
             return self._by_id.get(twin_id)
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
-        """Return the first twin of an account, or ``None``; waits for the disk alone."""
+        """Return the first twin of an account, or ``None``; blocks only for the disk."""
         with self._lock:
             self._refresh_locked()
             return self._by_account.get(account)
@@ -79,7 +79,7 @@ class FileTwins(TwinDirectory):
                 data = file.read(MAX_FILE + 1)
         except OSError as failure:
             raise TwinsUnavailable(f"{self.name} cannot be read: {failure.strerror}") from failure
-        self._version = None  # until it is found to be good
+        self._version = None  # until the new content is parsed
         twins = self._parse(data)
         self._by_id = {twin.id: twin for twin in twins}
         self._by_account = {twin.account: twin for twin in reversed(twins)}
@@ -111,8 +111,8 @@ class FileTwins(TwinDirectory):
 class Failover(TwinDirectory):
     """Ask one of several directories, and the next one when it fails.
 
-    The one that answered is held. Each question tries twice as many times as there are
-    directories, round robin, up to 12 seconds each.
+    The directory that answered last is asked first. A look-up makes two attempts per directory,
+    round robin, of up to 12 seconds each.
     """
 
     def __init__(self, directories: Sequence[TwinDirectory]) -> None:
@@ -124,7 +124,7 @@ class Failover(TwinDirectory):
         self._held = 0
 
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None`` if the directory that answered has none of that number."""
+        """Return a twin, or ``None`` if the directory that answered has none with that number."""
         return self._ask(lambda directory, limit: directory.get(twin_id, limit), deadline)
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
@@ -134,7 +134,7 @@ class Failover(TwinDirectory):
     def update(
         self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
     ) -> bool:
-        """Write to the directory that is held, or to the next one that can be asked."""
+        """Write to the directory that answered last, or the next one available."""
         wanted = tuple(relays)
         return self._ask(
             lambda directory, limit: directory.update(identity, wanted, pk, limit), deadline
@@ -164,26 +164,26 @@ class Failover(TwinDirectory):
         raise TwinsUnavailable(f"none of {self.name} answered: {last}") from failure
 
     def _leave(self, failed: int) -> None:
-        """Hold the next directory, unless another thread has done so."""
+        """Switch to the next directory, unless another thread already did."""
         with self._lock:
             if self._held == failed:
                 self._held = (failed + 1) % len(self._directories)
 
 
 class CachedTwins(TwinDirectory):
-    """Remember the twins that a slow directory told of.
+    """Cache the twins that a slow directory returned.
 
-    Threads that miss the same twin at once share one question, and its failure; each waits until
-    its own deadline. Twins that were not found are asked for again.
+    Threads that miss the same twin at once share one look-up, and its failure; each waits until its
+    own deadline. Twins that were not found are looked up again.
 
     Args:
-        directory: whom to ask.
-        size: the number of twins to keep; those used least recently go.
-        life: the seconds for which one counts.
-        clock: returns seconds that never go back.
+        directory: the directory to cache.
+        size: the maximum number of twins; the least recently used is dropped.
+        life: seconds for which a twin is cached.
+        clock: returns monotonic seconds.
 
     Attributes:
-        misses: the questions that it had to ask.
+        misses: the number of look-ups in the directory.
     """
 
     def __init__(
@@ -203,11 +203,11 @@ class CachedTwins(TwinDirectory):
 
     @property
     def entries(self) -> int:
-        """The twins that are kept."""
+        """The number of cached twins."""
         return len(self._kept)
 
     def get(self, twin_id: int, deadline: Deadline) -> Twin | None:
-        """Return a twin, or ``None``; asks the directory if nobody has lately."""
+        """Return a twin, or ``None``, from the cache or the directory."""
         with self._lock:
             kept = self._kept.get(twin_id)
             if kept is not None and self._clock() < kept[1]:
@@ -222,7 +222,7 @@ class CachedTwins(TwinDirectory):
         return self._lead(mine, twin_id, deadline)
 
     def find(self, account: bytes, deadline: Deadline) -> Twin | None:
-        """Ask the directory for the twin of an account, and keep it."""
+        """Look up the twin of an account in the directory, and cache it."""
         twin = self._directory.find(account, deadline)
         if twin is not None:
             with self._lock:
@@ -232,7 +232,7 @@ class CachedTwins(TwinDirectory):
     def update(
         self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
     ) -> bool:
-        """Write to the directory, and forget what was known of the twin."""
+        """Write to the directory, and drop the twin from the cache."""
         try:
             return self._directory.update(identity, relays, pk, deadline)
         finally:
@@ -296,13 +296,13 @@ def _source(text: str) -> TwinDirectory:
 def twins_from(texts: Sequence[str], size: int = CACHE_SIZE) -> TwinDirectory:
     """Return the directory that paths and URLs name.
 
-    ``http`` is a registrar and ``ws`` a node of the chain; of both, ``size`` twins are cached.
-    Several are asked in turn, as ``Failover`` does. Nothing is opened yet.
+    A path is a JSON file, ``http`` a registrar and ``ws`` a node of the chain; for the latter two,
+    ``size`` twins are cached. Several sources are combined by ``Failover``. Nothing is opened yet.
 
     Raises:
-        ValueError: there is none, or one is neither path nor URL of these. TypeError: they are no
-            collection of strings.
-        ImportError: a package that one needs is not installed.
+        ValueError: the list is empty, or an item is neither a path nor such a URL.
+        TypeError: ``texts`` is not a collection of strings.
+        ImportError: a required package is not installed.
     """
     sources = [_source(text) for text in strings("twins", texts, "twins.json")]
     directory = sources[0] if len(sources) == 1 else Failover(sources)

@@ -1,4 +1,4 @@
-"""Name a twin and its session: as text, as the key of a Redis stream, as a protobuf message."""
+"""Write and parse addresses of sessions: as text, Redis stream key and protobuf message."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Address", "address_of", "is_text", "parse_address", "parse_stream_ke
 
 STREAM = "stream:"
 
-# Twins are numbered by 32 bits on the wire.
+# The number of a twin has 32 bits on the wire.
 MAX_TWIN = 2**32 - 1
 
-# No sign, no leading zero: one address has one text. The known parser takes both.
+# No sign and no leading zero, so that an address has one text. The reference parser accepts both.
 DECIMAL = re.compile(r"0|[1-9][0-9]{0,9}")
 
 
 class Address(NamedTuple):
-    """Name one session of a twin.
+    """Address one session of a twin.
 
-    Without a session it is the twin's gateway. An empty session is a session like any other.
+    Without a session it is the twin's gateway. The empty session is a session like any other.
     """
 
     twin: int
@@ -36,12 +36,12 @@ class Address(NamedTuple):
         return f"{STREAM}{self}"
 
     def shown(self) -> str:
-        """Return its text for people: on one line, whatever the session is called."""
+        """Return its text for logs: on one line, whatever the name of the session."""
         return one_line(str(self))
 
 
 def is_text(text: str) -> bool:
-    """Return whether envelopes and Redis can hold a text: JSON also knows halves of characters."""
+    """Return whether a text is valid Unicode; JSON can also carry lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -50,10 +50,10 @@ def is_text(text: str) -> bool:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address that ``twin`` or ``twin:session`` names; the first colon splits.
+    """Parse ``twin`` or ``twin:session``, split at the first colon.
 
     Raises:
-        ValueError: the twin is no decimal number of 32 bits.
+        ValueError: the twin is not a decimal number of 32 bits.
     """
     number, colon, session = text.partition(":")
     if not DECIMAL.fullmatch(number) or int(number) > MAX_TWIN:
@@ -65,10 +65,10 @@ def parse_address(text: str) -> Address:
 
 
 def parse_stream_key(key: str) -> Address:
-    """Return the address to which a key of a Redis stream belongs.
+    """Return the address that a key of a Redis stream belongs to.
 
     Raises:
-        ValueError: the key is none.
+        ValueError: it is not a key of a session's stream.
     """
     if not key.startswith(STREAM):
         raise ValueError(f"the key of a stream starts with {STREAM!r}, unlike {key[:80]!r}")
@@ -76,9 +76,9 @@ def parse_stream_key(key: str) -> Address:
 
 
 def address_of(message: AddressMessage) -> Address | None:
-    """Return what a message on the wire names; ``None`` if it is not set, or names twin 0.
+    """Return the address in a protobuf message; ``None`` if it is not set, or is twin 0.
 
-    No twin has the number 0: relays leave their source out, and pings go to an empty address.
+    No twin has the number 0: relays leave their source empty, and pings go to an empty address.
     """
     if not message.twin:
         return None
@@ -86,10 +86,10 @@ def address_of(message: AddressMessage) -> Address | None:
 
 
 def put_address(message: AddressMessage, address: Address) -> None:
-    """Write an address into a message on the wire, which counts as set from then on.
+    """Write an address into a protobuf message, which then counts as set.
 
     Raises:
-        ValueError: the twin has more than 32 bits, or the session is not a string of Unicode.
+        ValueError: the twin has more than 32 bits, or the session is not valid Unicode.
     """
     message.Clear()
     message.SetInParent()

@@ -1,8 +1,8 @@
 """Encrypt payloads between two twins: ECDH over secp256k1, then AES-256-GCM.
 
-The shared key is SHA-256 of the shared point's x coordinate alone. A payload travels as a random
-nonce of 12 bytes, the ciphertext and a tag of 16. Command, schema, tags and addresses stay
-readable; they are signed.
+The shared key is SHA-256 of the x coordinate of the shared point. A payload is sent as a random
+nonce of 12 bytes, the ciphertext and a tag of 16 bytes. Command, schema, tags and addresses stay
+readable; the envelope's signature covers them.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ TAG_BYTES = 16
 # An empty payload, encrypted.
 SHORTEST_CIPHER = NONCE_BYTES + TAG_BYTES
 
-# Peers whose shared keys are kept; one costs a millisecond to make and about 1 KiB to keep.
+# Peers whose shared keys are cached; a key takes a millisecond to compute and about 1 KiB to keep.
 MAX_PEERS = 1024
 
 
 class Box:
-    """Encrypt for twins and decrypt what they sent; many threads may use one.
+    """Encrypt for other twins and decrypt their payloads; may be used by any number of threads.
 
     Args:
         secret: the private key, 32 bytes.
 
     Raises:
-        ValueError: it is no private key of secp256k1.
+        ValueError: it is not a private key of secp256k1.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -53,7 +53,7 @@ class Box:
             raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
         try:
             self._key = ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP256K1())
-        except ValueError:  # its text might tell of the secret
+        except ValueError:  # its text might reveal the secret
             raise ValueError("the secret is not a private key of secp256k1: use another") from None
         self._public = self._key.public_key().public_bytes(
             Encoding.X962, PublicFormat.CompressedPoint
@@ -66,24 +66,24 @@ class Box:
 
     @property
     def public(self) -> bytes:
-        """Return the public key, a compressed point of 33 bytes."""
+        """The public key, a compressed point of 33 bytes."""
         return self._public
 
     def seal(self, plain: bytes, to_public: bytes) -> bytes:
-        """Return a payload that only the holder of ``to_public`` can read.
+        """Encrypt a payload that only the holder of ``to_public`` can read.
 
         Raises:
-            BusError: code 106; the key is no point of the curve.
+            BusError: code 106; the key is not a point of the curve.
         """
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._shared_with(to_public).encrypt(nonce, plain, None)
 
     def open(self, cipher: bytes, from_public: bytes) -> bytes:
-        """Return what the holder of ``from_public`` encrypted for this box.
+        """Decrypt what the holder of ``from_public`` encrypted for this box.
 
         Raises:
-            BusError: code 106; it is too short, or was made with other keys, or was changed, or
-                the key is no point of the curve.
+            BusError: code 106; it is too short, was encrypted with other keys or changed, or the
+                key is not a point of the curve.
         """
         if len(cipher) < SHORTEST_CIPHER:
             raise BusError(
@@ -100,7 +100,7 @@ class Box:
             ) from failure
 
     def _shared_with(self, public: bytes) -> AESGCM:
-        """Return the cipher shared with a peer, made at most once while it is in use."""
+        """Return the cipher shared with a peer, cached."""
         with self._lock:
             found = self._shared.get(public)
             if found is not None:

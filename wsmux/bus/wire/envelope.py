@@ -1,9 +1,9 @@
-"""Read, digest, stamp and make envelopes; see ``messages`` for their fields.
+"""Parse, digest, stamp and make envelopes; ``messages`` has their fields.
 
-The digest has no marks between its parts and leaves out which kind of message and of payload it
-covers, so one signature fits several envelopes. It must stay so for the known peers; ``receipt``
-holds the rules that make up for it. Fields 11 and 17 are deprecated: this side leaves them empty,
-which verifies everywhere, and digests them where they are set.
+The digest has no separators between its parts and does not cover the kinds of message and payload,
+so one signature fits several envelopes. Compatibility with the reference peers requires that;
+``verification`` has the checks that compensate for it. Fields 11 and 17 are deprecated: this side
+leaves them empty, which verifies everywhere, and includes them in the digest if they are set.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ __all__ = [
     "time_left",
 ]
 
-# Bytes of an envelope: what known peers take in one frame. They send up to 64 MiB in several, which
-# a relay then passes on as one that nobody takes.
+# Maximum bytes of an envelope: what the reference peers accept in one frame. They send up to 64 MiB
+# in several frames, which a relay passes on in one that no peer accepts.
 MAX_ENVELOPE = 16 * 1024 * 1024
 
-# The npm client stamps this schema on whatever it receives, and only then checks the signature.
+# The npm client sets this schema on every envelope it receives before it checks the signature.
 JSON_SCHEMA = "application/json"
 
 FAIL_FAST = "fail-fast"
 _TAG_MARKS = re.compile(r"[,\s]+")
 
-# Seconds for which an error made by a relay is worth delivering.
+# Seconds for which an error made by a relay is valid.
 RELAY_ERROR_LIFE = 300
 
 PONG_TEXT = b"hello world"
 
 
 class Kind(StrEnum):
-    """Name what an envelope holds."""
+    """Name the kind of an envelope's message."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -61,10 +61,10 @@ class Kind(StrEnum):
 
 
 def parse(data: bytes | bytearray | memoryview) -> Envelope:
-    """Return the envelope that bytes hold; fields that nobody knows are kept.
+    """Parse an envelope; unknown fields are kept.
 
     Raises:
-        BadMessage: they are no envelope, or more than ``MAX_ENVELOPE``.
+        BadMessage: the bytes are not an envelope, or more than ``MAX_ENVELOPE``.
     """
     if len(data) > MAX_ENVELOPE:
         raise BadMessage(f"an envelope has at most {MAX_ENVELOPE} bytes, not {len(data)}")
@@ -77,15 +77,15 @@ def parse(data: bytes | bytearray | memoryview) -> Envelope:
 
 
 def kind_of(envelope: Envelope) -> Kind:
-    """Return what an envelope holds; ``Kind.NONE`` for nothing, or for what this side lacks."""
+    """Return the kind of an envelope's message; ``Kind.NONE`` if it is absent or unknown."""
     return Kind(envelope.WhichOneof("message") or Kind.NONE)
 
 
 def digest(envelope: Envelope) -> bytes:
     """Return the 16 bytes that are signed.
 
-    An absent address counts as twin 0, as in Rust; for the Go peer it counts as nothing. Every
-    real message has both.
+    An absent address counts as twin 0, as in Rust; in Go it counts as nothing. Every real envelope
+    has both.
     """
     parts = [
         envelope.uid,
@@ -110,9 +110,9 @@ def digest(envelope: Envelope) -> bytes:
 
 
 def stamp(envelope: Envelope, now: int) -> None:
-    """Set the time of an envelope to ``now``, in Unix seconds; its end stays where it was.
+    """Set the timestamp to ``now``, in Unix seconds, keeping the time of expiry.
 
-    One without a time, or with one to come, keeps its whole life.
+    An envelope without a timestamp, or with a future one, keeps its whole expiration.
     """
     if 0 < envelope.timestamp <= now:
         envelope.expiration = max(0, envelope.expiration - (now - envelope.timestamp))
@@ -120,12 +120,12 @@ def stamp(envelope: Envelope, now: int) -> None:
 
 
 def time_left(envelope: Envelope, now: int) -> int:
-    """Return the seconds that an envelope has to live at ``now``; it is expired from 0 down."""
+    """Return the seconds until an envelope expires; 0 or less if it has."""
     return envelope.timestamp + envelope.expiration - now
 
 
 def is_fail_fast(tags: str | None) -> bool:
-    """Return whether tags ask relays not to queue for a twin that is away; case matters."""
+    """Return whether tags ask relays not to queue for an absent twin; case-sensitive."""
     return FAIL_FAST in _TAG_MARKS.split(tags or "")
 
 
@@ -142,10 +142,10 @@ def request(
     schema: str = JSON_SCHEMA,
     tags: str | None = None,
 ) -> Envelope:
-    """Return an unsigned request that lives for ``life`` seconds from ``now``.
+    """Return an unsigned request that expires ``life`` seconds after ``now``.
 
     Raises:
-        ValueError: a text is no Unicode, or a number is negative or too large for its field.
+        ValueError: a text is not valid Unicode, or a number is negative or too large for its field.
     """
     made = Envelope(uid=uid, timestamp=now, expiration=life, schema=schema, tags=tags)
     made.request.command = command
@@ -164,9 +164,9 @@ def response(
     plain: bytes | None = None,
     cipher: bytes | None = None,
 ) -> Envelope:
-    """Return an unsigned answer to a request: its uid and schema, back to its source.
+    """Return an unsigned answer to a request, with its uid and schema, addressed to its source.
 
-    The npm client takes an empty payload for no answer at all.
+    Pass a payload: the npm client takes an empty one for no answer.
     """
     made = _answer(asked, source, now, life)
     made.response.SetInParent()
@@ -185,11 +185,12 @@ def error(
 
 
 def relay_error(asked: Envelope, text: str, now: int) -> Envelope:
-    """Return what a relay tells the source of a request that goes no further.
+    """Return the error that a relay sends to the source of a request that it did not deliver.
 
-    It is unsigned and has no source, by which peers know that it comes from a relay. Where the
-    source of a request was refused, ``put_address`` the connection's own. Known relays leave the
-    destination of errors of their federation empty; here every one has it.
+    It is unsigned and has no source, which tells peers that it comes from a relay. If the request's
+    source was refused, set the destination to the connection's own address with ``put_address``.
+    The reference relay leaves the destination empty in errors of its federation; here it is always
+    set.
     """
     made = Envelope(uid=asked.uid, timestamp=now, expiration=RELAY_ERROR_LIFE)
     made.destination.CopyFrom(asked.source)
@@ -199,7 +200,7 @@ def relay_error(asked: Envelope, text: str, now: int) -> Envelope:
 
 
 def pong_for(ping: Envelope) -> Envelope:
-    """Return the answer to a ping: the same with its addresses swapped and a greeting added."""
+    """Return the answer to a ping: a copy with swapped addresses and a greeting added."""
     made = Envelope()
     made.CopyFrom(ping)
     made.pong.SetInParent()

@@ -1,8 +1,8 @@
-"""Make identities from mnemonics and seeds, sign with them, and verify signatures.
+"""Derive identities from mnemonics and seeds, sign with them, and verify signatures.
 
-A signature is one byte that names the scheme, ``s`` for sr25519 or ``e`` for ed25519, and 64 bytes.
-The seed of a mnemonic is Substrate's: stretched from the entropy, not from the words as BIP-39 has
-it. Derivation paths change the signing key alone; the key for encryption is always the seed.
+A signature is one byte for the scheme, ``s`` for sr25519 or ``e`` for ed25519, and 64 bytes. The
+seed of a mnemonic is Substrate's: stretched from the entropy, not from the words as in BIP-39. A
+derivation path changes only the signing key; the encryption key is always made from the seed.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SIGNATURE_BYTES = 65
 SEED_BYTES = 32
 STRETCHING = 2048
 
-# Substrate's published words for tests; a secret that is a path alone derives from them.
+# Substrate's published words for tests; a secret that is only a path derives from them.
 DEV_WORDS = "bottom drive obey lake curtain smoke basket hold race lonely fit walk"
 
-# Characters of a path. Nobody has such a long one, and SCALE writes longer texts another way.
+# Characters of a path. Longer paths are not in use, and SCALE encodes longer texts differently.
 MAX_PATH = 1024
 
-# Bytes of a junction of a path, and what ed25519 hashes before seed and junction.
+# Bytes of a junction of a path, and the prefix that ed25519 hashes with seed and junction.
 JUNCTION_BYTES = 32
 ED25519_MARK = b"\x2cEd25519HDKD"
 
-# Accounts for which anybody can sign: the points of small order of ed25519 in all their spellings,
-# the first bit of the last byte aside. The first is that of sr25519, too.
+# Accounts for which anybody can sign: the points of small order of ed25519 in all encodings,
+# ignoring the first bit of the last byte. The first one is also that of sr25519.
 _ANYBODY = frozenset(
     bytes.fromhex(point)
     for point in (
@@ -62,14 +62,14 @@ _HEX = re.compile(r"0x[0-9a-fA-F]{64}")
 
 
 class KeyType(StrEnum):
-    """Name a scheme of signatures."""
+    """Name a signature scheme."""
 
     ED25519 = "ed25519"
     SR25519 = "sr25519"
 
     @property
     def prefix(self) -> bytes:
-        """Return the byte that stands before a signature."""
+        """The byte that precedes a signature."""
         return self[0].encode()
 
 
@@ -83,14 +83,14 @@ def _sr25519() -> Any:
 
 
 def _seed_of(secret: str) -> bytes:
-    """Return the 32 bytes that a mnemonic or hexadecimal text stands for."""
+    """Return the 32-byte seed of a mnemonic or hexadecimal text."""
     if secret.startswith("0x"):
         if not _HEX.fullmatch(secret):
             raise ValueError("a seed is 0x and 64 hexadecimal digits")
         return bytes.fromhex(secret[2:])
     try:
         entropy = bytes(Mnemonic("english").to_entropy(secret.split()))
-    except (ValueError, LookupError):  # their texts name words of the secret
+    except (ValueError, LookupError):  # their texts contain words of the secret
         raise ValueError(
             "a mnemonic is 12, 15, 18, 21 or 24 English words of BIP-39 with a right checksum"
         ) from None
@@ -98,12 +98,12 @@ def _seed_of(secret: str) -> bytes:
 
 
 def _compact(length: int) -> bytes:
-    """Return a length below 2^14 as SCALE writes it before a text."""
+    """Encode a length below 2^14 as SCALE does before a text."""
     return bytes((length << 2,)) if length < 64 else (length << 2 | 1).to_bytes(2, "little")
 
 
 def _junctions(path: str) -> list[bytes]:
-    """Return what the parts of a path stand for: numbers as 64 bits, others as text."""
+    """Return the encoded junctions of a path: numbers as 64 bits, other parts as text."""
     if not path:
         return []
     parts = path[2:].split("//")
@@ -147,7 +147,7 @@ _PAIRS = {KeyType.ED25519: _ed25519_pair, KeyType.SR25519: _sr25519_pair}
 
 
 class Identity:
-    """Hold the keys of one twin; many threads may use one. Made by ``from_secret``."""
+    """Hold the keys of one twin; may be used by any number of threads. Made by ``from_secret``."""
 
     def __init__(self, seed: bytes, path: str, key_type: KeyType) -> None:
         self._key_type = key_type
@@ -159,12 +159,12 @@ class Identity:
         """Return the identity of a secret.
 
         Args:
-            text: a mnemonic, or ``0x`` and 64 hexadecimal digits; then maybe a path of hard
-                junctions, as ``//name``. A path alone derives from Substrate's words for tests.
+            text: a mnemonic, or ``0x`` and 64 hexadecimal digits, with an optional path of hard
+                junctions such as ``//name``. A path alone derives from Substrate's words for tests.
             key_type: ``"ed25519"``, or ``"sr25519"``, which needs an extra package.
 
         Raises:
-            ValueError: the secret is bad, or there is no such type. No text repeats the secret.
+            ValueError: the secret or the type is invalid. The message never contains the secret.
             ImportError: the type is sr25519, and its package is not installed.
         """
         secret, slashes, path = text.strip().partition("//")
@@ -182,39 +182,39 @@ class Identity:
 
     @property
     def key_type(self) -> KeyType:
-        """Return the scheme of its signatures."""
+        """The signature scheme."""
         return self._key_type
 
     @property
     def account(self) -> bytes:
-        """Return the public key for signatures, 32 bytes, by which directories know the twin."""
+        """The public key for signatures, 32 bytes, by which directories identify the twin."""
         return self._account
 
     @property
     def address(self) -> str:
-        """Return the account as SS58 text."""
+        """The account as SS58 text."""
         return ss58_encode(self._account)
 
     @property
     def e2e_public(self) -> bytes:
-        """Return the public key for encryption, a compressed point of 33 bytes."""
+        """The public key for encryption, a compressed point of 33 bytes."""
         return self._box.public
 
     @property
     def secret_box(self) -> Box:
-        """Return what encrypts and decrypts for this twin."""
+        """The box that encrypts and decrypts for this twin."""
         return self._box
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message, 65 bytes; those of sr25519 differ each time."""
+        """Return the signature of a message, 65 bytes; with sr25519 it differs each time."""
         return self._key_type.prefix + self._sign(message)
 
 
 def verify(account: bytes, message: bytes, signature: bytes) -> bool:
-    """Return whether the holder of an account signed a message, by the scheme the signature names.
+    """Return whether an account signed a message, by the scheme that the signature names.
 
-    Accounts for which anybody can sign, such as one of zeros, have no valid signature; known peers
-    accept them.
+    Accounts for which anybody can sign, such as all zeros, have no valid signature; the reference
+    peers accept them.
 
     Raises:
         ImportError: the scheme is sr25519, and its package is not installed.
@@ -233,13 +233,13 @@ def _verify_sr25519(account: bytes, message: bytes, signature: bytes) -> bool:
     module = _sr25519()
     try:
         return bool(module.verify(signature, message, account))
-    except ValueError:  # the account, or the signature, is no point
+    except ValueError:  # the account or the signature is not a point
         return False
 
 
 def _verify_ed25519(account: bytes, message: bytes, signature: bytes) -> bool:
     try:
         ed25519.Ed25519PublicKey.from_public_bytes(account).verify(signature, message)
-    except (InvalidSignature, ValueError):  # the latter for an account that is no point
+    except (InvalidSignature, ValueError):  # ValueError if the account is not a point
         return False
     return True

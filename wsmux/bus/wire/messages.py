@@ -1,9 +1,9 @@
-"""Hold the protobuf messages of the bus; ``types.proto``, beside this, describes them.
+"""Provide the protobuf messages of the bus, which ``types.proto`` describes.
 
-They are made from its descriptors, ``types.binpb``, when this module is imported, in a pool of
-their own: whatever the version of the library, and whoever else has messages of the network.
-``Address`` is called ``AddressMessage`` here, since the bus has an ``Address`` of its own. Parsing
-and serialising keep the fields that nobody knows.
+The classes are made from its descriptors, ``types.binpb``, on import, in a descriptor pool of their
+own. So any version of the library will do, and other packages may define the network's messages
+too. ``Address`` is named ``AddressMessage`` here, since the bus has an ``Address`` of its own.
+Unknown fields are kept by parsing and serialising.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Write accounts as text and read them: SS58, base58 of prefix, account and checksum.
+"""Encode and decode accounts as SS58: base58 of prefix, account and checksum.
 
-Only accounts of 32 bytes are known here, and of prefixes those of one byte, up to 63. TFChain uses
-42, the generic one of Substrate; any other is read as well, since the account is what counts.
+Supports accounts of 32 bytes and prefixes of one byte, up to 63. TFChain uses 42, the generic
+prefix of Substrate; others are accepted too, since only the account matters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GENERIC = 42
 MAX_PREFIX = 63
 CHECKSUM_BYTES = 2
 
-# Characters of the longest text of 35 bytes.
+# Maximum number of characters that encode 35 bytes.
 MAX_TEXT = 50
 
 
@@ -32,10 +32,10 @@ def _checksum(body: bytes) -> bytes:
 
 
 def ss58_encode(account: bytes) -> str:
-    """Return the text of an account, with the prefix 42.
+    """Return the SS58 text of an account, with the prefix 42.
 
     Raises:
-        ValueError: it has not 32 bytes.
+        ValueError: the account does not have 32 bytes.
     """
     if len(account) != ACCOUNT_BYTES:
         raise ValueError(f"an account has {ACCOUNT_BYTES} bytes, not {len(account)}")
@@ -44,10 +44,10 @@ def ss58_encode(account: bytes) -> str:
 
 
 def ss58_decode(text: str) -> bytes:
-    """Return the account that a text names.
+    """Return the account of an SS58 text.
 
     Raises:
-        ValueError: it is no base58, of a wrong length, or the checksum does not fit.
+        ValueError: the text is not base58, or has the wrong length or checksum.
     """
     if len(text) > MAX_TEXT:
         raise ValueError(f"an SS58 address has at most {MAX_TEXT} characters, not {len(text)}")
@@ -67,10 +67,10 @@ def ss58_decode(text: str) -> bytes:
 
 
 def parse_account(text: str) -> bytes:
-    """Return the account that SS58 text, or ``0x`` and 64 hexadecimal digits, names.
+    """Return the account in SS58 text, or in ``0x`` and 64 hexadecimal digits.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if not text.startswith("0x"):
         return ss58_decode(text)

@@ -1,11 +1,11 @@
 """Make and check the tokens with which twins connect to relays.
 
-A token is three unpadded URL-safe base64 parts: header, claims and signature. The header names the
-algorithm ``RS512``, whatever the signature is: it has 65 bytes, as those of envelopes, and covers
-the two parts before it. Departures from the known relay: a token lives 20 minutes at most, clocks
-may differ by some seconds, a refusal for time tells the relay's, and a token that says what must be
-understood (``crit``, RFC 7515 section 4.1.11), which is nothing here, or that it is not valid yet
-(``nbf``), is refused.
+A token is three unpadded URL-safe base64 parts: header, claims and signature. The header always
+names the algorithm ``RS512``, although the signature has 65 bytes like those of envelopes; it
+covers the two parts before it. Stricter than the reference relay: a token is valid for at most 20
+minutes with a small clock leeway, and is refused if it is not valid yet (``nbf``) or has critical
+extensions (``crit``, RFC 7515 section 4.1.11), of which none is supported. A refusal for its times
+includes the relay's time.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ __all__ = [
     "redact",
 ]
 
-# Seconds of life: of those that the known peers make, npm's are the longest, with 1000.
+# Maximum and default seconds of validity. Of the reference clients, npm's asks for most, 1000.
 MAX_LIFE = 1200
 LIFE = 300
 
-# Seconds by which a peer's clock may be behind or ahead.
+# Seconds by which a peer's clock may differ.
 LEEWAY = 10
 
-# Characters; the known peers need about 200.
+# Maximum characters; the reference peers need about 200.
 MAX_TOKEN = 4096
 
 ALGORITHM = "RS512"
 
 _QUERY = re.compile(r"\?[^\s\"'<>#]+")
 _BEARER = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
-# A first part that starts as JSON, in base64.
+# A first part that starts like JSON, in base64.
 _TOKEN = re.compile(r"ey[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]+(\.[A-Za-z0-9_=-]*)?")
 _HIDDEN = "<redacted>"
 
 
 class Claims(NamedTuple):
-    """Hold what a token says; times are Unix seconds."""
+    """Hold the claims of a token; times are Unix seconds."""
 
     twin: int
     session: str | None
@@ -68,20 +68,20 @@ def make_token(
     """Return a token for one session of a twin, valid for ``life`` seconds from ``now``.
 
     Raises:
-        ValueError: the life is not from 1 second to ``MAX_LIFE``.
+        ValueError: ``life`` is not from 1 to ``MAX_LIFE``.
     """
     if not 0 < life <= MAX_LIFE:
-        raise ValueError(f"a token lives from 1 to {MAX_LIFE} seconds, not {life}")
+        raise ValueError(f"expected a token life of 1 to {MAX_LIFE} seconds, got {life}")
     claims = {"sub": twin, "sid": session, "iat": now, "exp": now + life}
     signed = f"{_encode_json({'alg': ALGORITHM})}.{_encode_json(claims)}"
     return f"{signed}.{_encode(identity.sign(signed.encode()))}"
 
 
 def read_token(text: str) -> Claims:
-    """Return what a token says; neither its signature nor its times are looked at.
+    """Return the claims of a token without checking its signature or times.
 
     Raises:
-        TokenRefused: status 401; it is no token.
+        TokenRefused: status 401; the text is not a token.
     """
     return _read(text).claims
 
@@ -92,9 +92,9 @@ def check_token(
     find: Callable[[int], Twin | None],
     leeway: int = LEEWAY,
 ) -> Claims:
-    """Return what a token says, once it is found to be valid.
+    """Return the claims of a valid token.
 
-    Blocks only as ``find`` does, which is asked for the twin that the token names.
+    Blocks only for ``find``, which is called with the twin that the token names.
 
     Args:
         text: the token; ``None`` if the request has none.
@@ -103,7 +103,7 @@ def check_token(
         leeway: seconds by which clocks may differ.
 
     Raises:
-        TokenRefused: with the status and the reason to answer.
+        TokenRefused: the token is invalid; has the HTTP status and the reason to answer.
     """
     if text is None:
         raise TokenRefused(400, "a token is missing: it is the whole query of the URL")
@@ -116,7 +116,7 @@ def check_token(
     if twin is None:
         raise TokenRefused(401, f"there is no twin {token.claims.twin}")
     if token.algorithm != ALGORITHM:
-        raise TokenRefused(401, f"the algorithm of a token is {ALGORITHM}")
+        raise TokenRefused(401, f"the algorithm of a token must be {ALGORITHM}")
     try:
         valid = verify(twin.account, token.signed, token.signature)
     except ImportError as failure:
@@ -127,7 +127,7 @@ def check_token(
 
 
 def redact(text: str) -> str:
-    """Return a text without the tokens in it, for logs; queries of URLs go with them."""
+    """Return a text for logs with tokens, and the queries of URLs, redacted."""
     for pattern, instead in (
         (_QUERY, f"?{_HIDDEN}"),
         (_BEARER, rf"\g<1>{_HIDDEN}"),
@@ -149,10 +149,10 @@ def _read(text: str) -> _Token:
         raise TokenRefused(401, f"a token has at most {MAX_TOKEN} characters, not {len(text)}")
     parts = text.split(".")
     if len(parts) != 3:
-        raise TokenRefused(401, f"a token has 3 parts with points between them, not {len(parts)}")
+        raise TokenRefused(401, f"a token has 3 parts separated by dots, not {len(parts)}")
     header, claims = _decode_json("header", parts[0]), _decode_json("claims", parts[1])
     if header.get("typ") not in (None, "JWT"):
-        raise TokenRefused(401, "the type of a token is JWT, or left out")
+        raise TokenRefused(401, "the typ of a token must be JWT or absent")
     if "crit" in header:
         raise TokenRefused(401, "the token has critical extensions (crit), which are not supported")
     signed = f"{parts[0]}.{parts[1]}".encode()
@@ -163,23 +163,23 @@ def _read_claims(claims: dict[str, Any]) -> Claims:
     for name in ("sub", "iat", "exp", "nbf"):
         value = claims.get(name, 0 if name == "nbf" else None)
         if type(value) is not int or value < 0:
-            raise TokenRefused(401, f"the claim {name} of a token is a whole number")
+            raise TokenRefused(401, f"the claim {name} of a token must be a whole number")
     session = claims.get("sid")
     if session is not None and not (isinstance(session, str) and is_text(session)):
-        raise TokenRefused(401, "the claim sid of a token is whole text, null or left out")
+        raise TokenRefused(401, "the claim sid of a token must be valid Unicode, null or absent")
     if not 0 < claims["sub"] <= MAX_TWIN:
-        raise TokenRefused(401, f"the claim sub of a token is a twin from 1 to {MAX_TWIN}")
+        raise TokenRefused(401, f"the claim sub of a token must be a twin from 1 to {MAX_TWIN}")
     return Claims(claims["sub"], session, claims["iat"], claims["exp"], claims.get("nbf", 0))
 
 
 def _check_times(claims: Claims, now: int, leeway: int) -> None:
-    """Refuse what is expired, or valid for too long; when it was issued does not count."""
+    """Refuse an expired, not yet valid or too long-lived token; ``iat`` is ignored."""
     if now > claims.expires + leeway:
         problem = f"the token expired {now - claims.expires} s ago"
     elif claims.begins > now + leeway:
         problem = "the token is not valid yet"
     elif claims.expires > now + MAX_LIFE + leeway:
-        problem = f"a token lives for {MAX_LIFE} s at most, and this one longer"
+        problem = f"the token is valid for longer than {MAX_LIFE} s"
     else:
         return
     clock = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -195,13 +195,13 @@ def _encode_json(value: dict[str, Any]) -> str:
 
 
 def _decode(name: str, text: str) -> bytes:
-    """Return the bytes of a part, which has one spelling only."""
+    """Decode a part of a token; each has only one valid encoding."""
     try:
         data = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except ValueError:
         data = b""
     if _encode(data) != text:
-        raise TokenRefused(401, f"the {name} of a token is URL-safe base64 without padding")
+        raise TokenRefused(401, f"the {name} of a token must be URL-safe base64 without padding")
     return data
 
 
@@ -210,14 +210,14 @@ def _decode_json(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(data, object_pairs_hook=_once)
     except (ValueError, RecursionError) as failure:
-        raise TokenRefused(401, f"the {name} of a token is JSON") from failure
+        raise TokenRefused(401, f"the {name} of a token must be JSON") from failure
     if not isinstance(value, dict):
-        raise TokenRefused(401, f"the {name} of a token is a JSON object")
+        raise TokenRefused(401, f"the {name} of a token must be a JSON object")
     return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that is listed twice: readers would differ on which counts."""
+    """Refuse duplicate names, since parsers differ on which one counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is listed twice in an object")

@@ -1,15 +1,15 @@
-"""Decide whether an envelope that arrived may be believed, and decrypt it.
+"""Decide whether a received envelope is valid, and decrypt it.
 
-A signature proves less than it seems to: it covers neither the kind of message nor the kind of
-payload, and a relay may deliver twice, late, or to the wrong twin. So beyond the known peers, which
-check expiry, sender, signature and encryption only:
+The signature covers neither the kind of message nor the kind of payload, and a relay may deliver an
+envelope twice, late, or to the wrong twin. The reference peers check expiry, sender, signature and
+encryption only. In addition:
 
 - The destination must be this twin and session.
-- Twin 0, by which relays speak, may send errors and pongs alone; known peers take anything from it.
-- What was accepted once is refused until it has expired. It is known by its signature, not by its
-  uid, which the parts of an upload share; a copy cut again, whose signature is the same, is refused
-  with it.
-- The kind must be one that is awaited, and a request must name a command.
+- Twin 0, the source of relays, may send only errors and pongs; the reference peers accept anything
+  from it.
+- An accepted envelope is refused until it has expired. It is recognised by its signature, since the
+  chunks of an upload share a uid; an altered envelope with the same signature is refused too.
+- The kind must be an expected one, and a request must name a command.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from .replay_cache import REMEMBERED, ReplayCache
 
 __all__ = ["AWAITED", "Received", "Verifier"]
 
-# What a peer awaits; a ping is for relays.
+# Kinds that a peer expects; pings are for relays.
 AWAITED = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.ERROR, Kind.PONG})
 
-# What twin 0 may send: relays have no account, so nobody could check more.
+# Kinds that twin 0 may send: relays have no account, so no more can be checked.
 UNSIGNED = frozenset({Kind.ERROR, Kind.PONG})
 
 
 class Received(NamedTuple):
-    """Hold an envelope that may be believed.
+    """Hold a valid envelope.
 
     Attributes:
-        kind: what it is.
+        kind: the kind of its message.
         source: the sender; ``None`` for a relay.
-        twin: what the directory knows of the source; ``None`` for a relay.
+        twin: the sender's record; ``None`` for a relay.
         payload: the payload, decrypted.
-        encrypted: whether it came encrypted.
+        encrypted: whether the payload was encrypted.
     """
 
     kind: Kind
@@ -54,13 +54,13 @@ class Received(NamedTuple):
 
 
 class Verifier:
-    """Check what arrives for one session of a twin.
+    """Check the envelopes that arrive for one session of a twin.
 
     Args:
         address: the twin and session of this side.
-        unseal: decrypts a cipher, given the sender's public key; as ``Box.open``.
-        lock: guards what is remembered; a ``threading.Lock()`` if several threads call ``accept``.
-        remembered: the bound of what is remembered.
+        unseal: decrypts a ciphertext, given the sender's public key; as ``Box.open``.
+        lock: guards the replay cache; a ``threading.Lock()`` if several threads call ``accept``.
+        remembered: the size of the replay cache.
     """
 
     def __init__(
@@ -82,21 +82,21 @@ class Verifier:
         find: Callable[[int], Twin | None],
         awaited: Collection[Kind] = AWAITED,
     ) -> Received:
-        """Return what an envelope says, once it may be believed.
+        """Check an envelope and return its content.
 
-        Blocks only as ``find`` does. An envelope that cannot be decrypted counts as accepted.
+        Blocks only for ``find``. An envelope that cannot be decrypted counts as accepted.
 
         Args:
-            envelope: what arrived.
+            envelope: the envelope.
             now: Unix seconds.
             find: returns a twin, or ``None`` if there is none, or raises ``BusError``.
-            awaited: the kinds that may come.
+            awaited: the kinds that are accepted.
 
         Raises:
-            BusError: code 102 if it is expired, 103 if the sender is unknown, 104 for its
-                signature, 105 for a cipher of a sender without a key, 106 for one that cannot be
-                read, 500 for anything else.
-            Replayed: it was accepted before; it must not be answered.
+            BusError: code 102 if it has expired, 103 if the sender is unknown, 104 for a wrong
+                signature, 105 for a ciphertext from a sender without a key, 106 for one that cannot
+                be decrypted, 500 for anything else.
+            Replayed: it was already accepted; it must not be answered.
         """
         kind, source = kind_of(envelope), address_of(envelope.source)
         twin = None if source is None else source.twin
@@ -122,7 +122,7 @@ class Verifier:
             raise BusError(FAILED, "a request names a command", twin=twin)
 
     def _check_destination(self, envelope: Envelope, source: Address | None) -> None:
-        """Refuse what is for others; known relays leave the destination of some errors empty."""
+        """Refuse envelopes for others; errors of the reference relay may have no destination."""
         destination = address_of(envelope.destination)
         if destination != self._address and not (destination is None and source is None):
             raise BusError(
@@ -150,7 +150,7 @@ class Verifier:
                 BAD_SIGNATURE, "the signature is not of the account on record", twin=number
             )
         with self._lock:
-            self._refuse_known(signature, number, now)  # another thread may have been faster
+            self._refuse_known(signature, number, now)  # accepted by another thread?
             self._replays.add(signature, envelope.timestamp + envelope.expiration)
         return twin
 
