@@ -141,7 +141,7 @@ def test_what_cannot_serve_is_refused(
 
 
 def test_no_workers_cannot_serve(bob: Client) -> None:
-    with pytest.raises(ValueError, match="0 workers"):
+    with pytest.raises(ValueError, match="at least 1 worker, got 0"):
         bob.serve({"a": len}, workers=0)
 
 

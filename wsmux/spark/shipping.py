@@ -1,8 +1,8 @@
-"""Send wsmux to the workers of a cluster that has no way to install it.
+"""Ship wsmux to the workers of a cluster where it cannot be installed.
 
-What a client needs is pure Python, but for ``msgpack``, whose own pure Python form is enough; so
-all of it fits into one zip of some 400 KB, which Spark puts on the path of its workers. It is for
-calls and streams; what needs pyarrow finds it where Spark finds it.
+A client needs only pure Python packages, and ``msgpack``, which has a pure Python fallback; so all
+of it fits into a zip of about 400 KB, which Spark puts on the path of its workers. That covers
+calls and streams; parts that need pyarrow use the workers' own.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from ..runtime.hints import how_to_install
 
 __all__ = ["build", "ship"]
 
-# What clients import, and the file that Spark finds the data source by.
+# Packages that clients import, and the module by which Spark finds the data source.
 PACKAGES = ("wsmux", "websocket", "simple_websocket", "wsproto", "h11", "msgpack")
 OPTIONAL = ("pyspark_wsmux",)
 
-# A worker calls and reads; it does not benchmark.
+# Not needed by workers.
 LEFT_OUT = ("wsmux/cli/", "websocket/tests/")
 
-# The oldest time that a zip can tell: equal contents make equal files.
+# The earliest time in a zip, so that equal contents make equal files.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(spark: Any) -> str:
-    """Put wsmux on the path of the workers of a session; return the file that was sent.
+    """Put wsmux on the path of a session's workers; return the file that was sent.
 
-    For a ``SparkSession`` of either kind, before its jobs. Shipping again sends the same file.
+    Works with both kinds of ``SparkSession``; call it before jobs. Repeated calls send an identical
+    file.
 
     Raises:
         ImportError: a package that clients need is not installed here.
@@ -51,7 +52,7 @@ def build(directory: str | os.PathLike[str] | None = None) -> str:
     """Write the zip, and return its path.
 
     Args:
-        directory: where; by default a new one in the temporary directory.
+        directory: where to write it; by default a new temporary directory.
     """
     made = Path(directory or tempfile.mkdtemp(prefix="wsmux-")) / "wsmux_shipped.zip"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -183,7 +183,7 @@ def test_closed_queues_take_and_keep_nothing(make: Make) -> None:
     queue.put(b"envelope", ())
     queue.close()
     assert list(queue.take(1)) == []
-    with pytest.raises(QueueUnavailable, match="shuts down"):
+    with pytest.raises(QueueUnavailable, match="is shutting down"):
         queue.put(b"another", ())
 
 

@@ -188,7 +188,7 @@ def test_lengths_are_believed_up_to_a_limit_only() -> None:
     assert refused(b"\xff\xff\xff\xff\xff\xff\xff\x7f").startswith("TOO_LARGE: the head")
     small = Limits(batch_bytes=100)
     assert refused(GOOD, small).startswith("TOO_LARGE: a record batch has")
-    assert "up to 100 are taken" in refused(GOOD, small)
+    assert "up to 100 are accepted" in refused(GOOD, small)
     assert refused(GOOD, Limits(head_bytes=64)).startswith("TOO_LARGE: the head")
     assert refused(GOOD, Limits(batch_rows=9)).startswith("TOO_LARGE: a record batch has 10 rows")
 

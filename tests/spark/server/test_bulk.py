@@ -264,7 +264,7 @@ def test_nulls_where_there_are_none_are_refused(
 def test_a_sentence_tells_the_limit(calls: rpc.Client, streams: wsmux.Connection) -> None:
     answer = put(streams, begin(calls), 0, rows(0, 5), LARGE)
     assert answer["code"] == "TOO_LARGE"
-    assert f"up to {SMALL} are taken: send smaller batches" in answer["message"]
+    assert f"up to {SMALL} are accepted: send smaller batches" in answer["message"]
 
 
 BAD_CALLS: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -198,7 +198,7 @@ def test_other_machines_need_a_token(host: str) -> None:
 
 
 def test_names_of_the_server_are_taken() -> None:
-    with pytest.raises(ValueError, match="'read' is the server's own"):
+    with pytest.raises(ValueError, match="'read' is reserved"):
         serve_data(streams={"read": tail})
     with pytest.raises(ValueError, match="'dataset'"):
         serve_data(services=[rpc.Service("dataset")])

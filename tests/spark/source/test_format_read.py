@@ -217,7 +217,7 @@ def test_what_a_topic_holds_is_read_between_offsets(spark: Any) -> None:
         assert found.code == "BAD_OFFSETS"
         found = failure(lambda: read(startingOffsets='{"0": 9}', endingOffsets='{"0": 3}'))
         assert found.code == "BAD_OFFSETS"
-        assert "partition 0 begins at 9, behind its end at 3" in found.message
+        assert "partition 0 begins at 9, after its end at 3" in found.message
 
 
 def test_offsets_that_are_gone_are_an_error_or_left_out(spark: Any) -> None:

@@ -121,7 +121,7 @@ def test_a_row_that_is_too_large_fails_the_job(spark: Any) -> None:
         frame = spark.range(1).selectExpr("id", "repeat('x', 2000000) word")
         found = failure(lambda: save(frame, server.url))
         assert (found.code, found.what) == ("TOO_LARGE", "stream write")
-        assert "up to 1048576 are taken: send smaller batches" in found.message
+        assert "up to 1048576 are accepted: send smaller batches" in found.message
         assert found.place["partition"].isdigit()
         assert [committed for _, committed in store.aborted] == [False]
 

@@ -133,7 +133,7 @@ def test_a_part_too_large_to_be_held_fails_when_it_is_cut(monkeypatch: pytest.Mo
         with pytest.raises(SparkError) as caught:
             task_writer.stage(quick(proxy.url), header, SCHEMA, iter(BATCHES))
         assert caught.value.code == "NO_CONNECTION"
-        assert "Spark does not hand over its rows twice" in caught.value.message
+        assert "Spark does not supply its rows twice" in caught.value.message
 
 
 def test_a_part_that_is_refused_on_the_way_says_why() -> None:

@@ -188,7 +188,7 @@ def test_offsets_that_are_held_lack_nothing(topic: tuple[Heads, list[int]]) -> N
 
 
 def test_gaps_are_told_by_partition() -> None:
-    told = ["partition 0 begins at 10, behind 3", "partition 2 ends at 9, before 11"]
+    told = ["partition 0 begins at 10, after 3", "partition 2 ends at 9, before 11"]
     assert gaps([3, 0, 11], HEADS) == told
     assert covered([3, 0, 11], HEADS) == [10, 0, 5]
     assert gaps([10, 0, 5, 7], HEADS) == ["partition 3 ends at 0, before 7"]
@@ -197,7 +197,7 @@ def test_gaps_are_told_by_partition() -> None:
 
 def test_a_batch_lacks_only_what_it_would_read() -> None:
     assert lost([3, 0, 5], [3, 0, 9], HEADS) == []
-    assert lost([3, 0, 5], [12, 0, 9], HEADS) == ["partition 0 begins at 10, behind 3"]
+    assert lost([3, 0, 5], [12, 0, 9], HEADS) == ["partition 0 begins at 10, after 3"]
     assert lost([10, 0, 5], [12, 4, 9], HEADS) == ["partition 1 ends at 0, before 4"]
     assert spans([3, 0, 5], [12, 4, 7], HEADS) == [Span(0, 10, 12), Span(2, 5, 7)]
     assert spans([10, 0, 5], [10, 0, 5], HEADS) == []

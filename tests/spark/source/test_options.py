@@ -159,9 +159,9 @@ def test_a_schema_takes_the_options_of_both_reads() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("dataset", "a/b", "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .."),
-        ("topic", "..", "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor .."),
-        ("columns", "a,,b", "names with commas between them"),
+        ("dataset", "a/b", "1 to 128 of A-Z a-z 0-9 . _ -, but not . or .."),
+        ("topic", "..", "1 to 128 of A-Z a-z 0-9 . _ -, but not . or .."),
+        ("columns", "a,,b", "names separated by commas"),
         ("columns", "a,a", "each once"),
         ("columns", "[]", "or a JSON list of them"),
         ("columns", '["a", 1]', "or a JSON list of them"),

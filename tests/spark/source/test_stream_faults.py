@@ -47,7 +47,7 @@ def test_what_retention_took_is_an_error_or_left_out(spark: Any, tmp_path: Path)
         topics.expire(0.0)
         found = failure(lambda: run(spark, server.url, tmp_path))
         assert (found.code, found.what) == ("OFFSETS_GONE", "topic t")
-        assert "rows were lost: partition 0 begins at 7, behind 4;" in found.message
+        assert "rows were lost: partition 0 begins at 7, after 4;" in found.message
         assert "failOnDataLoss=false" in found.message
         assert run(spark, server.url, tmp_path, failOnDataLoss=False).ids() == [7, 8, 9]
 

@@ -51,9 +51,9 @@ class Tally:
 
 _COUNTED = (
     ("relay_message_rx", "envelopes received", "rx"),
-    ("relay_message_tx", "envelopes handed to connections", "tx"),
-    ("relay_message_rx_bytes", "bytes of those received", "rx_bytes"),
-    ("relay_message_tx_bytes", "bytes of those handed over", "tx_bytes"),
+    ("relay_message_tx", "envelopes sent to connections", "tx"),
+    ("relay_message_rx_bytes", "bytes of received envelopes", "rx_bytes"),
+    ("relay_message_tx_bytes", "bytes of envelopes sent", "tx_bytes"),
 )
 
 
@@ -63,7 +63,7 @@ class RelayMetrics:
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self._connections = Gauge(
-            "relay_worker_connections", "connections at the moment", ["worker"], registry=registry
+            "relay_worker_connections", "open connections", ["worker"], registry=registry
         )
         self._lock = threading.Lock()
         self._tallies: set[Tally] = set()
@@ -74,14 +74,14 @@ class RelayMetrics:
             "relay_session_evictions", "connections that ended", ["reason"], registry=registry
         )
         self._refused = Counter(
-            "relay_message_refused", "envelopes that went no further", ["reason"], registry=registry
+            "relay_message_refused", "envelopes not passed on", ["reason"], registry=registry
         )
         self._federated = Gauge(
-            "federation_message_success", "envelopes a relay took", ["relay"], registry=registry
+            "federation_message_success", "envelopes relays accepted", ["relay"], registry=registry
         )
         self._not_federated = Gauge(
             "federation_message_error",
-            "envelopes a relay did not take",
+            "envelopes relays did not accept",
             ["relay"],
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""Turn record batches into rows, results into columns, and batches into bytes and back."""
+"""Convert record batches to rows, results to columns, and batches to bytes and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Misfit(ValueError):
 
 
 def rows_of(batch: Any, names: tuple[str, ...], make_plain: Callable[[Any], Any]) -> list[Any]:
-    """Return what is sent for each row: its value, or an object if there are several columns."""
+    """Return the value to send for each row: that of one column, or an object of several."""
     columns = [_values(batch.column(name), make_plain) for name in names]
     if len(columns) == 1:
         return columns[0]
@@ -41,7 +41,7 @@ def _values(column: Any, make_plain: Callable[[Any], Any]) -> list[Any]:
 
 
 def json_text(value: Any) -> str | None:
-    """Return a result as text: a string as it is, anything else as JSON."""
+    """Return a result as text: a string unchanged, anything else as JSON."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(plain(value), ensure_ascii=False, separators=(",", ":"), default=str)
@@ -53,7 +53,7 @@ def column_of(values: list[Any], kind: Any, misfit: Callable[[int, Misfit], None
     Args:
         values: the results of rows.
         kind: the type.
-        misfit: told of each place whose value does not fit; it becomes null.
+        misfit: called with the position of each value that does not fit, which becomes null.
     """
     import pyarrow as pa
 
@@ -71,7 +71,7 @@ def column_of(values: list[Any], kind: Any, misfit: Callable[[int, Misfit], None
 
 
 def _fitting(value: Any, kind: Any) -> Any:
-    """Return a value that fits a type, read from text where the type has no form on the wire."""
+    """Return a value as the type, parsed from text if no codec carries the type."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -113,10 +113,10 @@ def to_ipc(batches: Any) -> bytes:
 
 
 def from_ipc(data: Any) -> list[Any]:
-    """Return the record batches of an Arrow IPC stream, their values checked.
+    """Return the record batches of an Arrow IPC stream, fully validated.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the data is not such a stream.
     """
     import pyarrow as pa
 
@@ -133,7 +133,7 @@ def from_ipc(data: Any) -> list[Any]:
 
 
 def slices(batch: Any, most_bytes: int) -> Iterator[Any]:
-    """Yield a record batch in pieces of about so many bytes at most."""
+    """Yield a record batch in slices of at most about so many bytes."""
     size = batch.nbytes
     if size <= most_bytes or batch.num_rows <= 1:
         yield batch

@@ -1,4 +1,4 @@
-"""The function that ``mapInArrow`` runs: a message for each Arrow batch."""
+"""Implement the function that ``mapInArrow`` runs with one message per Arrow batch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .task_calls import BAD_ANSWER, Target, TaskCalls
 
 __all__ = ["ArrowCalls"]
 
-# Bytes of a batch above which it is sent in pieces: a quarter of what a codec takes in a message,
-# so that the answer may be larger.
+# Bytes above which a batch is sent in slices: a quarter of what a codec accepts in a message, which
+# leaves room for larger answers.
 MOST_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowCalls:
-    """What ``Procedure.arrow`` returns; see there."""
+    """Call a procedure with Arrow batches; made by ``Procedure.arrow``."""
 
     target: Target
     plan: Plan
     timeout: float
 
     def __call__(self, batches: Iterable[Any]) -> Generator[Any]:
-        """Yield the record batches that the server makes of each."""
+        """Yield the record batches that the server returns for each batch."""
         asking = TaskCalls(self.target, self.plan, self.timeout)
         with closing(asking.ask(_messages(batches))) as outcomes:
             for _, value, error in outcomes:
@@ -41,7 +41,7 @@ class ArrowCalls:
                 yield from answered
 
     def on(self, df: Any, schema: Any) -> Any:
-        """Return the DataFrame of the answers, whose schema is said as ``mapInArrow`` wants it."""
+        """Return the DataFrame of the answers; the schema is as for ``mapInArrow``."""
         return df.mapInArrow(self, schema)
 
 

@@ -1,14 +1,14 @@
-"""Let one message carry many rows: the form of it, and procedures that take it.
+"""Define messages that carry many rows, and make procedures that accept them.
 
-A message of many rows is ``{"$rows": [...]}``, with ``"$keys": [...]`` beside if rows have keys.
-The answer is ``{"$values": [...]}``: a value for each row, in order, null for those that failed.
-Their errors stand beside: ``"$errors": [[row, code, message, extra], ...]``, counted from 0;
-without any, the field may be missing. So a row costs no more than its value, and any River server
-can take part: in TypeScript such a procedure is a loop.
+A message of rows is ``{"$rows": [...]}``, with ``"$keys": [...]`` if rows have keys. The answer is
+``{"$values": [...]}``: a value for each row, in order, null for rows that failed. Their errors are
+in ``"$errors": [[row, code, message, extra], ...]``, with rows counted from 0; the field may be
+missing if there are none. A row thus costs no more than its value, and any River server can take
+part: in TypeScript such a procedure is a loop.
 
-A key names a row for good: what is done twice under the same key is meant to be done once. Calls
-that are repeated after a fault come with the same keys, and ``Deduplicator`` answers them with what
-came of the first, as long as it remembers. A request of an upload whose rows have keys is
+A key identifies a row permanently: work repeated under the same key should take effect once. Calls
+that are repeated after an error carry the same keys, and ``Deduplicator`` answers them with the
+first result for as long as it remembers that. A request of an upload whose rows have keys is
 ``{"$row": row, "$key": key}``.
 """
 
@@ -38,11 +38,11 @@ __all__ = [
 ROWS, KEYS, VALUES, ERRORS = "$rows", "$keys", "$values", "$errors"
 ROW, KEY = "$row", "$key"
 
-# As River calls what a handler did not declare, and what its caller is told of it.
+# River's code for undeclared errors, and the text that the caller gets.
 UNCAUGHT_ERROR, FAILED = "UNCAUGHT_ERROR", "the handler failed"
 
-# What a deduplicator remembers, by default: a million rows of a few hundred bytes are as much
-# memory as a server can spare, and no job retries for longer than an hour.
+# Default bounds of a deduplicator: a million rows of a few hundred bytes are as much memory as a
+# server can spare, and no job retries for longer than an hour.
 REMEMBERED, SECONDS = 1_000_000, 3600.0
 
 _log = logger("wsmux.spark")
@@ -51,7 +51,7 @@ Value = TypeVar("Value")
 Handler = Callable[[Context, Any], Any]
 
 
-# The client's side
+# Client side
 
 
 def rows_message(rows: Sequence[Any], keys: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -65,21 +65,21 @@ def keyed_row(row: Any, key: Any) -> dict[str, Any]:
 
 
 class Answers(NamedTuple):
-    """What came of the rows of a message, in their order."""
+    """Hold the results of the rows of a message, in order, and their errors by row."""
 
     values: list[Any]
     errors: dict[int, RiverError]
 
 
 class NotAnswers(ValueError):
-    """Report an answer that does not tell what came of each row."""
+    """Report an answer that is not a valid answer to a message of rows."""
 
 
 def read_answers(answer: Any, count: int) -> Answers:
-    """Return what an answer says of ``count`` rows.
+    """Parse the answer to a message of ``count`` rows.
 
     Raises:
-        NotAnswers: it is none, or of another number of rows.
+        NotAnswers: it is malformed, or for another number of rows.
     """
     if not isinstance(answer, Mapping) or not isinstance(answer.get(VALUES), list):
         raise NotAnswers(f"the answer to a message of rows must be an object with {VALUES}")
@@ -96,7 +96,7 @@ def read_answers(answer: Any, count: int) -> Answers:
     return Answers(values, errors)
 
 
-# The server's side
+# Server side
 
 
 def batched(
@@ -105,18 +105,18 @@ def batched(
     whole: bool = False,
     deduplicator: Deduplicator | None = None,
 ) -> Any:
-    """Make a procedure that takes many rows of a function that takes one: ``handler(ctx, row)``.
+    """Make a procedure that accepts many rows from a function of one: ``handler(ctx, row)``.
 
-    Put it below the decorator of the service. An error that a row raises is that row's: a
-    ``RiverError`` as it is, declared or not, anything else as UNCAUGHT_ERROR. The rows of a message
-    are handled one after another, messages at once. Who calls with anything but a message of rows
-    has called for that one row, and is answered as ever.
+    Put it below the decorator of the service. An error affects only its row: a ``RiverError`` is
+    sent as it is, declared or not, any other exception as UNCAUGHT_ERROR. The rows of one message
+    are handled one after another, messages concurrently. A caller that sends anything but a message
+    of rows calls the function for that one row, and gets a plain answer.
 
     Args:
         handler: the function.
-        whole: it takes a list of rows and returns as many results, ``rpc.Err`` for those that
+        whole: it takes a list of rows and returns as many results, ``rpc.Err`` for rows that
             failed.
-        deduplicator: answers for rows whose keys it knows; not with ``whole``.
+        deduplicator: answers rows whose keys it remembers; cannot be combined with ``whole``.
 
     >>> from wsmux.rpc import Service
     >>> geo = Service("geo", state={"10.0.0.1": "office"})
@@ -147,12 +147,12 @@ def batched(
 
 
 def _results(handle: Handler, ctx: Context, rows: list[Any]) -> list[Any]:
-    """Return what a function makes of each row, errors as ``Err``."""
+    """Return the function's result for each row, errors as ``Err``."""
     results: list[Any] = []
     over = ctx.ended.is_set
     for row in rows:
         if over():
-            break  # nobody waits for it
+            break  # the caller is gone
         try:
             results.append(handle(ctx, row))
         except RiverError as error:
@@ -191,15 +191,15 @@ def _answer(results: list[Any]) -> dict[str, Any]:
 
 
 class Deduplicator:
-    """Remember what came of keys, so that what comes again is not done again.
+    """Remember results by key, so that repeated work is not done again.
 
-    A row that fails is not remembered. Who comes with a key that is being worked on waits for that.
-    Everything is kept in memory: another process, or this one started again, knows nothing of it.
+    A row that fails is not remembered. A caller with a key that is in progress waits for its
+    result. Everything is in memory: other processes, or this one after a restart, do not have it.
 
     Args:
-        keys: how many to remember; the oldest go first.
-        seconds: how long.
-        now: tells the time, in seconds.
+        keys: the number of keys to remember; the oldest are dropped first.
+        seconds: how long to remember them.
+        now: returns the time, in seconds.
     """
 
     def __init__(
@@ -229,10 +229,12 @@ class Deduplicator:
         return once
 
     def once(self, key: Any, action: Callable[[], Value]) -> Value:
-        """Return what came of ``action`` under this key, now or before; ``None`` is no key.
+        """Return the result of ``action`` for this key, computed now or before; ``None`` is no key.
+
+        Blocks while another thread computes it.
 
         Raises:
-            Exception: what ``action`` raises; nothing is remembered of it.
+            Exception: what ``action`` raises; it is not remembered.
             RiverError: BAD_KEY, for a key that is neither a string, a number nor bytes.
         """
         if key is None:
@@ -254,9 +256,9 @@ class Deduplicator:
         return made
 
     def fresh(self, requests: Iterable[Any]) -> Iterator[Any]:
-        """Yield the rows of an upload with keys that were not taken before.
+        """Yield the rows of an upload whose keys were not processed before.
 
-        A row counts as taken when the next one is asked for.
+        A row counts as processed when the next one is requested.
         """
         for request in requests:
             keyed = isinstance(request, Mapping) and KEY in request
@@ -265,7 +267,7 @@ class Deduplicator:
                 yield row
                 continue
             while (found := self._begin(key)) is not None and found[0] is not None:
-                found[0].wait()  # it may fail
+                found[0].wait()  # the other thread may fail, so check again
             if found is None:
                 try:
                     yield row
@@ -275,7 +277,7 @@ class Deduplicator:
                 self._end(key, (self._now(), None))
 
     def _begin(self, key: Hashable) -> tuple[threading.Event | None, Any] | None:
-        """Return the task at work on a key, or its outcome; ``None`` makes it the caller's."""
+        """Return an event to wait for, or a known result; ``None`` claims the key."""
         with self._lock:
             self._forget_locked()
             if key in self._known:
@@ -307,9 +309,9 @@ class Deduplicator:
 
 
 def arrow_batches(handler: Handler) -> Handler:
-    """Make a procedure for ``.arrow()`` of ``handler(ctx, batch)``.
+    """Make a procedure for ``.arrow()`` from ``handler(ctx, batch)``.
 
-    It takes a ``pyarrow.RecordBatch`` and returns one, or a table, or several batches.
+    The function takes a ``pyarrow.RecordBatch`` and returns one, a table, or several batches.
     """
 
     @functools.wraps(handler)

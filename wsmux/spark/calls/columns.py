@@ -1,4 +1,4 @@
-"""The function that ``mapInArrow`` runs: a column of results more."""
+"""Implement the function that ``mapInArrow`` runs to add a column of results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = Ddl("string")
 
 
 class _Held:
-    """A batch whose rows are being asked about; ``first`` is its first row's number."""
+    """Hold a batch whose rows await results; ``first`` is the number of its first row."""
 
     def __init__(self, batch: Any, first: int) -> None:
         self.batch = batch
@@ -35,7 +35,7 @@ class _Held:
 
 
 class _Part(NamedTuple):
-    """The rows of one message."""
+    """Identify the rows of one message."""
 
     held: _Held
     start: int
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ColumnCalls:
-    """What ``Procedure.columns`` returns; see there."""
+    """Add a column of results; made by ``Procedure.columns``."""
 
     target: Target
     plan: Plan
@@ -57,14 +57,14 @@ class ColumnCalls:
     key: str | None
 
     def on(self, df: Any) -> Any:
-        """Return a DataFrame with the column; ``df.transform(call.on)`` is the same."""
+        """Return a DataFrame with the column; the same as ``df.transform(call.on)``."""
         return df.mapInArrow(self, self.schema(df.schema))
 
     def schema(self, schema: Any) -> Any:
         """Return the schema of the result, given that of the DataFrame (``StructType``).
 
         Raises:
-            ValueError: a column is missing, or is there already.
+            ValueError: a column is missing, or a new one already exists.
         """
         from pyspark.sql.pandas.types import from_arrow_type
         from pyspark.sql.types import StructField, StructType
@@ -83,7 +83,7 @@ class ColumnCalls:
         """Yield each record batch with the results of its rows."""
         asking = TaskCalls(self.target, self.plan, self.timeout)
         many = self.batch_rows > 1 or self.key is not None
-        held: deque[_Held] = deque()  # not given out, in order
+        held: deque[_Held] = deque()  # not yielded yet, in order
         with closing(asking.ask(self._messages(batches, held, many))) as outcomes:
             for part, value, error in outcomes:
                 values, errors = asking.answers(value, error, part.rows, many)
@@ -114,7 +114,7 @@ class ColumnCalls:
                 yield part, rows_message(some, some_keys) if many else some[0]
 
     def _whole(self, held: deque[_Held], asking: TaskCalls) -> Iterator[Any]:
-        """Yield what is complete: from the front, or wherever it is."""
+        """Yield complete batches: only from the front if ordered, else any."""
         if self.plan.ordered:
             while held and not held[0].left:
                 yield self._finished(held.popleft(), asking)

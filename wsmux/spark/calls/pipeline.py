@@ -1,17 +1,17 @@
-"""Keep many calls under way from one thread, and hand out their outcomes as they are wanted.
+"""Keep many calls in flight from one thread, and yield their outcomes.
 
-A generator takes work from an iterator, keeps at most ``max_in_flight`` calls between what it has
-taken and what it has given, and yields outcomes in the order of the work, or as they come. Nothing
-here knows rows, sockets or Spark; the calls themselves look at the time.
+A generator takes work from an iterator, keeps at most ``max_in_flight`` calls between what it took
+and what it yielded, and yields outcomes in the order of the work, or as they come. This module is
+independent of rows, sockets and Spark; timeouts are those of the calls.
 
-Calls are started together where that is possible: one lock and one send for many. While the oldest
-is not answered nobody is woken, and when it is, those after it mostly are too.
+Calls are started in groups where possible, with one lock and one send for many. Only the oldest
+call is waited for: when it is answered, most of those after it are too.
 
-A fault that may pass makes its call be started again, after a pause, together with the others that
-have failed so. When the generator is closed, or anything raises, what is under way is cancelled.
+A call that fails with a transient error is repeated after a pause, together with others that
+failed. When the generator is closed, or anything raises, calls in flight are cancelled.
 
-Memory: a window is as large as ``max_in_flight`` and ``max_bytes`` allow. What a call costs, its
-request and its answer, is judged by those before it. There is always room for one.
+The window is bounded by ``max_in_flight`` and ``max_bytes``. The memory of a call, for request and
+answer, is estimated from earlier calls. There is always room for one call.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ..connection_settings import retry_delay
 
 __all__ = ["Outcome", "Pipeline", "Plan", "Started", "Starter", "pipeline"]
 
-# Calls of the first window, before any answer tells what they cost.
+# Calls of the first window, before any answer shows their size.
 PROBE = 32
 
-# A window is refilled when this part of it was handed out, so that it never runs empty meanwhile.
+# A window is refilled when this fraction (1/n) was yielded, so that it does not run empty.
 REFILL = 8
 
-# How slowly the guess of what a call costs goes down; it goes up at once.
+# How slowly the estimated cost of a call decreases (1/n per call); it increases at once.
 CALM = 16
 
 
 class Started(Protocol):
-    """A call that was started, such as ``rpc.PendingCall``; see there."""
+    """Describe a call that was started, such as ``rpc.PendingCall``; see there."""
 
     sent: int
     size: int
@@ -52,30 +52,30 @@ class Started(Protocol):
 
 
 class Ended(Protocol):
-    """What says which calls have ended, such as ``rpc.Completions``; see there."""
+    """Describe a source of ended calls, such as ``rpc.Completions``; see there."""
 
     def take(self, timeout: float | None = None) -> Sequence[Started]: ...
 
 
 class Starter(ABC):
-    """Start calls, and judge their errors."""
+    """Start calls, and classify their errors."""
 
     @abstractmethod
     def start(self, inits: list[Any], ended: Any) -> Sequence[Started]:
-        """Start a call for each init; ``ended``, if there is one, is told of their ends."""
+        """Start a call for each init; if given, ``ended`` collects calls that end."""
 
     @abstractmethod
     def ended(self) -> Ended:
-        """Return what is told of the ends of calls."""
+        """Return a collector of ended calls."""
 
     @abstractmethod
     def passes(self, error: Exception) -> bool:
-        """Return whether a fault may pass."""
+        """Return whether an error is transient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Say how calls are made; see the module."""
+    """Hold how calls are made; see the module."""
 
     max_in_flight: int = 256
     max_bytes: int = 64 * 1024 * 1024
@@ -91,7 +91,7 @@ class Plan:
 
 
 class Outcome(NamedTuple):
-    """What came of one piece of work: a value, or the error of its last attempt."""
+    """Hold the value of one item of work, or the error of its last attempt."""
 
     tag: Any
     value: Any
@@ -111,7 +111,7 @@ class _Slot:
 def pipeline(
     starter: Starter, plan: Plan, pause: Callable[[float], object] = time.sleep
 ) -> Pipeline:
-    """Return what runs calls as planned; ``pause`` sleeps before a repetition."""
+    """Return a pipeline that makes calls as planned; ``pause`` sleeps before repetitions."""
     return (_InOrder if plan.ordered else _AsTheyCome)(starter, plan, pause)
 
 
@@ -123,13 +123,13 @@ class Pipeline(ABC):
         self._plan = plan
         self._pause = pause
         self._ended: Ended | None = None
-        self._cost = 0.0  # bytes that a call holds; 0 before any was answered
+        self._cost = 0.0  # estimated bytes per call; 0 before the first answer
 
     def run(self, work: Iterable[tuple[Any, Any]]) -> Generator[Outcome]:
         """Yield an outcome for each pair of a tag and an init.
 
-        Raises:
-            Exception: only what ``work`` and the starter raise.
+        Blocks for outcomes. Errors of calls are part of the outcome; only errors of ``work`` and
+        the starter are raised.
         """
         source = iter(work)
         try:
@@ -143,7 +143,7 @@ class Pipeline(ABC):
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """How many calls there are between what was taken and what was given."""
+        """The number of calls that were started and whose outcome was not yielded."""
 
     @abstractmethod
     def _open(self) -> Iterable[_Slot]:
@@ -151,14 +151,14 @@ class Pipeline(ABC):
 
     @abstractmethod
     def _add(self, slot: _Slot) -> None:
-        """Take a slot whose call was started."""
+        """Add a slot whose call was started."""
 
     @abstractmethod
     def _drain(self) -> Iterator[Outcome]:
-        """Wait for an outcome, and yield those that are there, or some of them."""
+        """Wait for an outcome, and yield some or all that are available."""
 
     def _fill(self, source: Iterator[tuple[Any, Any]]) -> bool:
-        """Start what there is room for; false when there is nothing left to wait for."""
+        """Start as many calls as there is room for; ``False`` when all work is done."""
         room = self._window() - self.in_flight
         taken = list(islice(source, room)) if room > 0 else []
         if taken:
@@ -187,7 +187,7 @@ class Pipeline(ABC):
         return Outcome(slot.tag, value, None)
 
     def _repeat(self, slots: list[_Slot]) -> None:
-        """Start calls again, after a pause that grows with their attempts."""
+        """Repeat calls, after a pause that grows with their attempts."""
         self._pause(retry_delay(self._plan.backoff, 1 + max(slot.tries for slot in slots)))
         calls = self._starter.start([slot.init for slot in slots], self._ended)
         for slot, call in zip(slots, calls, strict=True):
@@ -196,7 +196,7 @@ class Pipeline(ABC):
 
 
 class _InOrder(Pipeline):
-    """Hand out outcomes in the order of the work."""
+    """Yield outcomes in the order of the work."""
 
     def __init__(self, starter: Starter, plan: Plan, pause: Callable[[float], object]) -> None:
         super().__init__(starter, plan, pause)
@@ -215,7 +215,7 @@ class _InOrder(Pipeline):
     def _drain(self) -> Iterator[Outcome]:
         slots = self._slots
         for _ in range(max(1, self._window() // REFILL)):
-            outcome = self._outcome(slots[0])  # which waits, the first time
+            outcome = self._outcome(slots[0])  # blocks, the first time
             if outcome is None:
                 self._repeat([slot for slot in slots if self._failed(slot)])
                 return
@@ -229,7 +229,7 @@ class _InOrder(Pipeline):
 
 
 class _AsTheyCome(Pipeline):
-    """Hand out outcomes as they come."""
+    """Yield outcomes as they come."""
 
     def __init__(self, starter: Starter, plan: Plan, pause: Callable[[float], object]) -> None:
         super().__init__(starter, plan, pause)
@@ -261,7 +261,7 @@ class _AsTheyCome(Pipeline):
                 self._add(slot)
 
     def _take(self) -> Sequence[Started]:
-        """Wait until something has ended, if only because the time of the oldest was over."""
+        """Wait until calls have ended, expiring the oldest when their time is up."""
         while True:
             oldest = next(iter(self._slots))
             left = oldest.remaining()

@@ -1,25 +1,25 @@
-"""Call River procedures from Spark: of rows, of columns, of whole batches, or as uploads.
+"""Call River procedures from Spark: with rows, columns, whole batches, or as uploads.
 
-``rpc(connection(url), "service.procedure")`` names a procedure. Its methods return functions that
-pickle, for Spark to run:
+``rpc(connection(url), "service.procedure")`` names a procedure. Its methods return picklable
+functions for Spark to run:
 
 - ``.rows()`` for ``rdd.mapPartitions``: rows in, results out;
-- ``.columns("ip", into="geo")`` for ``df.mapInArrow``: a column more;
-- ``.arrow()`` for ``df.mapInArrow``: a message for each Arrow batch, any batches back;
+- ``.columns("ip", into="geo")`` for ``df.mapInArrow``: adds a column;
+- ``.arrow()`` for ``df.mapInArrow``: one message per Arrow batch, any batches back;
 - ``.upload()`` for ``foreachPartition``: the rows of a partition as the requests of one upload.
 
-Calls are pipelined: many are under way at once, on the one connection of the worker. With
-``batch_rows`` above 1, or with keys, a message carries many rows, and the procedure must be made
-for it: by ``batched``, or in any language by the form that ``batches`` tells. With 1 any procedure
-of any River server will do.
+Calls are pipelined: many are in flight at once, on the worker's one connection. With ``batch_rows``
+above 1, or with keys, a message carries many rows, and the procedure must support that: by
+``batched``, or in any language by the format described in ``batches``. With 1, any procedure of any
+River server will do.
 
-What is promised: a row is handled at least once. A task that Spark runs again calls again, and so
-does a retry after a lost connection, since nobody knows how far the first call came. With
-``key=`` each row carries the value of a column that the server can tell repetitions by, as
-``Deduplicator`` does, within its bounds.
+A row is handled at least once: a task that Spark runs again calls again, and so does a retry after
+a lost connection, since the outcome of the first call is unknown. With ``key=``, each row carries
+the value of a column by which the server can recognise repetitions, as ``Deduplicator`` does within
+its bounds.
 
-Nothing tells the server which task calls: the connection is shared by the tasks of a worker. Put
-into the rows what it has to know. Errors name stage, partition and attempt.
+The connection is shared by the tasks of a worker, so the server cannot tell which task calls; put
+what it needs into the rows. Errors name stage, partition and attempt.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["Procedure", "rpc"]
 
 
 def rpc(conn: Recipe, procedure: str, name: str | None = None) -> Procedure:
-    """Return what calls a procedure: ``rpc(conn, "geo.lookup")``.
+    """Return an object that calls a procedure: ``rpc(conn, "geo.lookup")``.
 
     Args:
-        conn: how to connect; see ``connection``.
-        procedure: ``"service.procedure"``, parted at the last dot.
-        name: the procedure, if ``procedure`` is the service alone.
+        conn: the connection settings; see ``connection``.
+        procedure: ``"service.procedure"``, split at the last dot.
+        name: the procedure, if ``procedure`` is only the service.
 
     Raises:
         ValueError: a name is missing.
@@ -59,7 +59,7 @@ def rpc(conn: Recipe, procedure: str, name: str | None = None) -> Procedure:
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """A procedure of a server; made by ``rpc``."""
+    """Call a procedure of a server; made by ``rpc``."""
 
     target: Target
 
@@ -81,15 +81,15 @@ class Procedure:
         """Return a function for ``rdd.mapPartitions``: rows in, results out.
 
         Args:
-            max_in_flight: messages under way at once. A server takes 1,024 unless told otherwise.
-            batch_rows: rows of a message; above 1 for procedures made for it.
-            key: names rows for a ``Deduplicator``: a field's name or number, or a function.
-            ordered: results come in the order of the rows.
-            on_error: ``"raise"`` raises for the first row that failed; ``"result"`` makes results
-                of ``rpc.Ok`` and ``rpc.Err``.
-            timeout: seconds of one call, the connection's ``call_timeout`` by default.
-            retries: repetitions after a fault that may pass, the connection's by default.
-            max_bytes: about what the messages under way may cost.
+            max_in_flight: messages in flight at once. A server accepts 1,024 by default.
+            batch_rows: rows per message; above 1 only for procedures that support it.
+            key: identifies rows for a ``Deduplicator``: a field's name or number, or a function.
+            ordered: yield results in the order of the rows.
+            on_error: ``"raise"`` raises for the first row that failed; ``"result"`` wraps results
+                in ``rpc.Ok`` and ``rpc.Err``.
+            timeout: seconds per call, by default the connection's ``call_timeout``.
+            retries: repetitions after transient errors, by default the connection's.
+            max_bytes: approximate memory of the messages in flight.
         """
         if on_error not in ("raise", "result"):
             raise ValueError(f"on_error must be 'raise' or 'result', not {on_error!r}")
@@ -114,20 +114,20 @@ class Procedure:
     ) -> ColumnCalls:
         """Return a function for ``df.mapInArrow`` that adds a column of results.
 
-        ``call.on(df)`` applies it; ``df.mapInArrow(call, call.schema(df.schema))`` is the same.
+        Apply it with ``call.on(df)``, or ``df.mapInArrow(call, call.schema(df.schema))``.
 
         Args:
-            columns: what is sent of each row: the value of one column, or an object of several;
-                with none, of all.
-            into: the new column.
-            into_type: its type: Spark's DDL such as ``"double"`` or ``"struct<city:string>"``, or
-                a type of pyspark's or pyarrow's. Without one it is a string: text stays as it is,
-                anything else becomes JSON.
-            error_col: a column for what went wrong with a row, null where all is well; ``into`` is
-                null in such a row. Without it the first such row fails the task. A connection that
-                is lost for good fails the task in any case.
-            key: a column that names rows for a ``Deduplicator``.
-            ordered: batches come in their order; within a batch rows always do.
+            columns: the columns to send: one as its value, several as an object; all if none is
+                given.
+            into: the name of the new column.
+            into_type: its type, as Spark's DDL such as ``"double"`` or ``"struct<city:string>"``,
+                or as a type of pyspark or pyarrow. By default a string: text is kept, anything else
+                becomes JSON.
+            error_col: the name of a column for errors, null for rows that succeeded; ``into`` is
+                null for rows that failed. Without it the first such row fails the task. A
+                connection that stays lost fails the task in any case.
+            key: a column that identifies rows for a ``Deduplicator``.
+            ordered: yield batches in order; the rows of a batch always are.
             max_in_flight, batch_rows, timeout, retries, max_bytes: as for ``rows``.
         """
         if into == error_col:
@@ -154,11 +154,11 @@ class Procedure:
         retries: int | None = None,
         max_bytes: int = 64 * MIB,
     ) -> ArrowCalls:
-        """Return a function for ``df.mapInArrow``: a message for each Arrow batch.
+        """Return a function for ``df.mapInArrow`` that sends one message per Arrow batch.
 
         The procedure gets an Arrow IPC stream of one batch as bytes, and returns one of any
-        batches; ``arrow_batches`` makes one of a function of a batch. Their schema is what
-        ``mapInArrow`` is told. Arguments are those of ``rows``.
+        batches; ``arrow_batches`` makes it from a function of a batch. The batches must have the
+        schema that ``mapInArrow`` is given. Arguments are those of ``rows``.
         """
         plan = self._plan(max_in_flight, max_bytes, retries, ordered)
         return ArrowCalls(self.target, plan, self._timeout(timeout))
@@ -172,18 +172,19 @@ class Procedure:
         retries: int = 0,
         rows_per_call: int = 10_000,
     ) -> UploadCalls:
-        """Return a function for ``foreachPartition``: rows as the requests of an upload.
+        """Return a function for ``foreachPartition`` that sends rows as the requests of an upload.
 
-        The server's response is waited for, and its error raised. A lost session raises too:
-        Spark runs the task again, from its first row. With ``retries`` the upload itself is
-        repeated; then rows need a key, and a partition becomes several uploads, since what may
-        have to be sent again is kept. It returns the responses as a list, for ``mapPartitions``.
+        It waits for the server's response and raises its error, or one for a lost session: Spark
+        then runs the task again, from its first row. With ``retries`` the upload itself is
+        repeated; rows then need a key, and a partition is split into several uploads, since rows
+        are kept for repetition. The function returns the responses as a list, for
+        ``mapPartitions``.
 
         Args:
-            init: that of the procedure.
+            init: the init message of the procedure.
             key: as for ``rows``; requests are then ``{"$row": row, "$key": key}``.
-            timeout: seconds that a write or the response may take.
-            retries: repetitions after a fault that may pass.
+            timeout: seconds for each write, and for the response.
+            retries: repetitions after transient errors.
             rows_per_call: rows of one upload, with ``retries``.
         """
         if retries and key is None:

@@ -1,4 +1,4 @@
-"""The function that ``mapPartitions`` runs: rows in, results out."""
+"""Implement the function that ``mapPartitions`` runs: rows in, results out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = str | int | Callable[[Any], Any]
 
 
 def key_of(key: Key) -> Callable[[Any], Any]:
-    """Return what takes the key of a row: a function, or a field by its name or number."""
+    """Return a function that gets the key of a row: the one given, or by field name or number."""
     if callable(key):
         return key
     return lambda row: row[key]
@@ -28,7 +28,7 @@ def key_of(key: Key) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class RowCalls:
-    """What ``Procedure.rows`` returns; see there."""
+    """Call a procedure with rows; made by ``Procedure.rows``."""
 
     target: Target
     plan: Plan

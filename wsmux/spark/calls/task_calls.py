@@ -1,4 +1,4 @@
-"""Ask a server about rows, in messages of one row or of many, and say what came of each."""
+"""Send rows in messages of one or many, and return the result of each row."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class TaskCalls:
 
     Args:
         target: the procedure.
-        plan: how its calls are kept under way.
-        timeout: seconds of one call.
+        plan: how calls are kept in flight.
+        timeout: seconds per call.
     """
 
     def __init__(self, target: Target, plan: Plan, timeout: float) -> None:
@@ -50,7 +50,7 @@ class TaskCalls:
         """Yield the tag, the answer and the error of each message, as planned.
 
         Raises:
-            SparkError: there is no connection, whatever was tried.
+            SparkError: the connection is lost, and retries failed.
         """
         with closing(self._pipeline.run(messages)) as outcomes:
             for outcome in outcomes:
@@ -59,7 +59,7 @@ class TaskCalls:
                 yield outcome
 
     def answers(self, value: Any, error: Exception | None, count: int, many: bool) -> Answers:
-        """Return what came of the rows of one message."""
+        """Return the results of the rows of one message."""
         if error is None and not many:
             return Answers([value], {})
         if error is None:
@@ -71,18 +71,18 @@ class TaskCalls:
         return Answers([None] * count, dict.fromkeys(range(count), told))
 
     def error(self, error: Exception, **more: Any) -> SparkError:
-        """Return what is raised for the failure of a call."""
+        """Return the exception for a failed call."""
         return failure(self.link, self._target, error, self._pipeline.in_flight, **more)
 
     def _is_lost(self, error: Exception) -> bool:
-        """Return whether it was the connection that failed, and not a row."""
+        """Return whether the connection failed, rather than a row."""
         if isinstance(error, RiverError):
             return error.code == UNEXPECTED_DISCONNECT
         return not isinstance(error, TimeoutError | EncodeError)
 
 
 class _River(Starter):
-    """Start calls on this process's client."""
+    """Start calls on the River client of this process."""
 
     def __init__(self, link: Link, target: Target, timeout: float) -> None:
         self._client = link.client()
@@ -104,14 +104,14 @@ class _River(Starter):
 
 
 def passes(link: Link, error: Exception) -> bool:
-    """Return whether a call may go well when it is made again."""
+    """Return whether a repeated call may succeed."""
     if isinstance(error, RiverError):
         return error.code == UNEXPECTED_DISCONNECT and not link.refused()
-    return isinstance(error, OSError)  # a TimeoutError is one
+    return isinstance(error, OSError)  # TimeoutError included
 
 
 def river_error(error: Exception) -> RiverError:
-    """Return the failure of a call as River would tell it."""
+    """Return the failure of a call as a River error."""
     if isinstance(error, RiverError):
         return error
     if isinstance(error, TimeoutError):
@@ -124,7 +124,7 @@ def river_error(error: Exception) -> RiverError:
 def failure(
     link: Link, target: Target, error: Exception, in_flight: int | None = None, **more: Any
 ) -> SparkError:
-    """Return what is raised for the failure of a call."""
+    """Return the exception for a failed call."""
     told = river_error(error)
     lost = told.code == UNEXPECTED_DISCONNECT and link.refused()
     code = UNAUTHORIZED if lost else told.code

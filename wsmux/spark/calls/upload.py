@@ -1,4 +1,4 @@
-"""The function that ``foreachPartition`` runs: rows as the requests of an upload."""
+"""Implement the function that ``foreachPartition`` runs: rows as the requests of an upload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["UploadCalls"]
 
 
 class _Failed(Exception):
-    """The failure of an upload, as opposed to one of the rows."""
+    """Carry an error of the upload, as opposed to one of the rows."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -28,7 +28,7 @@ class _Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UploadCalls:
-    """What ``Procedure.upload`` returns; see there."""
+    """Upload rows to a procedure; made by ``Procedure.upload``."""
 
     target: Target
     init: Any
@@ -38,10 +38,10 @@ class UploadCalls:
     rows_per_call: int
 
     def __call__(self, rows: Iterable[Any]) -> list[Any]:
-        """Send the rows, and return the responses.
+        """Send the rows, wait for the responses and return them.
 
         Raises:
-            SparkError: the upload failed. What ``rows`` raises is raised as it is.
+            SparkError: the upload failed. Exceptions from ``rows`` are raised unchanged.
         """
         link = self.target.recipe.link()
         requests = self._requests(iter(rows))
@@ -52,7 +52,7 @@ class UploadCalls:
                 raise failure(link, self.target, failed.error) from None
         responses: list[Any] = []
         chunk = list(islice(requests, self.rows_per_call))
-        while chunk or not responses:  # nothing makes an upload of nothing, as without retries
+        while chunk or not responses:  # no rows make one empty upload, as without retries
             responses.append(self._repeated(link, chunk))
             chunk = list(islice(requests, self.rows_per_call))
         return responses

@@ -1,8 +1,8 @@
-"""Bring the values of rows into what a River codec carries.
+"""Convert the values of rows to what a River codec carries.
 
-Dates, times of day and datetimes without a zone go as ISO 8601 text, decimals as their digits, a
-``Row`` as an object, a tuple as a list. A datetime with a zone stays one in msgpack, which has a
-form for it, and is ISO 8601 text in JSON. Anything else goes as it is, for the codec to judge.
+Dates, times of day and datetimes without a zone become ISO 8601 text, decimals their digits, a
+``Row`` an object, a tuple a list. A datetime with a zone is kept for msgpack, which has a type for
+it, and becomes ISO 8601 text in JSON. Other values are unchanged; the codec may refuse them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AS_IS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def plainer(codec: str) -> Callable[[Any], Any]:
-    """Return what makes values plain for a codec."""
+    """Return the function that converts values for a codec."""
     return plain if codec == "msgpack" else _plain_json
 
 
@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_all(values: list[Any], make_plain: Callable[[Any], Any]) -> list[Any]:
-    """Return values made plain; most lists hold nothing that has to be changed."""
+    """Return converted values; lists that need no conversion are returned as they are."""
     return values if _AS_IS.issuperset(map(type, values)) else list(map(make_plain, values))
 
 
@@ -53,7 +53,7 @@ def _other(value: Any, inner: Callable[[Any], Any]) -> Any:
             return {name: inner(each) for name, each in zip(value._fields, value, strict=True)}
         case list() | tuple() | set() | frozenset():
             return [inner(each) for each in value]
-        case date() | time():  # a datetime is a date
+        case date() | time():  # datetime included, as a subclass of date
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
@@ -61,6 +61,6 @@ def _other(value: Any, inner: Callable[[Any], Any]) -> Any:
             return str(value)
         case str() | int() | float() | bytes() | bytearray() | memoryview():
             return value
-    if hasattr(value, "item") and hasattr(value, "dtype"):  # a number of numpy's
+    if hasattr(value, "item") and hasattr(value, "dtype"):  # a numpy scalar
         return inner(value.item())
     return value

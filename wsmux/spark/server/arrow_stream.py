@@ -1,9 +1,8 @@
-"""Carry record batches over streams as Arrow IPC, checked and bounded on their way in.
+"""Send and receive record batches over streams as Arrow IPC, with checks and bounds on input.
 
-pyarrow reads what it is told: a length of 2^60 in a message is an allocation, a stream that ends
-between two batches is whole, and values that were never checked can crash the process. So each
-message is looked at before pyarrow gets it, the end marker is required, and every batch is
-validated before anything is done with it.
+pyarrow trusts its input: it allocates any length that a message states, accepts a stream that ends
+between two batches, and may crash on invalid values. So each message is checked before pyarrow gets
+it, the end marker is required, and every batch is validated before use.
 """
 
 from __future__ import annotations
@@ -21,37 +20,37 @@ from ..store.schemas import check_text, decoded_size, first_line
 
 __all__ = ["FRAME", "ArrowSource", "Limits", "Sink", "Source", "receive", "send"]
 
-# What is written at once: the largest frame, several times as fast as 1 MiB.
+# Bytes written at once: the largest frame, several times as fast as 1 MiB.
 FRAME = 64 * 1024
 
-# What is read at once: what is summed up next is still in the cache then.
+# Bytes read at once, small enough to be in the CPU cache still for the checksum.
 PIECE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bound what one stream can cost; a larger batch is refused, so memory is constant."""
+    """Bound the memory that one stream can take; larger batches are refused."""
 
     batch_bytes: int = 64 * MIB
-    """Bytes of one record batch, its dictionaries decoded."""
+    """Bytes of a record batch with its dictionaries decoded."""
     batch_rows: int = 2**24
-    """Rows of one, which may cost no bytes on the wire and many here."""
+    """Rows of a record batch; rows may take no bytes on the wire and many in memory."""
     head_bytes: int = 16 * MIB
-    """Bytes of a schema, or of what stands in front of a batch."""
+    """Bytes of a schema, or of the header of a batch."""
 
 
 class Source(Protocol):
-    """What Arrow reads from, as from a stream."""
+    """Describe what Arrow data is read from, such as a stream."""
 
     def fill(self, target: Any, /) -> int:
-        """Read until the buffer is full, or the end; return how many bytes."""
+        """Read until the buffer is full, or the end; return the number of bytes."""
 
 
 class Sink(Protocol):
-    """What Arrow writes to, as to a stream."""
+    """Describe what Arrow data is written to, such as a stream."""
 
     def write(self, data: Any, /) -> int:
-        """Take all of it."""
+        """Write all of it."""
 
 
 # In
@@ -62,11 +61,11 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 
 
 class ArrowSource:
-    """The file that pyarrow reads: whole messages of one IPC stream, each checked first.
+    """Provide a file for pyarrow to read: one IPC stream, each message checked first.
 
     Attributes:
-        bytes, crc: how many were read, and their CRC-32.
-        error: what ended the reading; pyarrow may have wrapped it.
+        bytes, crc: the number of bytes read, and their CRC-32.
+        error: the exception that ended reading; pyarrow may have wrapped it.
     """
 
     closed = False
@@ -74,19 +73,19 @@ class ArrowSource:
     def __init__(self, source: Source, limits: Limits) -> None:
         self._source = source
         self._limits = limits
-        self._head = memoryview(b"")  # read and checked, not yet handed out
-        self._body = 0  # bytes that follow it
+        self._head = memoryview(b"")  # checked, not yet returned
+        self._body = 0  # bytes left of the message's body
         self._ended = False
         self.bytes = 0
         self.crc = 0
         self.error: BaseException | None = None
 
     def readable(self) -> bool:
-        """Return true, as a file that can be read does."""
+        """Return true, as a readable file."""
         return True
 
     def close(self) -> None:
-        """Leave the stream open: its answer is still to be written."""
+        """Leave the stream open for the answer."""
 
     def read(self, size: int) -> bytearray:
         """Return ``size`` bytes, fewer at the end."""
@@ -123,7 +122,7 @@ class ArrowSource:
         """Check that nothing follows the end marker.
 
         Raises:
-            RiverError: BAD_ARROW.
+            RiverError: BAD_ARROW; bytes follow, or the marker is missing.
         """
         if not self._ended:
             self._next_message()
@@ -153,18 +152,18 @@ class ArrowSource:
             self._head = memoryview(prefix)
             return
         if size > self._limits.head_bytes:
-            text = f"the head of a message has {size} bytes; up to {self._limits.head_bytes} are"
-            raise refusal(Code.TOO_LARGE, f"{text} taken")
+            text = f"the header of a message has {size} bytes; up to {self._limits.head_bytes} are"
+            raise refusal(Code.TOO_LARGE, f"{text} accepted")
         head = bytearray(size)
         self._fill(memoryview(head))
         try:
             self._body = self._checked(head)
         except (struct.error, IndexError, OverflowError) as error:
-            raise _bad(f"the head of a message is malformed: {error}") from error
+            raise _bad(f"the header of a message is malformed: {error}") from error
         self._head = memoryview(bytes(prefix) + bytes(head))
 
     def _line(self) -> bytes:
-        """Return what follows, which is one line."""
+        """Read one line."""
         line = bytearray()
         while len(line) < MAX_HEADER and not line.endswith(b"\n"):
             byte = bytearray(1)
@@ -173,43 +172,43 @@ class ArrowSource:
         return bytes(line)
 
     def _checked(self, head: bytearray) -> int:
-        """Return the length of the body of a message whose head this is (Arrow's Message.fbs)."""
+        """Check the header of a message (Arrow's Message.fbs); return the length of its body."""
         message = _Table(head, struct.unpack_from("<I", head, 0)[0])
         kind, body = message.number(1, "<B"), message.number(3, "<q")
         if kind not in (_SCHEMA, _DICTIONARY, _RECORDS) or body < 0:
-            raise _bad(f"a message of kind {kind} with {body} bytes is none of a stream")
+            raise _bad(f"a message of kind {kind} with {body} bytes cannot be part of a stream")
         if body > self._limits.batch_bytes:
-            text = f"a record batch has {body} bytes; up to {self._limits.batch_bytes} are taken"
+            text = f"a record batch has {body} bytes; up to {self._limits.batch_bytes} are accepted"
             raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
         if kind == _SCHEMA:
             return body
         batch = message.table(2)
         if kind == _DICTIONARY:
-            if batch.number(2, "<B"):  # one that only grows would not be bounded
+            if batch.number(2, "<B"):  # deltas would grow without bound
                 raise _bad("delta dictionaries are not supported; send whole ones")
             batch = batch.table(1)
         rows = batch.number(0, "<q")
         if not 0 <= rows <= self._limits.batch_rows:
-            text = f"a record batch has {rows} rows; up to {self._limits.batch_rows} are taken"
+            text = f"a record batch has {rows} rows; up to {self._limits.batch_rows} are accepted"
             raise refusal(Code.TOO_LARGE, f"{text}: send smaller batches")
-        if batch.place(3):  # a few bytes of it can be any number of bytes decompressed
+        if batch.place(3):  # the decompressed size would be unbounded
             raise _bad("compressed record batches are not supported; send them uncompressed")
         return body
 
 
 class _Table:
-    """Read fields of a FlatBuffers table; what is out of bounds raises ``struct.error``."""
+    """Read fields of a FlatBuffers table; out-of-bounds access raises ``struct.error``."""
 
     def __init__(self, data: bytearray, at: int) -> None:
         self._data = data
         self._at = at
         self._fields = at - struct.unpack_from("<i", data, at)[0]
         if self._fields < 0:
-            raise struct.error("a table lies in front of its message")
+            raise struct.error("a table starts before its message")
         self._size = struct.unpack_from("<H", data, self._fields)[0]
 
     def place(self, field: int) -> int:
-        """Return where a field stands, 0 if it is left out."""
+        """Return the position of a field, 0 if it is absent."""
         entry = 4 + 2 * field
         if entry + 2 > self._size:
             return 0
@@ -217,13 +216,13 @@ class _Table:
         return self._at + offset if offset else 0
 
     def number(self, field: int, form: str) -> int:
-        """Return a number, 0 if it is left out."""
+        """Return a number, 0 if it is absent."""
         place = self.place(field)
         number: int = struct.unpack_from(form, self._data, place)[0] if place else 0
         return number
 
     def table(self, field: int) -> _Table:
-        """Return a table within this one."""
+        """Return a nested table."""
         place = self.place(field)
         if not place:
             raise struct.error(f"field {field} is missing")
@@ -231,13 +230,13 @@ class _Table:
 
 
 def receive(source: ArrowSource, limits: Limits) -> tuple[Any, Iterator[Any]]:
-    """Return the schema of an IPC stream, and its record batches as they come, validated.
+    """Return the schema of an IPC stream, and an iterator of its validated record batches.
 
-    The end is checked when the batches have been taken.
+    The end is checked after the last batch.
 
     Raises:
-        RiverError: BAD_ARROW or TOO_LARGE; so do the batches. Errors of the stream are raised as
-            they are.
+        RiverError: BAD_ARROW or TOO_LARGE, here or while iterating. Errors of the stream are raised
+            unchanged.
     """
     try:
         reader = pa.ipc.open_stream(source)
@@ -260,12 +259,12 @@ def _batches(source: ArrowSource, reader: Any, limits: Limits) -> Iterator[Any]:
         size = sum(decoded_size(column) for column in batch.columns)
         if size > limits.batch_bytes:
             text = f"a record batch has {size} bytes with its dictionaries decoded; up to"
-            raise refusal(Code.TOO_LARGE, f"{text} {limits.batch_bytes} are taken")
+            raise refusal(Code.TOO_LARGE, f"{text} {limits.batch_bytes} are accepted")
         yield batch
 
 
 def _failure(source: ArrowSource, error: Exception) -> BaseException:
-    """Return what went wrong: the stream, a check, or the bytes."""
+    """Return the cause of an error: of the stream, of a check, or invalid bytes."""
     if source.error is not None:
         return source.error
     if isinstance(error, pa.ArrowException | OSError | ValueError | EOFError):
@@ -281,11 +280,11 @@ def _bad(text: str) -> Exception:
 
 
 class _Frames:
-    """The file that pyarrow writes: gather what is small, send all in frames.
+    """Provide a file for pyarrow to write: gather small writes, and send whole frames.
 
     Attributes:
-        dead: nothing more is sent, so that what failed never gets its end marker.
-        error: what the stream raised; pyarrow may have wrapped it.
+        dead: nothing more is sent, so that a failed stream never gets its end marker.
+        error: the exception of the stream; pyarrow may have wrapped it.
     """
 
     closed = False
@@ -297,11 +296,11 @@ class _Frames:
         self.error: BaseException | None = None
 
     def writable(self) -> bool:
-        """Return true, as a file that can be written does."""
+        """Return true, as a writable file."""
         return True
 
     def write(self, data: Any) -> int:
-        """Take all of it."""
+        """Write all of it."""
         with memoryview(data) as whole, whole.cast("B") as view:
             size = len(view)
             first = 0
@@ -317,7 +316,7 @@ class _Frames:
         return size
 
     def flush(self) -> None:
-        """Send what is gathered."""
+        """Send gathered bytes."""
         if self._gathered:
             gathered, self._gathered = self._gathered, bytearray()
             self._send(bytes(gathered))
@@ -336,10 +335,10 @@ class _Frames:
 
 
 def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> None:
-    """Write one IPC stream; its end marker is sent only if nothing failed before.
+    """Write one IPC stream; its end marker is sent only if nothing failed.
 
-    A batch above the limit is sent in pieces. Errors of the stream are raised as they are; when
-    the batches fail, those before have been sent.
+    Batches above the limit are sent in slices. Errors of the stream are raised unchanged; if the
+    iterator of batches fails, the batches before have been sent.
     """
     frames = _Frames(sink)
     try:
@@ -352,7 +351,7 @@ def send(sink: Sink, schema: Any, batches: Iterable[Any], limits: Limits) -> Non
     except Exception:
         if frames.error is not None:
             raise frames.error from None
-        frames.flush()  # whole messages
+        frames.flush()  # complete messages
         raise
     finally:
         frames.dead = True

@@ -1,8 +1,8 @@
 """Serve datasets, topics, calls and streams on one port.
 
-A WebSocket without a subprotocol speaks River, for calls; one that offers ``wsmux.v1`` carries
-streams, each with a header in its first line (``protocol``). Several processes may serve one
-directory, on one port (``shared``) or behind a balancer.
+A WebSocket without a subprotocol carries River calls; one that offers ``wsmux.v1`` carries streams,
+each with a header in its first line (``protocol``). Several processes may serve one directory, on
+one port (``shared``) or behind a load balancer.
 
 ::
 
@@ -39,56 +39,59 @@ from .services import DatasetService, TopicService
 __all__ = ["DataServer", "Stores", "serve_data"]
 
 
-# Handlers of calls that run at once; a subscription to a topic holds one for as long as it lasts.
+# Handlers of calls running at once; a subscription to a topic occupies one while it lasts.
 CALL_WORKERS = 1024
 
-# Seconds between two sweeps, less where what is kept has a shorter life.
+# Seconds between sweeps; fewer if the stores' time to live is shorter.
 SWEEP = 30.0
 
-# Bulk over a slow link needs more under way than the calls of an ordinary connection.
+# Bulk data over a slow link needs a larger window than ordinary connections.
 WINDOW = MIB
 
 _log = logger("wsmux.spark")
 
 
 class Stores(TypedDict, total=False):
-    """Name what ``serve_data`` makes stores with."""
+    """Define the options with which ``serve_data`` makes stores."""
 
     file_format: str
     """``"parquet"``, the default, or ``"arrow"``."""
     ttl: float
-    """Seconds that staged parts, replaced versions and names of transactions are kept; a day."""
+    """Seconds to keep staged parts, replaced versions and ids of transactions; default a day."""
     retention: Retention
-    """What topics keep; everything by default."""
+    """How much topics keep; everything by default."""
     sync: bool
-    """False does without making sure that commits survive a crash of the machine."""
+    """False skips the fsyncs that make commits survive a crash of the machine."""
     lock_timeout: float
-    """Seconds that a change waits for those of others before it fails with BUSY; 30."""
+    """Seconds that a change waits for concurrent ones before it fails with BUSY; default 30."""
 
 
 class DataServer(Server):
-    """Serve stores until ``shutdown``; see ``serve_data``, which makes most of them.
+    """Serve stores until ``shutdown``; usually made by ``serve_data``.
 
     Args:
-        datasets, topics: what is served; either may be left out.
-        listener: a listening socket, which is the server's then.
-        token: access; see ``Access``.
-        services: further services of River. streams: further streams by name; each is a function
-            of the stream and its header, or a ``NamedStream``.
-        limits: bounds of record batches. config: limits of the connections that carry streams.
+        listener: a listening socket; owned by the server.
+        datasets, topics: the stores to serve; either may be omitted.
+        token: the access check; see ``Access``.
+        services: further River services.
+        streams: further streams by name; each a function of the stream and its header, or a
+            ``NamedStream``.
+        limits: the bounds of record batches.
+        config: the limits of connections that carry streams.
         stream_timeout: seconds that a read or write of a stream may block.
         sweep: seconds between sweeps of the stores.
-        workers: most streams of one connection that are served at once.
-        rpc: what the calls of River take; see ``rpc.Serving``.
+        workers: streams of one connection served at once.
+        origins, ssl_context, max_connections: as for ``wsmux.serve``.
+        rpc: the options of River calls; see ``rpc.Serving``.
 
     Attributes:
-        host, port, url: where it listens.
-        connections: those that carry streams at this moment.
-        rpc: what serves the calls.
+        host, port, url: the listening address.
+        connections: the open connections that carry streams.
+        rpc: the handler of River calls.
 
     Raises:
-        ValueError: a name is taken, a token cannot be one, or an origin is none. TypeError: tokens
-            or origins are no collection of strings.
+        ValueError: a name is taken, or a token or an origin is invalid.
+        TypeError: tokens or origins are not a collection of strings.
     """
 
     def __init__(
@@ -145,9 +148,9 @@ class DataServer(Server):
         return f"<DataServer {self.url} connections={len(self.connections)}>"
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """Stop accepting, let streams end for ``timeout`` seconds, and close what is left.
+        """Stop accepting, let streams end for ``timeout`` seconds, then close the rest.
 
-        Pending calls end with UNEXPECTED_DISCONNECT. Nothing that was committed is lost.
+        Pending calls end with UNEXPECTED_DISCONNECT. Committed data is safe.
         """
         self._shut_down_once(timeout)
 
@@ -169,7 +172,7 @@ class DataServer(Server):
                 try:
                     store.expire(time.time())
                 except Exception:
-                    _log.exception("%r cannot be swept", store)
+                    _log.exception("sweeping %r failed", store)
 
 
 def _streams(
@@ -188,12 +191,12 @@ def _streams(
         }
     taken = sorted(own.keys() & streams.keys())
     if taken:
-        raise ValueError(f"the stream {taken[0]!r} is the server's own; choose another name")
+        raise ValueError(f"the stream name {taken[0]!r} is reserved; choose another name")
     return NamedStreams({**streams, **own}, timeout)
 
 
 class Serve(Stores, total=False):
-    """Name what ``serve_data`` takes beside where to serve what; see ``DataServer``."""
+    """Define further options of ``serve_data``; see ``DataServer``."""
 
     datasets: DatasetStore
     topics: TopicStore
@@ -222,18 +225,18 @@ def serve_data(
     """Listen and serve datasets and topics in background threads; return the running server.
 
     Args:
-        directory: where they are kept, in memory without one; or give ``datasets`` and
-            ``topics``, stores of your own.
-        host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
+        directory: where to store them, in memory if omitted; or pass your own stores as
+            ``datasets`` and ``topics``.
+        host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
-            function of one that returns whether it is good. Needed unless only this machine can
-            connect.
+            function that returns whether a token is valid. Required unless the address is loopback.
         shared: let other processes listen on the same port, for the same directory.
         options: see ``Stores`` and ``DataServer``.
 
     Raises:
-        ValueError: an argument is wrong. OSError: it cannot listen there, or use the directory.
-        RiverError: CORRUPT, if the directory holds something else.
+        ValueError: an argument is invalid.
+        OSError: the address cannot be listened on, or the directory cannot be used.
+        RiverError: CORRUPT; the directory holds something else.
     """
     if token is None and not is_loopback(host):
         raise ValueError(f"{host} can be reached from other machines: a token is required")
@@ -256,7 +259,7 @@ def serve_data(
         stores.pop("retention", None)
         serving["datasets"] = MemoryDatasets(**stores)
     elif stores:
-        raise ValueError(f"{', '.join(stores)}: give these to your own stores")
+        raise ValueError(f"{', '.join(stores)}: set these on your own stores")
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
     listener = listen(host, port, shared=shared)
     try:

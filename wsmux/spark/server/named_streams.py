@@ -1,7 +1,7 @@
-"""Serve streams by their names: read the header, answer it, and hand the stream on.
+"""Serve streams by name: read the header, answer it, and call a handler.
 
-A handler is a function of the stream and the header; the first line has said ``ok`` by then. One
-that may refuse is a ``NamedStream``.
+A handler is a function of the stream and the header, called after the server's ``ok`` line. A
+handler that may refuse streams is a ``NamedStream``.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ __all__ = ["Handler", "NamedStream", "NamedStreams", "ReadStream", "WriteStream"
 
 Handler = Callable[[Stream, dict[str, Any]], object]
 
-# Seconds for the header of a stream that was opened.
+# Seconds to wait for the header of a stream.
 HEADER_TIMEOUT = 10.0
 
 _log = logger("wsmux.spark")
 
 
 class NamedStream(ABC):
-    """Serve the streams of one name, and refuse some."""
+    """Serve the streams of one name, and refuse invalid ones."""
 
     @abstractmethod
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
-        """Return what serves a stream with this header, once the first line has said ``ok``.
+        """Return a function that serves a stream with this header, after the ``ok`` line.
 
         Raises:
-            RiverError: the stream is refused; code and message are told.
+            RiverError: the stream is refused; the client gets code and message.
         """
 
 
 class NamedStreams:
-    """The handler of all streams of a server.
+    """Handle all streams of a server.
 
     Args:
-        handlers: by name.
+        handlers: the handlers by name.
         timeout: seconds that one read or write of a stream may block.
     """
 
@@ -76,7 +76,7 @@ class NamedStreams:
             _log.warning("%s failed: %s", name, error)
             stream.reset(FAILED)
         except TimeoutError as error:
-            _log.info("%s was given up: %s", name, error)
+            _log.info("%s timed out: %s", name, error)
             stream.reset(FAILED)
 
     def _find(self, header: dict[str, Any]) -> Callable[[Stream], object]:
@@ -91,7 +91,7 @@ class NamedStreams:
 
 
 def _first_line(stream: Stream) -> bytes:
-    """Return the first line, and leave what follows it in the stream."""
+    """Return the first line, without reading beyond it."""
     line, one = bytearray(), bytearray(1)
     while len(line) < MAX_HEADER and stream.readinto(one):
         line += one
@@ -105,7 +105,7 @@ def _refusal_line(error: RiverError) -> bytes:
 
 
 class ReadStream(NamedStream):
-    """Send rows of a dataset or a topic."""
+    """Send the rows of a dataset or a topic."""
 
     def __init__(
         self, datasets: DatasetStore | None, topics: TopicStore | None, limits: Limits
@@ -116,7 +116,7 @@ class ReadStream(NamedStream):
 
     def open(self, header: dict[str, Any]) -> Callable[[Stream], object]:
         table = self._table(Request(header))
-        # What cannot be read at all is refused at once.
+        # Reading the first batch here refuses unreadable data with a code.
         first = next(table.batches, None)
 
         def serve(stream: Stream) -> None:
@@ -125,7 +125,7 @@ class ReadStream(NamedStream):
                 with _closing(table.batches):
                     guarded(send)(stream, table.schema, batches, self._limits)
             except RiverError as error:
-                _log.warning("a reading failed: %s", error)
+                _log.warning("a read failed: %s", error)
                 stream.write(FAILURE + _refusal_line(error))
             stream.close_write()
 
@@ -149,11 +149,11 @@ def _closing(batches: Iterator[Any]) -> Any:
 
 class _Nothing:
     def close(self) -> None:
-        """Close nothing: some iterators need no closing."""
+        """Do nothing: some iterators need no closing."""
 
 
 class WriteStream(NamedStream):
-    """Stage what one attempt writes of a partition, and answer with the receipt."""
+    """Stage one attempt at a partition, and answer with the receipt."""
 
     def __init__(
         self, datasets: DatasetStore | None, topics: TopicStore | None, limits: Limits

@@ -1,7 +1,7 @@
-"""Offer stores as services of River: ``dataset`` and ``topic``.
+"""Serve stores as River services: ``dataset`` and ``topic``.
 
-What travels is told here field by field; bytes are Arrow schemas as IPC messages. Errors are those
-of ``protocol.Code``.
+The table lists the fields of requests and responses; a schema is the bytes of an Arrow IPC message.
+Errors are those of ``protocol.Code``.
 
 ==================  ==============================================  ===============================
 procedure           init                                            response
@@ -39,10 +39,10 @@ from ..store.schemas import first_line, schema_bytes, schema_of
 
 __all__ = ["DatasetService", "TopicService", "guarded"]
 
-# Ranges of one answer: what still fits a message of 16 MiB.
+# Ranges of one answer, which must fit a message of 16 MiB.
 MAX_RANGES = 100_000
 
-# Seconds between two looks whether a subscription is over.
+# Seconds between checks whether a subscription has ended.
 SLICE = 0.5
 
 OBJECT = {"type": "object"}
@@ -53,21 +53,21 @@ Result = TypeVar("Result")
 
 
 def guarded(handler: Callable[..., Result]) -> Callable[..., Result]:
-    """Make a handler answer what the system refuses with a declared error."""
+    """Wrap a handler to turn errors of the system and of pyarrow into declared errors."""
 
     @functools.wraps(handler)
     def guard(*arguments: Any) -> Result:
         try:
             return handler(*arguments)
         except (RiverError, ConnectionError, TimeoutError):
-            raise  # said already; or of the stream, not of the store
+            raise  # declared errors, and those of the stream itself
         except OSError as error:
             text = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
             raise refusal(Code.STORE_FAILED, text) from error
         except Exception as error:
             if not type(error).__module__.startswith("pyarrow"):
                 raise
-            text = f"these values cannot be worked on: {first_line(error)}"
+            text = f"pyarrow cannot process these values: {first_line(error)}"
             raise refusal(Code.STORE_FAILED, text) from error
 
     return guard
@@ -78,10 +78,10 @@ def _errors(*codes: Code) -> list[ErrorSchema]:
 
 
 class DatasetService(Service):
-    """Offer a store of datasets.
+    """Serve a store of datasets.
 
     Args:
-        store: what the procedures work on; it is not closed.
+        store: the store; it is not closed.
     """
 
     def __init__(self, store: DatasetStore) -> None:
@@ -99,7 +99,7 @@ class DatasetService(Service):
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the newest version, as ranges."""
+        """Return the latest version, split into ranges."""
         request = Request(init)
         partitions = request.whole("partitions", least=1) if "partitions" in request else None
         if partitions is not None and partitions > MAX_RANGES:
@@ -127,7 +127,7 @@ class DatasetService(Service):
         return {"datasets": infos}
 
     def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin to write."""
+        """Begin a transaction."""
         request = Request(init)
         begun = self.store.begin(
             request.text("dataset"),
@@ -139,24 +139,24 @@ class DatasetService(Service):
         return begun._asdict()
 
     def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Make what was staged visible."""
+        """Make staged parts visible."""
         txn = Request(init).text("txn")
         return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
 
     def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Drop what was staged."""
+        """Discard staged parts."""
         return {"committed": self.store.abort(Request(init).text("txn"))}
 
 
 class TopicService(Service):
-    """Offer a store of topics.
+    """Serve a store of topics.
 
     Args:
-        store: what the procedures work on; it is not closed.
+        store: the store; it is not closed.
     """
 
     def __init__(self, store: TopicStore) -> None:
-        super().__init__(TOPIC_SERVICE, description="partitions of rows that are added to")
+        super().__init__(TOPIC_SERVICE, description="append-only partitions of rows")
         self.store = store
         self._add_rpc(self.describe, _errors(Code.NO_TOPIC))
         self._add_rpc(self.create, _errors(Code.EXISTS, Code.WRONG_SCHEMA))
@@ -172,7 +172,7 @@ class TopicService(Service):
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a topic is and holds."""
+        """Return the schema, partitions and offsets of a topic."""
         told = self.store.describe(Request(init).text("topic"))
         return {
             "schema": schema_bytes(told.schema),
@@ -181,14 +181,14 @@ class TopicService(Service):
         }
 
     def create(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a topic."""
+        """Create a topic."""
         request = Request(init)
         partitions = request.whole("partitions", least=1) if "partitions" in request else None
         schema = schema_of(request.raw("schema"))
         return {"created": self.store.create(request.text("topic"), schema, partitions)}
 
     def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin to write a batch of a query."""
+        """Begin a transaction for one batch of a query."""
         request = Request(init)
         begun = self.store.begin(
             request.text("topic"),
@@ -199,22 +199,22 @@ class TopicService(Service):
         return begun._asdict()
 
     def commit(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Make what was staged visible."""
+        """Make staged parts visible."""
         txn = Request(init).text("txn")
         return self.store.commit(txn, receipts_of(init.get("receipts")))._asdict()
 
     def abort(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Drop what was staged."""
+        """Discard staged parts."""
         return {"committed": self.store.abort(Request(init).text("txn"))}
 
     def release(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Note what a query needs no more."""
+        """Record the offsets below which a query needs no rows."""
         request = Request(init)
         self.store.release(request.text("topic"), request.text("query"), request.wholes("offsets"))
         return {}
 
     def heads(self, ctx: Context, init: Mapping[str, Any], responses: Writable[Any]) -> None:
-        """Yield what a topic holds, at each change; fast changes are yielded as one."""
+        """Send the offsets of a topic, now and after changes; quick changes are combined."""
         topic, seen = Request(init).text("topic"), None
         while not ctx.ended.is_set():
             heads = self.store.wait_heads(topic, seen, SLICE)

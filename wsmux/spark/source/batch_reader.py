@@ -1,6 +1,6 @@
-"""Read datasets, and what topics hold, for Spark in batches.
+"""Read datasets and topics for Spark in batch queries.
 
-The process that plans asks for ranges; a task reads one, over a stream.
+The planning process asks for ranges; each task reads one over a stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["BatchReader", "FilteringReader", "RangePartition", "reader_of", "sch
 
 
 def schema_of_source(options: Options) -> StructType:
-    """Ask a server for the columns of a dataset or topic.
+    """Ask a server for the columns of a dataset or topic; blocks for the answer.
 
     Raises:
         SparkError: with the server's code, or WRONG_TYPE.
@@ -39,23 +39,23 @@ def schema_of_source(options: Options) -> StructType:
 
 
 def reader_of(options: Options, schema: StructType) -> BatchReader:
-    """Return a reader; one that takes filters only if asked for, as Spark fails at it otherwise."""
+    """Return a reader, with filter pushdown only if enabled: Spark refuses it otherwise."""
     return (FilteringReader if options.pushdown else BatchReader)(options, schema)
 
 
 class RangePartition(api.InputPartition):
-    """One range: the header of the stream that reads it."""
+    """Hold one range, as the header of the stream that reads it."""
 
     def __init__(self, header: dict[str, Any]) -> None:
         super().__init__(header)
 
 
 class BatchReader(api.DataSourceReader):
-    """Read the ranges of a version of a dataset, or of a topic.
+    """Read the ranges of one version of a dataset, or of a topic.
 
     Args:
-        options: of the read.
-        schema: what Spark was told, by ``schema()`` or by the user.
+        options: the options of the read.
+        schema: the schema in Spark, from ``schema()`` or given by the user.
 
     Raises:
         SparkError: WRONG_TYPE.
@@ -72,10 +72,10 @@ class BatchReader(api.DataSourceReader):
             raise refused(self._recipe, error, options.target) from None
 
     def partitions(self) -> list[api.InputPartition]:
-        """Ask for the ranges of the newest version; each is one partition.
+        """Ask for the ranges of the latest version; each becomes one partition.
 
         Raises:
-            SparkError: with the server's code; WRONG_SCHEMA, if the columns have changed.
+            SparkError: with the server's code; WRONG_SCHEMA if the columns have changed.
         """
         options = self._options
         told = _described(options, options.num_partitions)
@@ -100,33 +100,33 @@ class BatchReader(api.DataSourceReader):
         return [{"token": each["token"], **more} for each in told["ranges"]]
 
     def _spans(self, heads: Heads) -> list[Span]:
-        """Return what is asked for of each partition of a topic."""
+        """Return the requested range of each partition of a topic."""
         options = self._options
         begin = starting(options.starting_offsets, EARLIEST, heads, "startingOffsets")
         end = starting(options.ending_offsets, LATEST, heads, "endingOffsets")
         for place, (first, last) in enumerate(zip(begin, end, strict=True)):
             if first > last:
-                text = f"partition {place} begins at {first}, behind its end at {last}"
+                text = f"partition {place} begins at {first}, after its end at {last}"
                 raise refusal(Code.BAD_OFFSETS, text)
         missing = gaps(begin, heads) + gaps(end, heads)
         if missing and options.fail_on_data_loss:
-            text = "; with failOnDataLoss=false, what is there is read"
+            text = "; set failOnDataLoss=false to read what is available"
             raise refusal(Code.OFFSETS_GONE, "; ".join(missing) + text)
         return spans(begin, end, heads)
 
     def read(self, partition: api.InputPartition) -> Iterator[Any]:
         """Yield the record batches of a range; see ``read_batches``."""
-        if partition.value is None:  # Spark's own, where there is no range
+        if partition.value is None:  # made by Spark if there are no ranges
             return iter(())
         options = self._options
         return read_batches(self._recipe, partition.value, self._schema, options.batch_rows)
 
 
 class FilteringReader(BatchReader):
-    """Let the server leave out rows that Spark's filters do."""
+    """Apply filters of Spark on the server."""
 
     def pushFilters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
-        """Take the filters that mean the same on the server; yield the others."""
+        """Take filters that have the same meaning on the server; yield the others."""
         for each in filters:
             found = self._wire(each)
             if found is None:
@@ -135,11 +135,11 @@ class FilteringReader(BatchReader):
                 self._filters.append(found)
 
     def _wire(self, each: api.Filter) -> list[Any] | None:
-        """Return a filter as it travels, ``None`` if there is no such."""
+        """Return the encoded filter, or ``None`` if the server cannot apply it."""
         names = {field.name: field.dataType for field in self._declared}
         found = _translated(each)
         kind = names.get(found[0]) if found else None
-        # Text that is compared by other rules is Spark's own matter.
+        # Only Spark can compare text with another collation.
         if found is None or kind is None or (isinstance(kind, StringType) and kind != StringType()):
             return None
         try:
@@ -162,7 +162,7 @@ _OPERATORS = {
 
 
 def _translated(each: Any) -> list[Any] | None:
-    """Return column, operator and value, not yet as they travel."""
+    """Return column, operator and value, not yet encoded."""
     if isinstance(each, api.Not):
         inner = _translated(each.child)
         return [inner[0], "!=", inner[2]] if inner is not None and inner[1] == "=" else None

@@ -1,8 +1,7 @@
-"""Write datasets, and to topics, for Spark in batches: all of a job, or nothing.
+"""Write to datasets and topics for Spark in batch queries: all of a job, or nothing.
 
-The process that plans begins a transaction. A task stages what it writes of a partition, where
-nobody sees it, and brings back the server's receipt. The commit names the receipts of the attempts
-that count.
+The planning process begins a transaction. Each task stages its partition invisibly and returns the
+server's receipt. The commit names the receipts of the attempts that count.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ __all__ = ["BatchWriter", "Written"]
 
 
 class Written(WriterCommitMessage):
-    """What a task tells the commit: the receipt, or ``None`` if it had no rows."""
+    """Carry the receipt from a task to the commit, ``None`` if it had no rows."""
 
     def __init__(self, receipt: Receipt | None) -> None:
         self.receipt = receipt
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Write one job's rows; made where it is planned, and copied to tasks and to the commit.
+    """Write the rows of one job; made by the planning process, and copied to tasks and the commit.
 
     Args:
-        options: of the write.
-        schema: of the rows.
-        overwrite: replace what is there.
+        options: the options of the write.
+        schema: the schema of the rows.
+        overwrite: replace existing rows.
 
     Raises:
         SparkError: with the server's code; nothing was written.
@@ -55,7 +54,7 @@ class BatchWriter(DataSourceArrowWriter):
             raise refused(self._recipe, error, options.target) from None
         begun = self._begin(overwrite)
         self._txn: str = begun["txn"]
-        # What this would write was committed before, by an earlier run.
+        # The job was already committed, by an earlier run.
         self._done: bool = begun["done"]
 
     def _begin(self, overwrite: bool) -> dict[str, Any]:
@@ -96,7 +95,7 @@ class BatchWriter(DataSourceArrowWriter):
         return Written(receipt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make everything visible at once; done again, it changes nothing.
+        """Make all rows visible at once; idempotent.
 
         Raises:
             SparkError: with the server's code.
@@ -110,10 +109,10 @@ class BatchWriter(DataSourceArrowWriter):
             self._ask("commit", receipts=receipts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what is staged, also by attempts that nobody told of; a commit stays.
+        """Discard all staged parts, including those of lost attempts; does not undo a commit.
 
         Raises:
-            SparkError: with the server's code; what is staged then goes with its time to live.
+            SparkError: with the server's code; staged parts then expire with their time to live.
         """
         if not self._done:
             self._ask("abort")

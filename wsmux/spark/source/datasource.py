@@ -1,8 +1,8 @@
-"""The data source ``wsmux`` of Spark: datasets and topics, in batches and in streams.
+"""Implement Spark's data source ``wsmux``: datasets and topics, in batch and streaming queries.
 
-What a session finds by itself is ``pyspark_wsmux``, which names the class here; ``register`` is for
-one that does not find it. Spark makes an object for each thing that is done, in processes that
-plan: each connects, asks, and holds nothing on.
+Sessions find it through the module ``pyspark_wsmux``, which exports the class here; ``register`` is
+for a session that does not. Spark makes an object for each operation, in planning processes; each
+connects, asks, and closes its connection.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["DefaultSource", "stream_reader_of"]
 
 
 class DefaultSource(DataSource):
-    """Read and write what a data server keeps; see ``options`` for what can be set.
+    """Read and write datasets and topics of a data server; ``options`` lists the options.
 
-    Every method connects, and raises ``SparkError``.
+    Every method connects to the server, and may raise ``SparkError``.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -35,33 +35,33 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in ``format("wsmux")``."""
+        """Return the name for ``format("wsmux")``."""
         return "wsmux"
 
     def schema(self) -> StructType:
-        """Ask the server for the columns, as Spark has them."""
+        """Ask the server for the columns, as Spark types."""
         from .batch_reader import schema_of_source
 
         return schema_of_source(self._options(Action.SCHEMA))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a dataset, or what a topic holds."""
+        """Return the reader of a dataset or topic."""
         from .batch_reader import reader_of
 
         return reader_of(self._options(Action.READ), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Begin to write; return what does it."""
+        """Begin a write, and return its writer."""
         from .batch_writer import BatchWriter
 
         return BatchWriter(self._options(Action.WRITE), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows a topic."""
+        """Return the reader that follows a topic."""
         return stream_reader_of(self._options(Action.STREAM_READ), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Return what adds batches of a query to a topic."""
+        """Return the writer that appends the batches of a query to a topic."""
         from .stream_writer import StreamWriter
 
         return StreamWriter(self._options(Action.STREAM_WRITE), schema, overwrite)
@@ -71,7 +71,7 @@ class DefaultSource(DataSource):
 
 
 def stream_reader_of(options: Options, schema: StructType) -> DataSourceStreamReader:
-    """Return what follows a topic, in the manner of the Spark that is installed.
+    """Return the reader that follows a topic, for the installed version of Spark.
 
     Raises:
         SparkError: WRONG_TYPE.

@@ -1,4 +1,4 @@
-"""Follow a topic in batches of a bounded size, as Spark can from 4.2 on."""
+"""Follow a topic in batches of limited size, which Spark supports from 4.2 on."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class LimitedStreamReader(Follower, SupportsTriggerAvailableNow):
     """Follow a topic; see ``Follower``."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return what ``maxRowsPerTrigger`` and ``maxBytesPerTrigger`` say.
+        """Return the limit set by ``maxRowsPerTrigger`` and ``maxBytesPerTrigger``.
 
-        Spark has no limit that is made of both; where both are set, the bytes are seen to here.
+        Spark has no limit on both; if both are set, ``latestOffset`` applies the bytes.
         """
         options = self._options
         if options.max_rows is not None:
@@ -44,9 +44,9 @@ class LimitedStreamReader(Follower, SupportsTriggerAvailableNow):
         return self.next_end(start, rows, size)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what there is: the query ends after it, whatever comes meanwhile."""
+        """Record the latest offsets, at which the query ends."""
         self._most = list(self.heads().latest)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return what there is, for the progress of the query."""
+        """Return the latest offsets, for the progress of the query."""
         return Position(self._topic, self._reader, tuple(self.heads().latest)).to_json()

@@ -1,8 +1,8 @@
-"""Know what a topic holds without asking: the server tells each change.
+"""Follow the offsets of a topic without polling: the server pushes each change.
 
-Spark asks a query's planner for the latest offsets some hundred times a second while nothing comes.
-So a ``OffsetFeed`` subscribes to ``topic.heads`` once, and answers from memory. It is of one query:
-whoever makes it closes it. One that is dropped instead ends by itself, within ``SLICE`` seconds.
+While a topic is idle, Spark asks the planner of a query for the latest offsets some hundred times a
+second. An ``OffsetFeed`` subscribes to ``topic.heads`` once and answers from memory. It belongs to
+one query, which closes it. A feed that is dropped instead ends within ``SLICE`` seconds.
 """
 
 from __future__ import annotations
@@ -24,45 +24,46 @@ from ..store.base import Heads
 
 __all__ = ["OffsetFeed"]
 
-# Seconds between two looks whether the feed is still wanted.
+# Seconds between checks whether the feed was dropped.
 SLICE = 0.5
 
-# Seconds between attempts to subscribe again, at most.
+# Maximum seconds between attempts to subscribe again.
 MAX_PAUSE = 2.0
 
 _log = logger("wsmux.spark")
 
 
 class OffsetFeed:
-    """Follow what a topic holds; it connects at once, in a thread of its own.
+    """Follow the offsets of a topic; connects at once, in a background thread.
 
     Every method may be called from any thread.
 
     Args:
-        recipe: how to connect. While the server is gone, answers are what was told last, for
-            ``call_timeout`` seconds in all; then they are errors, until it is there again.
-        topic: its name.
+        recipe: the connection settings. While the server is unreachable, the last offsets are
+            returned for ``call_timeout`` seconds, then errors, until it is reachable again.
+        topic: the name of the topic.
     """
 
     def __init__(self, recipe: Recipe, topic: str) -> None:
         self._feed = _Feed(recipe, topic)
         self._thread = daemon_thread(target=self._feed.run, name=f"wsmux-heads-{topic}")
-        # No more than this: it may run within any call of any thread.
+        # The finalizer may run in any thread at any time, so it only sets a flag.
         dropped = weakref.finalize(self, setattr, self._feed, "stopped", True)
         dropped.atexit = False
         self._thread.start()
 
     @property
     def link(self) -> Link:
-        """The connection, for further calls; it is closed with the feed."""
+        """The connection, for further calls; closed with the feed."""
         return self._feed.link
 
     def latest(self) -> Heads:
-        """Return what the topic holds; this waits only until that was told for the first time.
+        """Return the latest offsets; blocks only until the first ones have arrived.
 
         Raises:
-            SparkError: the server refuses, with its code (NO_TOPIC), or UNAUTHORIZED; or it is gone
-                (NO_CONNECTION). ValueError: the feed is closed.
+            SparkError: the server refused, with its code (NO_TOPIC) or UNAUTHORIZED; or it is
+                unreachable (NO_CONNECTION).
+            ValueError: the feed is closed.
         """
         feed = self._feed
         heads = feed.heads
@@ -71,21 +72,21 @@ class OffsetFeed:
         return feed.waited()
 
     def close(self) -> None:
-        """End the subscription and its connection; closing twice is fine.
+        """End the subscription and its connection; may be called twice.
 
-        It waits for the thread, ``connect_timeout`` seconds at most.
+        Waits for the thread, at most ``connect_timeout`` seconds.
         """
         self._feed.close()
         self._thread.join(self._feed.recipe.connect_timeout)
 
 
 class _Feed:
-    """What the thread of a feed works on, which must not keep the feed alive.
+    """Hold what the thread of a feed uses, without keeping the feed itself alive.
 
     Attributes:
-        heads: what was told last.
-        calm: whether the subscription goes on, as far as is known.
-        stopped: nobody wants it any more.
+        heads: the last offsets received.
+        calm: whether the subscription is believed to be active.
+        stopped: whether the feed was closed or dropped.
     """
 
     def __init__(self, recipe: Recipe, topic: str) -> None:
@@ -102,10 +103,10 @@ class _Feed:
         self._pausing = threading.Event()
         self._subscription: Subscription[dict[str, list[int]]] | None = None
 
-    # The thread
+    # Feed thread
 
     def run(self) -> None:
-        """Subscribe, again and again, until it is stopped or refused for good."""
+        """Subscribe, repeatedly, until stopped or permanently refused."""
         try:
             attempt = 0
             while not self.stopped:
@@ -129,7 +130,7 @@ class _Feed:
     def _follow(self) -> None:
         client = self.link.client()
         with client.subscribe(TOPIC_SERVICE, "heads", {"topic": self._topic}) as subscription:
-            self._subscription = subscription  # before the look whether it was stopped
+            self._subscription = subscription  # set before ``stopped`` is checked, for ``close``
             while not self.stopped:
                 try:
                     told = subscription.read(SLICE)
@@ -141,14 +142,14 @@ class _Feed:
                     self._changed.notify_all()
 
     def _lost(self, error: Exception) -> bool:
-        """Note the end of a subscription; tell whether another one may do better."""
+        """Record the end of a subscription; return whether another one may succeed."""
         if not isinstance(error, EOFError) and not passes(self.link, error):
             self._fail(failure(self.link, self._target, error))
             return False
         _log.info("the feed of topic %s is interrupted: %s", self._topic, error)
         with self._changed:
             if self.calm and self.heads is not None:
-                # The session has waited for a connection already.
+                # The session has already waited this long for a connection.
                 left = self.recipe.call_timeout - self.recipe.connect_timeout
                 self._patience = Deadline(max(0.0, left))
             self.calm = False
@@ -159,10 +160,10 @@ class _Feed:
             self._failure, self.calm = failed, False
             self._changed.notify_all()
 
-    # Others
+    # Other threads
 
     def waited(self) -> Heads:
-        """Return what is told, unless the time for that is up."""
+        """Wait for offsets, and return them or raise why there are none."""
         with self._changed:
             while True:
                 if self.stopped:
@@ -177,11 +178,11 @@ class _Feed:
                 self._changed.wait(self._patience.remaining())
 
     def _gone(self) -> SparkError:
-        text = f"the server was not to be reached for {self.recipe.call_timeout:g} s"
+        text = f"the server was unreachable for {self.recipe.call_timeout:g} s"
         return self.link.error(NO_CONNECTION, text, str(self._target))
 
     def close(self) -> None:
-        """Stop and wake waiting threads; the server hears of it, the thread closes the rest."""
+        """Stop, wake waiting threads and unsubscribe; the thread closes the connection."""
         self.stopped = True
         self._pausing.set()
         subscription = self._subscription

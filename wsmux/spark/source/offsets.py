@@ -1,13 +1,13 @@
-"""Reckon with the offsets of a topic: where to begin, how far to go, what is lost. Pure.
+"""Compute offsets of a topic: where to begin, how far to read, which rows are lost. Pure.
 
-What Spark writes to its checkpoint is an object, made and read here::
+Spark stores an object in its checkpoint, which is written and parsed here::
 
     {"topic": "clicks", "reader": "6f9d...", "offsets": {"0": 120, "1": 98}}
 
-``offsets`` says up to where each partition was read. ``reader`` is a random name of the reader, so
-that the server knows what is still needed: it is made with the first offsets, and lasts as long as
-the checkpoint. The end of the first batch has ``from`` too, the offsets at which the batch begins:
-Spark asks for those again after a crash, and ``latest`` may be another place by then.
+``offsets`` says up to where each partition was read. ``reader`` is a random id of the reader, by
+which the server knows which rows are still needed: it is made with the first offsets, and lasts as
+long as the checkpoint. The end of the first batch also has ``from``, the offsets at which that
+batch begins: after a crash Spark asks for those again, and ``latest`` may have changed by then.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ WRONG_CHECKPOINT = "WRONG_CHECKPOINT"
 
 
 class Position(NamedTuple):
-    """What is in a checkpoint."""
+    """Hold the content of a checkpoint."""
 
     topic: str
     reader: str
     offsets: tuple[int, ...]
-    """By partition; what lies below was read."""
+    """By partition; rows below were read."""
     begun: tuple[int, ...] | None = None
-    """Where the batch begins that ends here, if it is the first one."""
+    """The start of the batch that ends here, for the first batch."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as Spark keeps it."""
+        """Return it as Spark stores it."""
         values: dict[str, Any] = {"topic": self.topic, "reader": self.reader}
         values["offsets"] = _named(self.offsets)
         if self.begun is not None:
@@ -61,10 +61,10 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], topic: str) -> Self:
-        """Return what a checkpoint holds.
+        """Return the position in a checkpoint.
 
         Raises:
-            RiverError: WRONG_CHECKPOINT, if it is none of this topic.
+            RiverError: WRONG_CHECKPOINT; it is malformed, or of another topic.
         """
         try:
             found, reader = values["topic"], values["reader"]
@@ -87,7 +87,7 @@ def _named(offsets: Sequence[int]) -> dict[str, int]:
 
 
 def _offsets(values: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return what an object of offsets holds; what is none raises one of several errors."""
+    """Return offsets from JSON; raises one of several exceptions if they are invalid."""
     offsets = tuple(values[str(place)] for place in range(len(values)))
     if not offsets or not all(type(each) is int and 0 <= each <= MAX_WHOLE for each in offsets):
         raise ValueError
@@ -98,20 +98,21 @@ def _foreign(text: str) -> RiverError:
     return RiverError(WRONG_CHECKPOINT, text)
 
 
-# Where to begin and to end
+# Start and end of a read
 
 
 def starting(asked: Offsets | None, default: str, heads: Heads, option: str) -> list[int]:
-    """Return the offsets that a user asks for.
+    """Return the offsets that the user requested.
 
     Args:
-        asked: a word, or a number for each partition that is named: an offset, -2 for ``earliest``
-            or -1 for ``latest``. Partitions that are not named have the default.
-        heads: what the topic holds.
-        option: what the option is called, for errors.
+        asked: ``earliest`` or ``latest``, or a number per named partition: an offset, -2 for
+            ``earliest`` or -1 for ``latest``. Other partitions get the default.
+        default: ``earliest`` or ``latest``.
+        heads: the offsets of the topic.
+        option: the name of the option, for errors.
 
     Raises:
-        RiverError: BAD_OFFSETS, for a partition that is not there, or an offset beyond its end.
+        RiverError: BAD_OFFSETS; a partition does not exist, or an offset is above its end.
     """
     words = {EARLIEST: heads.earliest, LATEST: heads.latest}
     if asked is None or isinstance(asked, str):
@@ -129,31 +130,31 @@ def starting(asked: Offsets | None, default: str, heads: Heads, option: str) -> 
 
 
 def bounds(place: int, heads: Heads) -> tuple[int, int]:
-    """Return the earliest and the latest offset of a partition; 0 of one that is not there."""
+    """Return the earliest and latest offset of a partition; zeros if it does not exist."""
     if place < len(heads.latest):
         return heads.earliest[place], heads.latest[place]
     return 0, 0
 
 
 def gaps(begin: Sequence[int], heads: Heads) -> list[str]:
-    """Say where the rows that come next are not held: they are gone, or never were.
+    """Describe partitions whose next rows are not available: dropped, or never written.
 
-    The latter are of another topic of the same name, which was there before.
+    Rows that were never written belong to an earlier topic of the same name.
     """
     found = []
     for place, offset in enumerate(begin):
         first, last = bounds(place, heads)
         if offset < first:
-            found.append(f"partition {place} begins at {first}, behind {offset}")
+            found.append(f"partition {place} begins at {first}, after {offset}")
         if offset > last:
             found.append(f"partition {place} ends at {last}, before {offset}")
     return found
 
 
 def covered(begin: Sequence[int], heads: Heads) -> list[int]:
-    """Return the offsets to go on from: these, or the earliest of a partition that lacks them.
+    """Return the offsets to continue from: these, or the earliest where they are not available.
 
-    Partitions that are new begin where they begin.
+    New partitions start at their earliest offset.
     """
     found = []
     for place, first in enumerate(heads.earliest):
@@ -162,15 +163,16 @@ def covered(begin: Sequence[int], heads: Heads) -> list[int]:
     return found
 
 
-# How far to go
+# Size of a batch
 
 
 def shares(wanted: Sequence[int], budget: int, turn: int = 0) -> list[int]:
-    """Split a budget: nobody gets more than wanted, nor less than another unless by that or by 1.
+    """Split a budget evenly, giving nobody more than wanted; shares differ by 1 at most otherwise.
 
     Args:
-        turn: which one gets first what cannot be split. Let it grow by the budget each time,
-            and everybody's turn comes.
+        wanted: the maximum of each share.
+        budget: the sum to split.
+        turn: the first to get the remainder. Increase it by the budget each time to rotate.
 
     >>> shares([10, 2, 10], 9)
     [4, 2, 3]
@@ -198,14 +200,15 @@ def upto(
     max_bytes: int | None = None,
     most: Sequence[int] | None = None,
 ) -> list[int]:
-    """Return the offsets up to which the next batch goes.
+    """Return the offsets at which the next batch ends.
 
     Args:
-        offsets: where it begins, as ``covered`` returns it.
-        heads: what the topic holds.
-        max_rows: of the batch. max_bytes: the same, by the mean size of the rows that each
-            partition holds; one row at least.
-        most: what is not passed, whatever has come after it.
+        offsets: where it begins, as returned by ``covered``.
+        heads: the offsets of the topic.
+        max_rows: the maximum number of rows.
+        max_bytes: the maximum number of bytes, estimated from the mean row size of each partition;
+            at least one row is read.
+        most: offsets that are not exceeded, even if newer rows exist.
     """
     ends = heads.latest
     if most is not None:
@@ -220,7 +223,7 @@ def upto(
 
 
 def _within(wanted: list[int], heads: Heads, budget: int, turn: int) -> list[int]:
-    """Return how many rows fit a number of bytes."""
+    """Return how many rows of each partition fit a number of bytes."""
     held = [last - first for first, last in zip(heads.earliest, heads.latest, strict=True)]
     sizes = [
         -(-rows * size // max(1, all_rows))
@@ -236,11 +239,11 @@ def _within(wanted: list[int], heads: Heads, budget: int, turn: int) -> list[int
     return fit if any(fit) else shares(wanted, 1, turn)
 
 
-# What a batch is
+# Content of a batch
 
 
 class Span(NamedTuple):
-    """Name rows of a partition, from offset ``start`` up to ``end``."""
+    """Identify rows of a partition, from offset ``start`` up to ``end``."""
 
     partition: int
     start: int
@@ -248,10 +251,10 @@ class Span(NamedTuple):
 
 
 def begin_of(start: Position, end: Position) -> tuple[int, ...]:
-    """Return the offsets at which a batch begins that Spark says to lie between two positions.
+    """Return the offsets at which the batch between two positions begins.
 
-    Of the first batch of a checkpoint only the end is kept, so that its start, asked for again, is
-    a new one of a new reader.
+    Spark keeps only the end of the first batch of a checkpoint. Its start, requested again after a
+    crash, is a new one with a new reader, so the recorded one is used.
     """
     if end.begun is not None and start.reader != end.reader:
         return end.begun
@@ -259,7 +262,7 @@ def begin_of(start: Position, end: Position) -> tuple[int, ...]:
 
 
 def lost(begin: Sequence[int], end: Sequence[int], heads: Heads) -> list[str]:
-    """Say what of a batch is not held."""
+    """Describe the rows of a batch that are not available."""
     taken = [
         offset if place < len(end) and offset != end[place] else bounds(place, heads)[0]
         for place, offset in enumerate(begin)
@@ -269,7 +272,7 @@ def lost(begin: Sequence[int], end: Sequence[int], heads: Heads) -> list[str]:
 
 
 def spans(begin: Sequence[int], end: Sequence[int], heads: Heads) -> list[Span]:
-    """Return what of a batch is held, by partition; of what is empty nothing."""
+    """Return the available rows of a batch by partition, without empty spans."""
     found = [
         Span(place, start, min(end[place], heads.latest[place]))
         for place, start in enumerate(covered(begin, heads))
@@ -279,7 +282,7 @@ def spans(begin: Sequence[int], end: Sequence[int], heads: Heads) -> list[Span]:
 
 
 def split(whole: Sequence[Span], least: int | None) -> list[Span]:
-    """Return spans in at least so many pieces, about equal ones, if they have so many rows."""
+    """Split spans into at least so many about equal ones, if there are enough rows."""
     total = sum(span.end - span.start for span in whole)
     if least is None or least <= len(whole):
         return list(whole)

@@ -1,34 +1,34 @@
-"""Read the options of ``format("wsmux")``: which there are, what they may be, where they belong.
+"""Parse the options of ``format("wsmux")``.
 
 ==================  ============================================================  =================
 option              meaning                                                       default
 ==================  ============================================================  =================
-url                 ``ws://`` or ``wss://``                                       needed
+url                 ``ws://`` or ``wss://``                                       required
 token               sent as ``Authorization: Bearer``                             none
 header.NAME         a further header of the connections                           none
-dataset, topic      what is read or written: one of the two                       needed
+dataset, topic      the dataset or topic to read or write: one of the two        required
 columns             read only these, ``a,b`` or ``["a", "b"]``                    all
-pushdown            have the server filter (a batch read of a dataset)            false
-minPartitions       at least so many partitions of a read                         the server's
-numPartitions       just so many, if there are so many rows                       the server's
-startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, of a topic         see below
-endingOffsets       the same, where a batch read of a topic ends                  latest
-maxRowsPerTrigger   most rows of a batch of a query                               no limit
-maxBytesPerTrigger  most bytes of one, about                                      no limit
-failOnDataLoss      fail when offsets are gone, and do not go on after them      true
-txnAppId            the writer, so that a rerun writes nothing                    none
-txnVersion          a number that rises with each write of that one               none
-batchRows           most rows of a record batch                                   no limit
-frameBytes          bytes that are written at once, 1 KiB to 64 KiB               65536
-window              bytes of a stream that may be unread, 16 KiB or more          1 MiB
+pushdown            apply filters on the server (batch read of a dataset)        false
+minPartitions       minimum number of partitions of a read                       the server's
+numPartitions       exact number of partitions, if there are enough rows         the server's
+startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, for a topic        see below
+endingOffsets       the same for the end of a batch read of a topic              latest
+maxRowsPerTrigger   maximum rows of a streaming batch                            no limit
+maxBytesPerTrigger  approximate maximum bytes of a streaming batch               no limit
+failOnDataLoss      fail if offsets are gone, instead of skipping them           true
+txnAppId            id of the writer, so that a rerun writes nothing              none
+txnVersion          a number that increases with each write of that id           none
+batchRows           maximum rows of a record batch                               no limit
+frameBytes          bytes written at once, 1 KiB to 64 KiB                       65536
+window              receive window of a stream in bytes, 16 KiB or more          1 MiB
 connectTimeout      seconds to wait for a connection                              10
-callTimeout         seconds of a call, and of a stream without a byte             60
-retries             how often what failed and may pass is tried again             3
-retryBackoff        seconds before that, doubled each time up to 30, with jitter  0.2
+callTimeout         seconds per call, and for a stream without data              60
+retries             repetitions after transient errors                           3
+retryBackoff        seconds before them, doubled each time to 30, with jitter    0.2
 ==================  ============================================================  =================
 
-A batch read of a topic begins with ``earliest``, a query with ``latest``. Spark gives the names in
-any case, and all values as text.
+A batch read of a topic starts at ``earliest``, a streaming query at ``latest``. Spark passes names
+in any case, and all values as text.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ __all__ = ["BAD_OPTION", "Action", "Offsets", "Options", "bad_option", "parse_op
 BAD_OPTION = "BAD_OPTION"
 
 
-# What starting and ending offsets are: a word, or an offset for each partition that is named.
+# Starting and ending offsets: a word, or an offset per named partition.
 Offsets = str | dict[int, int]
 
 EARLIEST, LATEST = "earliest", "latest"
 
-# Kafka's numbers for the two words, inside of JSON.
+# Kafka's numbers for the two words, in JSON.
 WORDS = {-2: EARLIEST, -1: LATEST}
 
 
 class Action(Enum):
-    """Name what options are for; ``SCHEMA`` is asked for before either kind of read."""
+    """Name the operation that options are for; ``SCHEMA`` precedes either kind of read."""
 
     SCHEMA = "a read"
     READ = "a batch read"
@@ -76,10 +76,10 @@ _WRITE = frozenset({Action.WRITE})
 _WRITES = frozenset({Action.WRITE, Action.STREAM_WRITE})
 _ALL = frozenset(Action)
 
-# Spark's own, which it hands on with the others.
+# Spark's own option, which it passes along.
 _SPARKS = frozenset({"checkpointlocation"})
 
-# What only CREATE TABLE gives. Spark keeps no options of such a table for its readers.
+# Passed only by CREATE TABLE, whose options Spark does not keep for readers.
 _TABLES = frozenset({"provider"})
 
 _HEADER = "header."
@@ -87,7 +87,7 @@ _HEADER = "header."
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Options:
-    """The options of one read or write, checked; made by ``parse_options``."""
+    """Hold the validated options of one read or write; made by ``parse_options``."""
 
     action: Action
     url: str
@@ -119,11 +119,11 @@ class Options:
 
     @property
     def target(self) -> str:
-        """Return what is read or written, for people."""
+        """The name of the dataset or topic, for messages."""
         return f"dataset {self.dataset}" if self.dataset else f"topic {self.topic}"
 
     def recipe(self) -> Recipe:
-        """Return the recipe of the connections; equal options make equal ones.
+        """Return the connection settings; equal options make equal ones.
 
         Raises:
             SparkError: BAD_OPTION.
@@ -144,14 +144,14 @@ class Options:
 
 
 def parse_options(values: Mapping[str, str], action: Action) -> Options:
-    """Return what options say.
+    """Parse and check options.
 
     Args:
-        values: by name, in any case.
-        action: what they are for.
+        values: the options by name, in any case.
+        action: the operation that they are for.
 
     Raises:
-        SparkError: BAD_OPTION, with the option and what is expected of it.
+        SparkError: BAD_OPTION, with the option and what is expected.
 
     >>> parse_options({"url": "ws://localhost:8765", "dataset": "orders"}, Action.READ)
     <Options of a batch read: dataset orders at ws://localhost:8765>
@@ -176,7 +176,7 @@ def parse_options(values: Mapping[str, str], action: Action) -> Options:
 
 
 def _check(options: Options, given: set[str]) -> None:
-    """Check options against each other."""
+    """Check the combination of options."""
     if not options.url:
         raise bad_option("the option url is missing; it must be a ws:// or wss:// address")
     topics = {Action.STREAM_READ, Action.STREAM_WRITE}
@@ -208,7 +208,7 @@ _OF_DATASETS = ("pushdown", "numPartitions")
 
 
 def bad_option(text: str) -> SparkError:
-    """Return the error that says what is wrong with options."""
+    """Return the error for invalid options."""
     return SparkError(BAD_OPTION, text, 'format("wsmux")')
 
 
@@ -216,7 +216,7 @@ def bad_option(text: str) -> SparkError:
 
 
 class _Option(NamedTuple):
-    """Say what one option is."""
+    """Describe one option."""
 
     name: str
     field: str
@@ -248,7 +248,7 @@ def _secret(name: str, value: str) -> str:
 
 def _name(name: str, value: str) -> str:
     if not is_name(value):
-        raise _wrong(name, value, "1 to 128 of A-Z a-z 0-9 . _ - and neither . nor ..")
+        raise _wrong(name, value, "1 to 128 of A-Z a-z 0-9 . _ -, but not . or ..")
     return value
 
 
@@ -285,12 +285,12 @@ def _seconds(zero: bool) -> Callable[[str, str], float]:
     return parse
 
 
-# Longer than any job, and still what a lock can wait.
+# Longer than any job, and short enough for the timeout of a lock.
 MAX_SECONDS = 1e6
 
 
 def _columns(name: str, value: str) -> tuple[str, ...]:
-    wanted = "names with commas between them, or a JSON list of them, each once"
+    wanted = "names separated by commas, or a JSON list of them, each once"
     names: Any = [each.strip() for each in value.split(",")]
     if value.lstrip().startswith("["):
         names = _json(name, value, wanted)

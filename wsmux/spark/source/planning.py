@@ -1,4 +1,4 @@
-"""Make calls while planning: in a process that connects, asks, and holds nothing on."""
+"""Make calls while planning, on connections that are closed afterwards."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["ask", "ask_once", "refused"]
 
 
 def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
-    """Call a procedure; what fails and may pass is tried again, so it must be idempotent.
+    """Call an idempotent procedure, retrying after transient errors.
 
-    Blocks for ``call_timeout`` of the recipe, each time.
+    Blocks for up to ``call_timeout`` of the recipe per attempt.
 
     Raises:
-        SparkError: with the server's code, or what a call fails with.
+        SparkError: with the server's code, or that of the failed call.
     """
     recipe = link.recipe
     for attempt in range(recipe.retries + 1):
@@ -32,17 +32,17 @@ def ask(link: Link, service: str, procedure: str, /, **init: Any) -> dict[str, A
                 raise failure(link, Target(recipe, service, procedure), error) from None
         time.sleep(retry_delay(recipe.retry_backoff, attempt + 1))
     if not isinstance(answer, dict):
-        text = f"the answer is {type(answer).__name__}, no object"
+        text = f"expected an object as answer, got {type(answer).__name__}"
         raise link.error("BAD_ANSWER", text, f"{service}.{procedure}")
     return answer
 
 
 def ask_once(recipe: Recipe, service: str, procedure: str, /, **init: Any) -> dict[str, Any]:
-    """Call a procedure as ``ask`` does, on a connection that is closed after it."""
+    """Call a procedure as ``ask`` does, on a connection of its own."""
     with recipe.once() as link:
         return ask(link, service, procedure, **init)
 
 
 def refused(recipe: Recipe, error: RiverError, what: str) -> SparkError:
-    """Return what is raised for an error that was found while planning, without a call."""
+    """Return the exception for an error found while planning, without a call."""
     return SparkError(error.code, error.message, what, place(recipe.url))

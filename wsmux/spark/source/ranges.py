@@ -1,4 +1,4 @@
-"""Cut the rows of a snapshot into ranges that can be read apart from each other."""
+"""Split the rows of a snapshot into ranges that can be read independently."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 __all__ = ["Cut", "Group", "cut", "overlaps"]
 
-# Bytes of a range when nobody says how many there should be: a few seconds of a task.
+# Default bytes of a range: a few seconds of a task.
 RANGE_BYTES = 64 * 1024 * 1024
 
 
 class Group(NamedTuple):
-    """Rows that are read together cheaply: a row group of a file."""
+    """Describe rows that are cheapest to read together, such as a row group of a file."""
 
     rows: int
     bytes: float
 
 
 class Cut(NamedTuple):
-    """Rows from ``start`` up to ``end``, counted over the whole snapshot."""
+    """Identify rows from ``start`` up to ``end``, counted over the whole snapshot."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class Cut(NamedTuple):
 def cut(groups: Iterable[Group], wanted: int | None) -> list[Cut]:
     """Return at most ``wanted`` ranges, about equal in bytes, none empty.
 
-    They end where groups end, unless there are fewer groups than ranges wanted.
+    They end at the ends of groups, unless there are fewer groups than wanted ranges.
     """
     held = [group for group in groups if group.rows]
     rows, size = sum(group.rows for group in held), sum(group.bytes for group in held)
@@ -61,7 +61,7 @@ def _by_groups(groups: Sequence[Group], wanted: int, size: float) -> Iterator[Cu
 
 
 def overlaps(sizes: Iterable[int], start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield what of each size lies in a range: the place, and where in it from and up to."""
+    """Yield the index, start and end of each part of given sizes that overlaps a range."""
     at = 0
     for place, size in enumerate(sizes):
         if at >= end:

@@ -1,4 +1,4 @@
-"""Register the data source with a session, and import PySpark no sooner."""
+"""Register the data source with a session, without importing PySpark before."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["register"]
 
 
 def register(spark: Any) -> None:
-    """Register ``format("wsmux")`` with a session that does not find it by itself.
+    """Register ``format("wsmux")`` with a session that does not find it.
 
-    It finds it where the package is installed for Spark's Python. A cluster that gets it by
-    ``ship`` needs this.
+    Sessions find it if the package is installed for Spark's Python. Clusters that get it by
+    ``ship`` need this call.
 
     Args:
-        spark: a session, of Spark Connect too.
+        spark: a session, also of Spark Connect.
     """
     from .datasource import DefaultSource
 

@@ -1,8 +1,8 @@
-"""Follow a topic, for a query of Spark's.
+"""Follow a topic for a streaming query of Spark.
 
-In the process that plans a query, a feed of heads tells what has come, so that Spark can ask as
-often as it does; in a task, a span of offsets is read over a stream. Spans can be read again as
-long as their rows are held, and the server is told after each batch what is not needed any more.
+In the process that plans a query, an offset feed has the latest offsets, so Spark can ask as often
+as it likes; in a task, a span of offsets is read over a stream. A span can be read again while its
+rows are kept, and after each batch the server learns which rows are no longer needed.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _log = logger("wsmux.spark")
 
 
 class SpanPartition(InputPartition):
-    """One span: the header of the stream that reads it."""
+    """Hold one span, as the header of the stream that reads it."""
 
     def __init__(self, topic: str, span: Span) -> None:
         super().__init__({"topic": topic, **span._asdict()})
 
 
 class Follower(DataSourceStreamReader):
-    """Follow a topic; subclasses say how far each batch goes.
+    """Follow a topic; subclasses limit the batches.
 
-    Nothing is connected before the first question, and never in a copy that was sent to a task.
+    Connects on first use, and never in the copy that is sent to a task.
 
     Args:
-        options: of the query.
-        schema: what Spark was told, by ``schema()`` or by the user.
+        options: the options of the query.
+        schema: the schema in Spark, from ``schema()`` or given by the user.
 
     Raises:
         SparkError: WRONG_TYPE.
@@ -74,7 +74,7 @@ class Follower(DataSourceStreamReader):
         self._topic = options.topic or ""
         self._recipe = options.recipe()
         self._feed: OffsetFeed | None = None
-        self._reader = ""  # the reader's name at the server
+        self._reader = ""  # the reader's id at the server
         self._told: list[str] = []
         self._idle: tuple[Heads | None, Any] = None, None
         self._most: list[int] | None = None
@@ -89,11 +89,11 @@ class Follower(DataSourceStreamReader):
     # Planning
 
     def heads(self) -> Heads:
-        """Return what the topic holds, from memory but for the first time.
+        """Return the offsets of the topic; blocks only the first time.
 
         Raises:
-            SparkError: see ``OffsetFeed``; WRONG_SCHEMA or NO_COLUMN, if the columns are not those
-                that Spark was told.
+            SparkError: see ``OffsetFeed``; WRONG_SCHEMA or NO_COLUMN if the columns differ from
+                those in Spark.
         """
         return self._connected().latest()
 
@@ -109,7 +109,7 @@ class Follower(DataSourceStreamReader):
         return self._feed
 
     def _check_schema(self, feed: OffsetFeed) -> None:
-        feed.latest()  # has the better errors
+        feed.latest()  # first, as it raises better errors
         told = ask(feed.link, TOPIC_SERVICE, "describe", topic=self._topic)
         try:
             check_fits(self._schema, schema_of(told["schema"]), self._options.target)
@@ -117,7 +117,7 @@ class Follower(DataSourceStreamReader):
             raise refused(self._recipe, error, self._options.target) from None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins.
+        """Return the start of a new query.
 
         Raises:
             SparkError: BAD_OFFSETS, and what ``heads`` raises.
@@ -132,13 +132,14 @@ class Follower(DataSourceStreamReader):
     def next_end(
         self, start: Mapping[str, Any], rows: int | None, size: int | None
     ) -> Mapping[str, Any]:
-        """Return the end of the batch that begins at ``start``; the same if there is nothing.
+        """Return the end of the batch that begins at ``start``; the same if there are no rows.
 
         Args:
-            rows, size: most rows and bytes of it.
+            start: the position in the checkpoint.
+            rows, size: the maximum number of rows and bytes.
 
         Raises:
-            SparkError: WRONG_CHECKPOINT; OFFSETS_GONE, if rows were lost and ``failOnDataLoss`` is
+            SparkError: WRONG_CHECKPOINT; OFFSETS_GONE if rows were lost and ``failOnDataLoss`` is
                 set; and what ``heads`` raises.
         """
         heads = self.heads()
@@ -155,7 +156,7 @@ class Follower(DataSourceStreamReader):
         return Position(self._topic, position.reader, end, first).to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        """Return what tasks read of a batch; the same again, as long as it is held.
+        """Return the spans of a batch; the same ones again, as long as the rows are kept.
 
         Raises:
             SparkError: as ``next_end`` does.
@@ -164,14 +165,14 @@ class Follower(DataSourceStreamReader):
         begin, heads = begin_of(first, last), self.heads()
         self._note(lost(begin, last.offsets, heads))
         reader = last.reader or first.reader
-        if self._reader != reader:  # from now on, the server waits for this one
+        if self._reader != reader:  # from now on, the server keeps rows for this reader
             self._release(reader, covered(begin, heads))
             self._reader = reader
         found = split(spans(begin, last.offsets, heads), self._options.min_partitions)
         return [SpanPartition(self._topic, span) for span in found]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Report to the server what is not needed any more; if that fails, the next call does."""
+        """Tell the server which rows are no longer needed; a later call makes up for a failure."""
         position = self._position(end)
         self._release(position.reader or self._reader, position.offsets)
 
@@ -181,9 +182,7 @@ class Follower(DataSourceStreamReader):
         try:
             ask(link, TOPIC_SERVICE, "release", **init)
         except SparkError as error:
-            _log.warning(
-                "the server could not be told to drop rows that are no longer needed: %s", error
-            )
+            _log.warning("releasing rows that are no longer needed failed: %s", error)
 
     def stop(self) -> None:
         """Close the connection."""
@@ -198,12 +197,12 @@ class Follower(DataSourceStreamReader):
             raise refused(self._recipe, error, self._options.target) from None
 
     def _note(self, told: list[str]) -> None:
-        """Raise that rows were lost, or log it, once."""
+        """Raise that rows were lost, or log it once."""
         if not told:
             return
         text = f"rows were lost: {'; '.join(told)}"
         if self._options.fail_on_data_loss:
-            advice = "with the option failOnDataLoss=false, the query goes on without them"
+            advice = "set the option failOnDataLoss=false to continue without them"
             error = refusal(Code.OFFSETS_GONE, f"{text}; {advice}")
             raise refused(self._recipe, error, self._options.target)
         if told != self._told:
@@ -216,7 +215,7 @@ class Follower(DataSourceStreamReader):
         """Yield the record batches of a span; see ``read_batches``.
 
         Raises:
-            SparkError: with the server's code; OFFSETS_GONE, unless ``failOnDataLoss`` is false.
+            SparkError: with the server's code; OFFSETS_GONE only if ``failOnDataLoss`` is true.
         """
         header = {**partition.value, "columns": self._schema.names}
         while header["start"] < header["end"]:
@@ -239,7 +238,7 @@ class Follower(DataSourceStreamReader):
         return read_batches(self._recipe, header, self._schema, self._options.batch_rows)
 
     def _skip(self, header: dict[str, Any]) -> None:
-        """Leave out of a span what is not held."""
+        """Reduce a span to the rows that are available."""
         told = ask(self._recipe.link(), TOPIC_SERVICE, "describe", topic=self._topic)
         heads = Heads(told["earliest"], told["latest"], told["bytes"])
         earliest, latest = bounds(header["partition"], heads)
@@ -248,10 +247,10 @@ class Follower(DataSourceStreamReader):
 
 
 class PlainStreamReader(Follower):
-    """Follow a topic for a Spark before 4.2, which names no start and no limit.
+    """Follow a topic for Spark before 4.2, which passes neither start nor limit.
 
-    The start is known from what was asked before. Behind a restart it is not, so the first batch
-    has no limit then.
+    The start is remembered from the previous call. After a restart it is unknown, so the first
+    batch is not limited then.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:

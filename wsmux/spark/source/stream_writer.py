@@ -1,10 +1,10 @@
-"""Add the batches of a query to a topic, each of them once for each checkpoint.
+"""Append the batches of a streaming query to a topic, each once per checkpoint.
 
-Spark makes a writer again for each thing that it does with one, so none of them can hold what a
-batch is called. A batch is known by the id of its query, which is kept in the checkpoint, and its
-number; the server makes one transaction of the two, whoever asks. A task begins that, stages its
-partition, and brings back the receipt with the transaction's name, which the commit works with. A
-batch that was committed before a crash, and comes again after it, is known as ``done``.
+Spark makes a new writer for each operation, so a writer cannot keep the id of a batch. A batch is
+identified by the id of its query, which is in the checkpoint, and its number; the server derives
+one transaction from the two for all tasks. A task begins that, stages its partition, and returns
+the receipt with the transaction id, which the commit uses. A batch that was committed before a
+crash, and is repeated after it, is reported as ``done``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .types import arrow_schema
 
 __all__ = ["StagedPart", "StreamWriter"]
 
-# What Spark tells a task of the query it runs for.
+# Spark's local properties with the query and batch of a task.
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class StagedPart(WriterCommitMessage):
-    """What a task tells the commit.
+    """Carry the result of a task to the commit.
 
     Attributes:
         txn: the transaction of the batch.
-        done: it was committed before.
-        receipt: of what was staged, ``None`` if there were no rows.
+        done: whether the batch was already committed.
+        receipt: the receipt of the staged part, ``None`` if it had no rows.
     """
 
     def __init__(self, txn: str, done: bool, receipt: Receipt | None) -> None:
@@ -47,12 +47,12 @@ class StagedPart(WriterCommitMessage):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Write the batches of one query; does nothing until it is asked to.
+    """Write the batches of one query; connects on first use.
 
     Args:
-        options: of the write.
-        schema: of the rows.
-        overwrite: Spark's word for the output mode ``complete``, which is refused.
+        options: the options of the write.
+        schema: the schema of the rows.
+        overwrite: set by Spark for the output mode ``complete``, which is refused.
 
     Raises:
         SparkError: BAD_OPTION or WRONG_TYPE.
@@ -69,16 +69,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise refused(self._recipe, error, options.target) from None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Stage a partition of a batch, unless the batch was committed before; see ``stage``.
+        """Stage a partition of a batch, unless the batch was already committed; see ``stage``.
 
         Raises:
-            SparkError: with the server's code, such as NO_TOPIC or WRONG_SCHEMA, or what ``stage``
-                fails with.
+            SparkError: with the server's code, such as NO_TOPIC or WRONG_SCHEMA, or that of
+                ``stage``.
         """
         options, context = self._options, TaskContext.get()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
-            text = "this task is of no streaming query; write batches with df.write"
+            text = "this task belongs to no streaming query; use df.write for batch writes"
             raise SparkError("NO_QUERY", text, options.target)
         begun = ask(
             self._recipe.link(),
@@ -107,21 +107,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StagedPart(begun["txn"], False, receipt)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Make a batch visible at once; done again, it changes nothing.
+        """Make a batch visible at once; idempotent.
 
         Raises:
             SparkError: with the server's code.
         """
         parts = _parts(messages)
-        # If one task has found the batch committed, it is, whatever others have staged since.
+        # If one task found the batch committed, it is, whatever others have staged since.
         if parts and not any(part.done for part in parts):
             receipts = [part.receipt.to_json() for part in parts if part.receipt is not None]
             self._ask("commit", parts[0].txn, receipts=receipts)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what is staged of a batch; a commit stays.
+        """Discard the staged parts of a batch; does not undo a commit.
 
-        What tasks have staged of which none has come to its end, goes with its time to live.
+        If no task has finished, its transaction is unknown here, and staged parts expire with their
+        time to live.
 
         Raises:
             SparkError: with the server's code.

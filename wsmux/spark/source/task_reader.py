@@ -1,6 +1,6 @@
-"""Read record batches of a partition in a task, whatever happens to the connection.
+"""Read the record batches of a partition in a task, resuming after lost connections.
 
-A reading that is cut goes on after the last row that came: the server's order is always the same.
+An interrupted read resumes after the last row received: the server's order never changes.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def read_batches(
 ) -> Iterator[Any]:
     """Yield the record batches of a range.
 
-    Blocks for ``call_timeout`` of the recipe at most until a byte comes. A generator that is
-    closed cancels the stream.
+    Blocks for up to ``call_timeout`` of the recipe without data. Closing the generator cancels the
+    stream.
 
     Args:
-        recipe: of the connection, which other tasks of this process share.
-        header: of the stream: ``token`` of a dataset, or ``topic``, ``partition``, ``start`` and
-            ``end``.
-        schema: of the batches; see ``fit``.
-        batch_rows: most rows of one.
+        recipe: the connection settings; tasks of this process share the connection.
+        header: the header of the stream: ``token`` of a dataset, or ``topic``, ``partition``,
+            ``start`` and ``end``.
+        schema: the schema of the batches; see ``fit``.
+        batch_rows: the maximum number of rows per batch.
 
     Raises:
         SparkError: with the server's code; or the stream was cut more than ``retries`` times
@@ -70,7 +70,7 @@ def _resumed(link: Link, header: Mapping[str, Any], schema: Any) -> Generator[An
                 rows, failures = rows + batch.num_rows, 0
                 yield fitting
         finally:
-            stream.reset()  # of a stream that has ended, it changes nothing
+            stream.reset()  # no effect on a stream that has ended
         time.sleep(retry_delay(recipe.retry_backoff, failures))
 
 
@@ -81,7 +81,7 @@ def _batches(stream: Stream) -> Iterator[Any]:
 
 
 def _behind(header: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return the header that asks for what follows so many rows."""
+    """Return the header that requests the rows after so many."""
     if "topic" in header:
         return {**header, "start": header["start"] + rows}
     return {**header, "skip_rows": rows}

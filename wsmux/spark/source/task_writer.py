@@ -1,4 +1,4 @@
-"""Stage the record batches of a partition in a task, and bring back the receipt."""
+"""Stage the record batches of a partition in a task, and return the receipt."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["stage"]
 _WHAT = f"stream {WRITE}"
 
 
-# Bytes of a partition up to which it is held, to be sent again after a cut.
+# Bytes of a partition up to which it is kept, to be sent again after a lost connection.
 MOST_HELD = 64 * MIB
 
 TOO_MUCH = (
-    f"above {MOST_HELD // MIB} MiB, a partition is not held to be sent again, and Spark does not "
-    "hand over its rows twice: let the task be tried again, or write more partitions"
+    f"a partition above {MOST_HELD // MIB} MiB is not kept to be sent again, and Spark does not "
+    "supply its rows twice: let Spark retry the task, or write more partitions"
 )
 
-# Bytes of the answer.
+# Maximum bytes of the answer.
 MAX_ANSWER = 64 * 1024
 
 
@@ -42,21 +42,21 @@ def stage(
     batch_rows: int | None = None,
     frame_bytes: int = FRAME,
 ) -> Receipt | None:
-    """Send what a task writes of a partition; return the receipt, ``None`` if there are no rows.
+    """Send the rows of a partition; return the receipt, ``None`` if there are no rows.
 
-    After a cut, a partition of up to 64 MiB is sent again as a whole; a larger one fails, since
-    what Spark has handed over it does not hand over twice.
+    After a lost connection, a partition of up to 64 MiB is sent again from the start; a larger one
+    fails, since Spark does not supply rows twice.
 
     Args:
-        recipe: of the connection, which other tasks of this process share.
-        header: of the stream: ``txn``, ``partition`` and ``attempt``.
-        schema: what is written as; see ``fit``.
-        batches: Spark's; what they raise is raised as it is.
-        batch_rows: most rows of a batch that is sent.
-        frame_bytes: what is sent at once.
+        recipe: the connection settings; tasks of this process share the connection.
+        header: the header of the stream: ``txn``, ``partition`` and ``attempt``.
+        schema: the schema to write; see ``fit``.
+        batches: Spark's record batches; their exceptions are raised unchanged.
+        batch_rows: the maximum number of rows per batch sent.
+        frame_bytes: the maximum number of bytes written at once.
 
     Raises:
-        SparkError: with the server's code, or how the connection failed.
+        SparkError: with the server's code, or that of the failed connection.
     """
     link = recipe.link()
     fitting = (_fitted(link, batch, schema) for batch in batches if batch.num_rows)
@@ -90,10 +90,10 @@ def _fitted(link: Link, batch: Any, schema: Any) -> Any:
 
 
 class _Held:
-    """Hand out batches, from the first each time, as long as they are not too large.
+    """Iterate over batches repeatedly from the first, as long as they fit in memory.
 
     Attributes:
-        whole: they still begin with the first.
+        whole: whether iteration still begins with the first batch.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
@@ -103,7 +103,7 @@ class _Held:
         self.whole = True
 
     def is_empty(self) -> bool:
-        """Return whether there is none; this waits for the first."""
+        """Return whether there are no batches; blocks for the first."""
         first = next(self._rest, None)
         if first is None:
             return True
@@ -126,7 +126,7 @@ class _Held:
 
 
 class _Cut(Exception):
-    """A failure of the connection, as opposed to one of the batches."""
+    """Carry an error of the connection, as opposed to one of the batches."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -134,14 +134,14 @@ class _Cut(Exception):
 
 
 class _Sink:
-    """A stream whose failures are told apart from those of the source of the batches."""
+    """Write to a stream, raising its errors as ``_Cut``."""
 
     def __init__(self, stream: Stream, frame_bytes: int) -> None:
         self._stream = stream
         self._frame = frame_bytes
 
     def write(self, data: Any) -> int:
-        """Take all of it."""
+        """Write all of it."""
         try:
             if len(data) <= self._frame or self._frame == FRAME:
                 return self._stream.write(data)
@@ -157,13 +157,13 @@ def _sent(stream: Stream, schema: Any, batches: Iterable[Any], frame_bytes: int)
     """Send a part and return its receipt.
 
     Raises:
-        RiverError: it is refused. _Cut: the connection failed first.
+        RiverError: the server refused the part. _Cut: the connection failed first.
     """
     try:
         send(_Sink(stream, frame_bytes), schema, batches, Limits())
         stream.close_write()
     except _Cut as cut:
-        # Who refuses a part reads no further, and says why.
+        # A server that refuses a part stops reading, and sends the reason.
         answer = _told(stream)
         if answer is None:
             raise cut from None

@@ -1,7 +1,8 @@
-"""Translate schemas between Arrow and Spark, and bring record batches into them.
+"""Convert schemas between Arrow and Spark, and record batches to them.
 
-Spark takes a record batch only if its schema is just what Spark makes of the declared one. Arrow
-has more types: text with long offsets, times in other units. Those are cast where nothing is lost.
+Spark accepts a record batch only if its schema is exactly its own form of the declared one. Arrow
+has more types, such as text with long offsets or times in other units. Those are cast if nothing is
+lost.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ __all__ = ["WRONG_TYPE", "arrow_schema", "check_fits", "fit", "regrouped", "spar
 
 WRONG_TYPE = "WRONG_TYPE"
 
-# Bytes up to which record batches are joined: what each costs shows below.
+# Bytes up to which record batches are joined; below, their fixed cost is noticeable.
 SMALL = 256 * 1024
 
-# Before 4.2, Spark had UTC of itself and no argument for it.
+# Spark before 4.2 always uses UTC and has no argument for it.
 _ZONE = (
     {"timezone": "UTC"}
     if "timezone" in inspect.signature(spark_types.to_arrow_schema).parameters
@@ -34,10 +35,10 @@ _ZONE = (
 
 
 def spark_schema(schema: Any) -> StructType:
-    """Return an Arrow schema as Spark has it.
+    """Return an Arrow schema as a Spark schema.
 
     Raises:
-        RiverError: WRONG_TYPE, for a column that Spark has no type for.
+        RiverError: WRONG_TYPE; Spark has no type for a column.
     """
     for field in schema:
         try:
@@ -49,10 +50,10 @@ def spark_schema(schema: Any) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """Return the Arrow schema that Spark has for its own; zones are UTC.
+    """Return Spark's Arrow form of its schema, with UTC as time zone.
 
     Raises:
-        RiverError: WRONG_TYPE, for a column that Arrow has no type for.
+        RiverError: WRONG_TYPE; Arrow has no type for a column.
     """
     for field in schema:
         try:
@@ -64,12 +65,12 @@ def arrow_schema(schema: StructType) -> Any:
 
 
 def check_fits(wanted: Any, stored: Any, what: str) -> Any:
-    """Return the columns of a stored schema that Spark has declared, in its order.
+    """Return the columns of a stored schema that Spark declared, in its order.
 
     Args:
-        wanted: the Arrow schema of what Spark has declared.
-        stored: what the server has.
-        what: whose it is.
+        wanted: the Arrow form of the declared schema.
+        stored: the server's schema.
+        what: the name of the dataset or topic.
 
     Raises:
         RiverError: NO_COLUMN, WRONG_TYPE or WRONG_SCHEMA.
@@ -86,10 +87,10 @@ def check_fits(wanted: Any, stored: Any, what: str) -> Any:
 
 
 def fit(batch: Any, schema: Any) -> Any:
-    """Return a record batch under a schema of the same columns; most are not copied.
+    """Return a record batch with a schema of the same columns, mostly without copying.
 
     Raises:
-        RiverError: WRONG_TYPE, for values that the type of a column cannot hold.
+        RiverError: WRONG_TYPE; a column's type cannot hold its values.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -100,9 +101,9 @@ def fit(batch: Any, schema: Any) -> Any:
 
 
 def regrouped(batches: Iterable[Any], most_rows: int | None) -> Iterator[Any]:
-    """Yield the rows of record batches in batches of a sensible size.
+    """Yield the rows of record batches in batches of a suitable size.
 
-    Small ones are joined, what has too many rows is cut, the rest is handed on uncopied.
+    Small batches are joined, those with too many rows are split, others are passed on uncopied.
     """
     gathered: list[Any] = []
     rows = size = 0
