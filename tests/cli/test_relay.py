@@ -93,10 +93,10 @@ def test_the_options_of_the_known_relay_work() -> None:
     [
         ([], b"give --twins or --substrate"),
         (["--twins", "TWINS", "--limit", "5"], b"a count and a size above 0"),
-        (["--twins", "TWINS", "--domain", "a b"], b"a relay is named by its domain"),
-        (["--twins", "ftp://x"], b"twins come from a file"),
+        (["--twins", "TWINS", "--domain", "a b"], b"expected the domain of a relay"),
+        (["--twins", "ftp://x"], b"expected a file, http"),
         (["--twins", "TWINS", "--redis", "x"], b"redis"),
-        (["--twins", "TWINS", "--route", "a_b=http://x/"], b"a relay is named by its domain"),
+        (["--twins", "TWINS", "--route", "a_b=http://x/"], b"expected the domain of a relay"),
         (["--twins", "TWINS", "--keyfile", "x"], b"--keyfile needs --certfile"),
     ],
 )

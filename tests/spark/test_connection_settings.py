@@ -300,7 +300,7 @@ def test_what_is_no_first_line_is_told_after_retries(streams: wsmux.Server) -> N
 
 def test_a_header_needs_a_name_and_has_a_bound(streams: wsmux.Server) -> None:
     recipe = connection(streams.url)
-    with pytest.raises(ValueError, match="has no header"):
+    with pytest.raises(ValueError, match="a header needs the name of a stream"):
         recipe.open_stream(topic="t")
     with pytest.raises(ValueError, match="at most"):
         recipe.open_stream("tail", text="x" * 70_000)

@@ -131,7 +131,7 @@ class Services:
             if twice:
                 raise ValueError(f"{twice[0]!r} is already served")
             if self._closed:
-                raise ValueError("this client of the bus is closed")
+                raise ValueError("this bus client is closed")
             self._commands.update(made)
             self._pools.append(pool)
 

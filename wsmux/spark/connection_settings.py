@@ -111,7 +111,7 @@ class Link:
     ) -> tuple[Stream, dict[str, Any]]:
         """Open a stream as ``open_stream`` does; return it with the server's first line."""
         if name is None and header:
-            raise ValueError("a stream without a name has no header")
+            raise ValueError("a header needs the name of a stream")
         line = b""
         if name is not None:
             line = json.dumps({"stream": name, **header}, separators=(",", ":")).encode() + b"\n"
@@ -397,7 +397,7 @@ def connection(
     if parts.scheme not in ("ws", "wss") or not parts.hostname:
         raise ValueError(wrong_url(shown_url(url), "ws", "wss"))
     if parts.username is not None or parts.password is not None:
-        raise ValueError("an address with a user or a password would be shown: use token=")
+        raise ValueError("errors would show the user or password in the URL: use token=")
     if codec not in ("msgpack", "json"):
         raise ValueError(f"codec must be 'msgpack' or 'json', not {codec!r}")
     pairs = tuple((headers or {}).items())

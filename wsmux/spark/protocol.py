@@ -294,7 +294,7 @@ class RangeToken(NamedTuple):
             version, start, end = (int(number) for number in found[3][1:].split(":"))
             if start <= end:
                 return cls(found[1], found[2], version, start, end)
-        raise refusal(Code.BAD_TOKEN, f"no describe() returned the token {text[:300]!r}")
+        raise refusal(Code.BAD_TOKEN, f"{text[:300]!r} is not a token of describe()")
 
 
 @dataclass(frozen=True, slots=True)

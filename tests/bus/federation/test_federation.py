@@ -216,7 +216,7 @@ def test_a_domain_that_is_none_counts_as_a_refusal(make: Make, told: Told) -> No
     federation = make(Poster())
     submit(federation, ask(), "no domain")
     wait_for(lambda: told.errors)
-    assert "remote relay rejected permanently: a relay is named by its domain" in told.texts()[0]
+    assert "remote relay rejected permanently: expected the domain of a relay" in told.texts()[0]
 
 
 @pytest.mark.parametrize(

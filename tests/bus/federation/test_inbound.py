@@ -239,7 +239,7 @@ def test_a_copy_of_what_is_being_delivered_may_come_again(stand: Stand) -> None:
     answers: list[Answer] = []
     stand.on_deliver = lambda: answers.append(stand.post(envelope))
     assert stand.post(envelope) == ACCEPTED
-    assert answers == [Answer(503, "the message is being accepted")]
+    assert answers == [Answer(503, "the message is being delivered")]
     assert stand.post(envelope) == ACCEPTED
     assert len(stand.delivered) == 1
 

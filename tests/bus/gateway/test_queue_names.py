@@ -52,13 +52,15 @@ SYSTEM_QUEUES = [
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_command_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="a command has 1 to 128 characters"):
+    with pytest.raises(ValueError, match="a command must have 1 to 128 characters"):
         command_queue(name)
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_queue_for_answers_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="the name of a queue for answers has 1 to 128 characters"):
+    with pytest.raises(
+        ValueError, match="the name of a queue for answers must have 1 to 128 characters"
+    ):
         reply_queue(name)
 
 

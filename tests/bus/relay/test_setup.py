@@ -253,8 +253,8 @@ def test_a_wrong_source_cannot_reach_the_queues(redis: RedisServer) -> None:
     [
         ({"limit": (0, 5)}, "above 0"),
         ({"ranker_period": 0}, "above 0"),
-        ({"routes": {"a b": "http://x/"}}, "named by its domain"),
-        ({"routes": {"a.test": "ws://x/"}}, "a route is of the form"),
+        ({"routes": {"a b": "http://x/"}}, "expected the domain of a relay"),
+        ({"routes": {"a.test": "ws://x/"}}, "expected a route http"),
         ({"redis": "nonsense"}, "Redis URL"),
     ],
 )
@@ -264,7 +264,7 @@ def test_wrong_arguments_are_told(options: dict[str, Any], text: str) -> None:
 
 
 def test_a_wrong_domain_leaves_nothing_behind(redis: RedisServer) -> None:
-    with pytest.raises(ValueError, match="named by its domain"):
+    with pytest.raises(ValueError, match="expected the domain of a relay"):
         serve_relay(["a b"], Table(), redis=redis.url)
 
 

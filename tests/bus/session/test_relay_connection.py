@@ -246,7 +246,7 @@ def test_who_waits_hears_of_the_close() -> None:
         made.close(Deadline(WAIT))
         for thread in threads:
             thread.join(WAIT)
-    assert [str(error) for error in failures] == ["this client of the bus is closed"] * 2
+    assert [str(error) for error in failures] == ["this bus client is closed"] * 2
 
 
 def test_a_relay_that_takes_nothing_is_passed_over(

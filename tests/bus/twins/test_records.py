@@ -86,7 +86,7 @@ BAD_MEMBERS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("why", BAD_RECORDS)
 def test_what_is_no_record_is_refused(why: str) -> None:
-    with pytest.raises(ValueError, match="a twin is an object|the id of a twin is a number"):
+    with pytest.raises(ValueError, match="a twin must be an object|a twin's id must be a number"):
         parse_twin(BAD_RECORDS[why])
 
 

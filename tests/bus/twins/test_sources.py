@@ -112,13 +112,13 @@ BAD_FILES: dict[str, tuple[Any, str]] = {
     "an object": ({"twins": RECORDS}, "is not a list of twins"),
     "null": (None, "is not a list of twins"),
     "a twin alone": (RECORDS[0], "is not a list of twins"),
-    "a list of numbers": ([1], "entry 0: a twin is an object"),
+    "a list of numbers": ([1], "entry 0: a twin must be an object"),
     "a twin twice": ([RECORDS[0], RECORDS[0]], "entry 1: twin 1 is listed twice"),
     "a bad account": (
         [RECORDS[0], {"id": 2, "account": "x"}],
         "entry 1: 'x' is not an SS58 address",
     ),
-    "a twin without a number": ([{"account": "x"}], "entry 0: the id of a twin is a number"),
+    "a twin without a number": ([{"account": "x"}], "entry 0: a twin's id must be a number"),
     "too long": (b" " * (MAX_FILE + 1), f"has more than {MAX_FILE} bytes"),
 }
 
@@ -425,7 +425,7 @@ def test_a_url_is_a_registrar_through_a_cache(url: str) -> None:
 
 @pytest.mark.parametrize("text", ["ftp://a", "redis://a", "HTTP://a", "://", "file:///twins.json"])
 def test_another_url_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="twins come from a file, http"):
+    with pytest.raises(ValueError, match="expected a file, http"):
         twins_from([text])
 
 

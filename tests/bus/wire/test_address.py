@@ -55,13 +55,13 @@ BAD_KEYS = ["", "stream", "stream:", "stream::", "stream:x", "1", "1:s", "Stream
 
 @pytest.mark.parametrize("text", BAD)
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="an address is 'twin' or 'twin:session'"):
+    with pytest.raises(ValueError, match="expected an address 'twin' or 'twin:session'"):
         parse_address(text)
 
 
 @pytest.mark.parametrize("key", BAD_KEYS)
 def test_what_is_no_key_of_a_stream_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=r"starts with 'stream:'|an address is"):
+    with pytest.raises(ValueError, match=r"starts with 'stream:'|expected an address"):
         parse_stream_key(key)
 
 

@@ -216,7 +216,7 @@ def test_an_address_is_read_as_they_read_it(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", [row for row in COMPUTED["address_text"] if "error" in row])
 def test_what_is_no_address_to_them_is_none_to_us(row: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="an address is 'twin' or 'twin:session'"):
+    with pytest.raises(ValueError, match="expected an address 'twin' or 'twin:session'"):
         parse_address(row["text"])
 
 

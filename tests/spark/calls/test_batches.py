@@ -48,7 +48,7 @@ def test_what_are_no_answers_is_refused(answer: Any) -> None:
 
 
 def test_whole_batches_and_a_deduplicator_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="whole batches"):
+    with pytest.raises(ValueError, match="whole=True and a deduplicator"):
         batched(whole=True, deduplicator=Deduplicator())
 
 

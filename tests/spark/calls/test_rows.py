@@ -294,7 +294,7 @@ class serve_again:
 
 @pytest.mark.parametrize("name", ["nodot", ".b", "a.", ""])
 def test_a_procedure_is_named_by_two_names(name: str) -> None:
-    with pytest.raises(ValueError, match="is named 'service.procedure'"):
+    with pytest.raises(ValueError, match="expected a procedure as 'service.procedure'"):
         rpc(connection("ws://h/"), name)
 
 

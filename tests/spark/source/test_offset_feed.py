@@ -129,7 +129,8 @@ def test_a_server_that_stays_away_is_an_error_until_it_is_there(topics: Topics) 
 
 def test_without_a_server_the_first_answer_is_an_error() -> None:
     feed = OffsetFeed(quick("ws://127.0.0.1:1", call_timeout=0.7), "t")
-    with pytest.raises(SparkError, match=r"^\[NO_CONNECTION\] .*the server was unreachable"):
+    text = r"^\[NO_CONNECTION\] topic.heads: the server was unreachable"
+    with pytest.raises(SparkError, match=text):
         feed.latest()
     feed.close()
 

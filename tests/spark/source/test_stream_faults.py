@@ -112,4 +112,4 @@ def test_a_server_that_stays_away_fails_the_query(spark: Any, tmp_path: Path) ->
         query.processAllAvailable()
     found = failure(lambda: query.awaitTermination(PATIENCE))
     assert found.code == "NO_CONNECTION"
-    assert "the server was not to be reached for 1.5 s" in found.message
+    assert "the server was unreachable for 1.5 s" in found.message

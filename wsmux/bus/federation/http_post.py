@@ -136,7 +136,7 @@ def _split(url: str) -> SplitResult:
     check_characters(url)
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or not parts.hostname or parts.port == 0 or parts.query:
-        raise ValueError(f"a route is of the form http://host:port/ or https://host/, not {url!r}")
+        raise ValueError(f"expected a route http://host:port/ or https://host/, got {url!r}")
     return parts
 
 

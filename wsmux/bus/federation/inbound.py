@@ -146,7 +146,7 @@ class FederationInbound:
             if self._replays.knows(signature, int(now)):
                 return False
             if signature in self._under_way:
-                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the message is being accepted")
+                raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the message is being delivered")
             allowed = self._limiter.allows(source, size, now)
             if allowed:
                 self._under_way.add(signature)

@@ -25,7 +25,7 @@ SYSTEM_NAMES = frozenset({"msgbus", "twin", "relay.federation.stream"})
 def _checked(name: str, what: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{what} has 1 to {MAX_NAME} characters of A-Z a-z 0-9 . _ -, unlike {name[:80]!r}"
+            f"{what} must have 1 to {MAX_NAME} characters of A-Z a-z 0-9 . _ -, not {name[:80]!r}"
         )
     return name
 

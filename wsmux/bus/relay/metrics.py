@@ -71,7 +71,7 @@ class RelayMetrics:
         for name, shown, field in _COUNTED:
             Gauge(name, shown, registry=registry).set_function(partial(self._sum, field))
         self._evictions = Counter(
-            "relay_session_evictions", "connections that ended", ["reason"], registry=registry
+            "relay_session_evictions", "ended connections", ["reason"], registry=registry
         )
         self._refused = Counter(
             "relay_message_refused", "envelopes not passed on", ["reason"], registry=registry
@@ -96,7 +96,7 @@ class RelayMetrics:
     def watch_cache(self, misses: Callable[[], float], entries: Callable[[], float]) -> None:
         """Add the figures of a cache of twins, which are read at each scrape."""
         for name, shown, ask in (
-            ("rmb_cache_misses_total", "look-ups that went to the directory", misses),
+            ("rmb_cache_misses_total", "look-ups in the directory", misses),
             ("rmb_cache_entries", "twins in the cache", entries),
         ):
             Gauge(name, shown, registry=self._registry).set_function(ask)

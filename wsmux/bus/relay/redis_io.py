@@ -58,7 +58,7 @@ def parse_id(data: bytes) -> Id:
     """Return the numbers of an id, ``milliseconds-sequence`` or only the first of them.
 
     Raises:
-        ValueError: it is not such an id.
+        ValueError: it is malformed.
     """
     time, dash, sequence = data.partition(b"-")
     if not time.isdigit() or (dash and not sequence.isdigit()):

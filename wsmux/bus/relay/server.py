@@ -45,7 +45,7 @@ MAX_POSTS = 16
 POST_WAIT = 1.0
 
 # TCP keepalive: seconds of silence before the first probe, seconds between probes, and their
-# number. Reference clients send no pings, so without it a lost connection would stay for ever.
+# number. Reference clients send no pings, so without it a lost connection would stay forever.
 KEEPALIVE_IDLE, KEEPALIVE_PAUSE, KEEPALIVE_COUNT = 60, 15, 4
 
 PLAIN = {"Content-Type": "text/plain; charset=utf-8"}
@@ -144,7 +144,7 @@ class RelayServer(Acceptor):
     ) -> tuple[int, str]:
         with self._body(sock, environ, deadline, MAX_ENVELOPE) as body:
             if not self._posts.acquire(timeout=POST_WAIT):
-                return HTTPStatus.SERVICE_UNAVAILABLE, "too many envelopes arrive; try again"
+                return HTTPStatus.SERVICE_UNAVAILABLE, "too many posts at once; try again"
             try:
                 return take_in(body)
             finally:

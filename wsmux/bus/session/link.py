@@ -142,7 +142,7 @@ class Link:
                 while not channel.queue.has_room_locked(waited):
                     if deadline.expired():
                         raise TimeoutError(
-                            f"{self.name} had no room to send in time; nothing was sent"
+                            f"the send queue of {self.name} stayed full; nothing was sent"
                         )
                     waited = True
                     channel.queue.wait_room_locked(waiter, deadline)
@@ -296,7 +296,7 @@ def dial(
         link: further arguments of ``Link``.
 
     Raises:
-        ValueError: the address is not such a URL.
+        ValueError: the URL is invalid.
         HandshakeError: the relay refused; ``status`` and the text say why, without the token.
         TimeoutError: the deadline has passed.
         OSError: the connection failed.

@@ -103,7 +103,7 @@ class PendingCalls:
                     raise CallTimeout(text, call.twin.id, retry_safe=True)
                 self._condition.wait(call.deadline.remaining())
             if self._closed:
-                raise ValueError("this client of the bus is closed")
+                raise ValueError("this bus client is closed")
             self._calls[call.uid] = call
         self._watch(time.monotonic() + call.remaining())
 
@@ -129,7 +129,7 @@ class PendingCalls:
             else:
                 call.future.set_result(outcome)
         except InvalidStateError:
-            _log.debug("the answer to %s came when it was cancelled", call.command)
+            _log.debug("the answer to %s came after it was cancelled", call.command)
 
     def close(self, make_error: Callable[[Call], Exception], deadline: Deadline) -> None:
         """End every call, and the thread; may be called twice."""
@@ -174,7 +174,7 @@ class PendingCalls:
             calls = list(self._calls.values())
         for call in calls:
             if call.deadline.expired():
-                text = f"no answer to {call.command!r} in time"
+                text = f"timed out waiting for the answer to {call.command!r}"
                 self.settle(call, CallTimeout(text, call.twin.id))
         left = min(
             (call.remaining() for call in calls if not call.deadline.expired()), default=None

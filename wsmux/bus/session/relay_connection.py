@@ -77,7 +77,7 @@ class RelayConnection:
         ssl_context: the TLS settings.
 
     Raises:
-        ValueError: the address is not such a URL.
+        ValueError: the URL is invalid.
     """
 
     def __init__(
@@ -247,5 +247,7 @@ def host_of(url: str) -> str:
     except ValueError:
         wrong = True
     if wrong or not parts.hostname:
-        raise ValueError(f"{url!r} is not a ws:// or wss:// address of a relay, without a query")
+        raise ValueError(
+            f"expected the address of a relay, ws:// or wss:// without a query, got {url!r}"
+        )
     return parts.hostname

@@ -49,7 +49,7 @@ class RelayPool:
     ) -> None:
         distinct = list(dict.fromkeys(urls))
         if not 0 < len(distinct) <= MAX_RELAYS:
-            raise ValueError(f"{len(distinct)} relays were given: 1 to {MAX_RELAYS} can be used")
+            raise ValueError(f"expected 1 to {MAX_RELAYS} relays, got {len(distinct)}")
         self._condition = threading.Condition()
         self._changes = 0
         self._started = False
@@ -143,7 +143,7 @@ class RelayPool:
 
     def _check_open_locked(self) -> None:
         if self._closed:
-            raise ValueError("this client of the bus is closed")
+            raise ValueError("this bus client is closed")
 
     def _any_connected(self) -> bool:
         return any(link.status().state is LinkState.CONNECTED for link in self._links)

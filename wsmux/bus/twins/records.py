@@ -46,7 +46,7 @@ def parse_domain(text: object) -> str:
         ValueError: it is not a host with an optional port.
     """
     if not isinstance(text, str) or not _DOMAIN.fullmatch(text.lower()):
-        raise ValueError(f"a relay is named by its domain, as 'relay.test', not {_short(text)}")
+        raise ValueError(f"expected the domain of a relay, as 'relay.test', got {_short(text)}")
     return text.lower()
 
 
@@ -60,15 +60,15 @@ def parse_twin(record: object) -> Twin:
         ValueError: the object is not of that form.
     """
     if not isinstance(record, Mapping):
-        raise ValueError(f"a twin is an object, not {_short(record)}")
+        raise ValueError(f"a twin must be an object, not {_short(record)}")
     number, account = record.get("id"), record.get("account")
     if type(number) is not int or not 0 < number <= MAX_TWIN:
-        raise ValueError(f"the id of a twin is a number from 1 to {MAX_TWIN}, not {_short(number)}")
+        raise ValueError(f"a twin's id must be a number from 1 to {MAX_TWIN}, not {_short(number)}")
     if not isinstance(account, str):
-        raise ValueError(f"the account of twin {number} is text, not {_short(account)}")
+        raise ValueError(f"the account of twin {number} must be text, not {_short(account)}")
     relays = record.get("relays")
     if relays is not None and not isinstance(relays, list):
-        raise ValueError(f"the relays of twin {number} are a list, not {_short(relays)}")
+        raise ValueError(f"the relays of twin {number} must be a list, not {_short(relays)}")
     domains = tuple(dict.fromkeys(parse_domain(relay) for relay in relays or ()))
     if len(domains) > MAX_RELAYS:
         raise ValueError(f"twin {number} has {len(domains)} relays, more than {MAX_RELAYS}")
@@ -93,8 +93,8 @@ def _parse_key(number: int, text: object) -> bytes | None:
         key = bytes.fromhex(text[2:])
     if len(key) != PUBLIC_BYTES or key[0] not in (2, 3):
         raise ValueError(
-            f"the pk of twin {number} is null or 0x and a compressed point of {PUBLIC_BYTES} bytes "
-            f"in hexadecimal, not {_short(text)}"
+            f"the pk of twin {number} must be null, or 0x and a compressed point of {PUBLIC_BYTES} "
+            f"bytes in hexadecimal, not {_short(text)}"
         )
     return key
 

@@ -290,7 +290,7 @@ def _source(text: str) -> TwinDirectory:
         from .chain import ChainTwins  # an extra of its own
 
         return ChainTwins(text)
-    raise ValueError(f"twins come from a file, http(s):// or ws(s)://, not {text[:80]!r}")
+    raise ValueError(f"expected a file, http(s):// or ws(s):// URL of twins, got {text[:80]!r}")
 
 
 def twins_from(texts: Sequence[str], size: int = CACHE_SIZE) -> TwinDirectory:
@@ -300,7 +300,7 @@ def twins_from(texts: Sequence[str], size: int = CACHE_SIZE) -> TwinDirectory:
     ``size`` twins are cached. Several sources are combined by ``Failover``. Nothing is opened yet.
 
     Raises:
-        ValueError: the list is empty, or an item is neither a path nor such a URL.
+        ValueError: the list is empty, or an item is neither a path nor a supported URL.
         TypeError: ``texts`` is not a collection of strings.
         ImportError: a required package is not installed.
     """

@@ -58,8 +58,8 @@ def parse_address(text: str) -> Address:
     number, colon, session = text.partition(":")
     if not DECIMAL.fullmatch(number) or int(number) > MAX_TWIN:
         raise ValueError(
-            f"an address is 'twin' or 'twin:session' with a twin from 0 to {MAX_TWIN}, "
-            f"not {text[:80]!r}"
+            f"expected an address 'twin' or 'twin:session' with a twin from 0 to {MAX_TWIN}, "
+            f"got {text[:80]!r}"
         )
     return Address(int(number), session if colon else None)
 
@@ -71,7 +71,7 @@ def parse_stream_key(key: str) -> Address:
         ValueError: it is not a key of a session's stream.
     """
     if not key.startswith(STREAM):
-        raise ValueError(f"the key of a stream starts with {STREAM!r}, unlike {key[:80]!r}")
+        raise ValueError(f"expected a stream key that starts with {STREAM!r}, got {key[:80]!r}")
     return parse_address(key.removeprefix(STREAM))
 
 

@@ -86,13 +86,13 @@ def _seed_of(secret: str) -> bytes:
     """Return the 32-byte seed of a mnemonic or hexadecimal text."""
     if secret.startswith("0x"):
         if not _HEX.fullmatch(secret):
-            raise ValueError("a seed is 0x and 64 hexadecimal digits")
+            raise ValueError("a seed must be 0x and 64 hexadecimal digits")
         return bytes.fromhex(secret[2:])
     try:
         entropy = bytes(Mnemonic("english").to_entropy(secret.split()))
     except (ValueError, LookupError):  # their texts contain words of the secret
         raise ValueError(
-            "a mnemonic is 12, 15, 18, 21 or 24 English words of BIP-39 with a right checksum"
+            "a mnemonic must be 12, 15, 18, 21 or 24 English words of BIP-39 with a valid checksum"
         ) from None
     return pbkdf2_hmac("sha512", entropy, b"mnemonic", STRETCHING)[:SEED_BYTES]
 
@@ -109,7 +109,7 @@ def _junctions(path: str) -> list[bytes]:
     parts = path[2:].split("//")
     if len(path) > MAX_PATH or any(not part or "/" in part for part in parts):
         raise ValueError(
-            f"a derivation path is '//name', once or several times, {MAX_PATH} characters at most"
+            f"a derivation path must be '//name', one or more times, up to {MAX_PATH} characters"
         )
     found = []
     for part in parts:

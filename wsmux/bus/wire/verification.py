@@ -106,7 +106,7 @@ class Verifier:
             raise BusError(EXPIRED, "the message has expired", twin=twin)
         if source is None:
             if kind not in UNSIGNED:
-                raise BusError(FAILED, f"a {kind} of twin 0: relays send errors and pongs only")
+                raise BusError(FAILED, f"a {kind} from twin 0: relays send errors and pongs only")
             return Received(kind, None, None, envelope.plain, False)
         sender = self._check_sender(envelope, source.twin, now, find)
         payload = self._payload(envelope, sender)
@@ -119,7 +119,7 @@ class Verifier:
             expected = ", ".join(sorted(awaited))
             raise BusError(FAILED, f"a message of kind {kind}: expected {expected}", twin=twin)
         if kind is Kind.REQUEST and not envelope.request.command:
-            raise BusError(FAILED, "a request names a command", twin=twin)
+            raise BusError(FAILED, "a request must name a command", twin=twin)
 
     def _check_destination(self, envelope: Envelope, source: Address | None) -> None:
         """Refuse envelopes for others; errors of the reference relay may have no destination."""

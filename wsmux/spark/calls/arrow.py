@@ -103,7 +103,7 @@ def to_ipc(batches: Any) -> bytes:
         batches = batches.to_batches() or [pa.RecordBatch.from_pylist([], schema=batches.schema)]
     listed = list(batches)
     if not listed:
-        raise ValueError("there is no record batch to take the schema from")
+        raise ValueError("without a record batch there is no schema")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, listed[0].schema) as writer:
         for batch in listed:
@@ -116,7 +116,7 @@ def from_ipc(data: Any) -> list[Any]:
     """Return the record batches of an Arrow IPC stream, fully validated.
 
     Raises:
-        ValueError: the data is not such a stream.
+        ValueError: the data is not an Arrow IPC stream.
     """
     import pyarrow as pa
 

@@ -92,7 +92,7 @@ def read_answers(answer: Any, count: int) -> Answers:
     except (TypeError, ValueError) as error:
         raise NotAnswers(f"{ERRORS} must list rows, codes and messages") from error
     if not all(0 <= row < count and isinstance(e.code, str) for row, e in errors.items()):
-        raise NotAnswers(f"{ERRORS} names a row that was not sent, or a code that is no string")
+        raise NotAnswers(f"{ERRORS} names a row that was not sent, or a code that is not a string")
     return Answers(values, errors)
 
 
@@ -126,7 +126,7 @@ def batched(
     ...     return ctx.state[ip]
     """
     if whole and deduplicator is not None:
-        raise ValueError("a function of whole batches cannot leave out some of their rows")
+        raise ValueError("whole=True and a deduplicator exclude each other")
     if handler is None:
         return functools.partial(batched, whole=whole, deduplicator=deduplicator)
     handle = handler

@@ -87,7 +87,7 @@ class Plan:
         if self.max_in_flight < 1 or self.max_bytes < 1:
             raise ValueError("max_in_flight and max_bytes must be at least 1")
         if self.retries < 0 or self.backoff < 0:
-            raise ValueError("retries and the seconds before them must not be negative")
+            raise ValueError("retries and backoff must not be negative")
 
 
 class Outcome(NamedTuple):

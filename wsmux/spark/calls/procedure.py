@@ -53,7 +53,7 @@ def rpc(conn: Recipe, procedure: str, name: str | None = None) -> Procedure:
     """
     service, _, rest = (procedure, "", name) if name is not None else procedure.rpartition(".")
     if not service or not rest:
-        raise ValueError(f"a procedure is named 'service.procedure', not {procedure!r}")
+        raise ValueError(f"expected a procedure as 'service.procedure', got {procedure!r}")
     return Procedure(Target(conn, service, rest))
 
 
@@ -214,5 +214,5 @@ class Procedure:
 
 def _rows(count: int) -> int:
     if count < 1:
-        raise ValueError(f"a message carries at least one row, not {count!r}")
+        raise ValueError(f"expected at least one row per message, got {count!r}")
     return count
