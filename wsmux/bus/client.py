@@ -32,7 +32,7 @@ from ..runtime.arguments import strings
 from ..runtime.closing import Closing
 from ..runtime.deadline import LONGEST_WAIT, Deadline
 from ..runtime.logs import logger
-from .errors import FAILED, UNKNOWN_TWIN, BadMessage, BusError, Replayed, remote_error
+from .errors import FAILED, UNKNOWN_TWIN, BusError, Replayed, remote_error
 from .services import Function, Services, decode, encode
 from .session.identity_session import IdentitySession, life_until
 from .session.pending import Call, PendingCalls
@@ -40,7 +40,6 @@ from .session.relay_connection import RelayStatus
 from .session.relay_pool import RelayPool
 from .twins.records import TwinDirectory
 from .twins.sources import twins_from
-from .wire import envelope as envelopes
 from .wire.address import Address, address_of, is_text, parse_address
 from .wire.envelope import JSON_SCHEMA, Kind, kind_of
 from .wire.keys import Identity
@@ -310,15 +309,10 @@ class Client(Closing):
 
     # Threads of the connections
 
-    def _receive(self, data: bytes) -> None:
-        try:
-            envelope = envelopes.parse(data)
-        except BadMessage as error:
-            _log.warning("a message from a relay is dropped: %s", error)
-            return
+    def _receive(self, envelope: Envelope, size: int) -> None:
         match kind_of(envelope):
             case Kind.REQUEST:
-                self._services.take(envelope, len(data))
+                self._services.take(envelope, size)
             case Kind.RESPONSE | Kind.ERROR as kind:
                 self._answered(envelope, kind)
             case kind:

@@ -168,7 +168,9 @@ class Services:
         try:
             received = endpoint.accept(envelope, lambda number: endpoint.twin(number, deadline))
         except Replayed as error:
-            self._answer_again(key, error)
+            with self._lock:
+                again = self._answers.find(key)
+            self._relay_pool.answer_again(again, error)
             return
         except BusError as error:
             _log.info("a request from twin %d is refused: %s", envelope.source.twin, error)
@@ -204,13 +206,6 @@ class Services:
         except Exception as error:
             _log.exception("the function of %r failed", request.command)
             return self._error(envelope, BusError(FAILED, f"{type(error).__name__}: {error}"))
-
-    def _answer_again(self, key: bytes, error: Replayed) -> None:
-        with self._lock:
-            again = self._answers.find(key)
-        _log.info("%s; %s", error, "its answer is sent again" if again else "it is dropped")
-        if again is not None:
-            self._relay_pool.offer(again)
 
     def _error(self, envelope: Envelope, error: BusError) -> bytes:
         code = error.code if 0 <= error.code <= MAX_CODE else FAILED

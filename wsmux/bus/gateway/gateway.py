@@ -32,19 +32,19 @@ from ...runtime.logs import logger
 from ...runtime.thread_pool import SerialExecutor, ThreadPool
 from ...runtime.threads import daemon_thread
 from ..client import FIND_TIMEOUT, directory_of, own_twin, urls_of
-from ..errors import BadMessage, BusError
+from ..errors import BusError
 from ..session.asked_requests import AskedRequests
 from ..session.identity_session import IdentitySession
 from ..session.publish import publish
 from ..session.relay_connection import RelayStatus, host_of
 from ..session.relay_pool import RelayPool
 from ..twins.records import TwinDirectory
-from ..wire import envelope as envelopes
 from ..wire.address import Address, address_of
 from ..wire.keys import Identity
+from ..wire.messages import Envelope
 from .inbound import Inbound
 from .outbound import Outbound
-from .redis_store import LOCAL, REPLY, RedisStore, Tracked
+from .redis_store import LOCAL, REPLY, RedisStore
 from .uploads import Uploads
 
 __all__ = ["Peer"]
@@ -190,13 +190,7 @@ class Peer(Closing):
 
     # Threads of the connections
 
-    def _receive(self, data: bytes) -> None:
-        try:
-            envelope = envelopes.parse(data)
-        except BadMessage as error:
-            _log.warning("a message from a relay is dropped: %s", error)
-            return
-        size = len(data)
+    def _receive(self, envelope: Envelope, size: int) -> None:
         if not self._in_room.enter(size, Deadline(None)):
             return
 
@@ -224,17 +218,17 @@ class Peer(Closing):
                 continue
             # If the gateway closes first, the message stays in the list of taken ones.
             if self._out_room.enter(len(raw), Deadline(None)):
-                self._out.submit(partial(self._handle, raw, handle))
+                self._out.submit(partial(self._handle, len(raw), partial(handle, raw)))
 
-    def _handle(self, raw: bytes, handle: Callable[[bytes], None]) -> None:
+    def _handle(self, size: int, handle: Callable[[], None]) -> None:
         try:
-            handle(raw)
+            handle()
         except BusError as error:
             _log.warning("a message of a program is kept for the next start: %s", error)
         except ValueError as error:
             _log.info("a message of a program is kept for the next start: %s", error)
         finally:
-            self._out_room.leave(len(raw))
+            self._out_room.leave(size)
 
     # Start-up thread
 
@@ -266,15 +260,8 @@ class Peer(Closing):
             if each.waiting.module is not None:
                 self._uploads.lost(each.waiting)
             elif self._out_room.enter(len(each.signed), forever):
-                self._out.submit(partial(self._send_again, each))
-
-    def _send_again(self, tracked: Tracked) -> None:
-        try:
-            self._outgoing.send(tracked)
-        except BusError as error:
-            _log.warning("a request is kept for the next start: %s", error)
-        finally:
-            self._out_room.leave(len(tracked.signed))
+                send = partial(self._outgoing.send, each)
+                self._out.submit(partial(self._handle, len(each.signed), send))
 
 
 def domains_of(urls: Sequence[str], *, named: bool) -> tuple[str, ...]:

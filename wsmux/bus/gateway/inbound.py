@@ -96,9 +96,7 @@ class Inbound(Half):
         answer = None
         if kind_of(envelope) is Kind.REQUEST:
             answer = self._asked.answer(envelope.uid, str(address_of(envelope.source)))
-        _log.info("%s; %s", error, "its answer is sent again" if answer else "it is dropped")
-        if answer is not None:
-            self._relay_pool.offer(answer)
+        self._relay_pool.answer_again(answer, error)
 
     def _tell(self, envelope: Envelope, error: BusError) -> None:
         """Answer a request with the error that ended it."""

@@ -20,7 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ...runtime.logs import logger
 from ..errors import FAILED, BusError
+from ..services import decode
 from ..wire.address import Address
+from ..wire.envelope import JSON_SCHEMA
 from ..wire.messages import Envelope
 from .queue_names import command_queue
 
@@ -185,10 +187,7 @@ class UploadReceiver:
 
 
 def _members(payload: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(payload.decode())
-    except (ValueError, RecursionError) as error:
-        raise BusError(FAILED, f"the payload is not JSON: {error}") from error
+    value = decode(payload, JSON_SCHEMA)
     if not isinstance(value, dict):
         raise BusError(FAILED, "the payload is not a JSON object")
     return value

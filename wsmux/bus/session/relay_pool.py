@@ -13,7 +13,9 @@ from collections.abc import Callable, Sequence
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..errors import CallTimeout
+from ..errors import BadMessage, CallTimeout, Replayed
+from ..wire.envelope import parse
+from ..wire.messages import Envelope
 from .relay_connection import LinkState, RelayConnection, RelayStatus
 
 __all__ = ["MAX_RELAYS", "RelayPool"]
@@ -33,7 +35,8 @@ class RelayPool:
     Args:
         urls: the addresses of the relays, the preferred one first.
         make_token: makes a token for one connection.
-        receive: called with each message, in the thread of the connection that it came from.
+        receive: called with each envelope and its size in bytes, in the thread of the connection
+            that it came from. Invalid messages are dropped.
         ssl_context: the TLS settings.
 
     Raises:
@@ -44,18 +47,19 @@ class RelayPool:
         self,
         urls: Sequence[str],
         make_token: Callable[[], str],
-        receive: Callable[[bytes], None],
+        receive: Callable[[Envelope, int], None],
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         distinct = list(dict.fromkeys(urls))
         if not 0 < len(distinct) <= MAX_RELAYS:
             raise ValueError(f"expected 1 to {MAX_RELAYS} relays, got {len(distinct)}")
         self._condition = threading.Condition()
+        self._receive = receive
         self._changes = 0
         self._started = False
         self._closed = False
         self._links = [
-            RelayConnection(url, make_token, receive, self._note_change, ssl_context)
+            RelayConnection(url, make_token, self._received, self._note_change, ssl_context)
             for url in distinct
         ]
         self._preferred = self._links[0]
@@ -110,6 +114,12 @@ class RelayPool:
         except ValueError as error:
             _log.info("an answer could not be sent: %s", error)
 
+    def answer_again(self, signed: bytes | None, error: Replayed) -> None:
+        """Resend the answer to a repeated request without blocking, ``None`` if it is unknown."""
+        _log.info("%s; %s", error, "its answer is sent again" if signed else "it is dropped")
+        if signed is not None:
+            self.offer(signed)
+
     def offer(self, data: bytes) -> bool:
         """Send a message without blocking; ``False`` if no relay takes it."""
         return any(link.offer(data) for link in self._order())
@@ -159,6 +169,14 @@ class RelayPool:
                 self._preferred = link
                 return True
         return False
+
+    def _received(self, data: bytes) -> None:
+        try:
+            envelope = parse(data)
+        except BadMessage as error:
+            _log.warning("a message from a relay is dropped: %s", error)
+        else:
+            self._receive(envelope, len(data))
 
     def _note_change(self) -> None:
         with self._condition:
