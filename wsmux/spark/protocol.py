@@ -2,8 +2,8 @@
 
 Two protocols share one URL. Calls use River: the services ``dataset`` and ``topic``. Bulk data uses
 streams of a mux connection. A stream begins with one line of JSON, the header, which names the
-request; the server's first line is ``{"ok": true, ...}``, or ``{"ok": false, "code": ...,
-"message": ...}``, after which the stream ends.
+request. The server's first line is ``{"ok": true, ...}``, or a refusal
+``{"ok": false, "code": ..., "message": ...}``, after which the stream ends.
 
 ``read``: the header holds ``token``, ``skip_rows``, ``columns`` and ``filters``, or ``topic``,
 ``partition``, ``start``, ``end`` and ``columns``. One Arrow IPC stream follows the first line. An

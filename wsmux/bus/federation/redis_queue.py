@@ -2,7 +2,7 @@
 
 Stream, group and field are those of the reference relay. A relay renews its claim on the entries it
 took every second; an entry whose claim was not renewed for ``CLAIM_IDLE`` seconds is taken over, so
-the messages of a crashed relay are sent by its next start or by another relay. Entries claimed by
+the messages of a crashed relay are sent after its restart, or by another relay. Entries claimed by
 reference relays, which do not renew, are left to them for ``CLAIM_FOREIGN`` seconds.
 
 Reference relays acknowledge entries but never delete them; here entries are also deleted, and the

@@ -5,8 +5,9 @@ guards the link and the status; nothing is sent, received or called back under i
 
 A failed attempt, or a connection that does not last, doubles the pause before the next attempt,
 from half a second up to 30 seconds; the reference peers always wait two seconds. So two gateways
-with the same identity, which replace each other, do so less and less often. Each pause is random,
-from zero up to that maximum, so that peers that lost the same relay do not return at once.
+with the same identity, which replace each other, do so less and less often. Each pause is drawn at
+random from zero up to that length, so that peers that lost the same relay do not all return at the
+same time.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ __all__ = ["HttpTwins"]
 # Maximum bytes of one record.
 MAX_RECORD = 64 * 1024
 
-# Bytes read at a time. Each read may take until the deadline, which is checked only between reads,
-# so a larger chunk would let a slow registrar hold a thread for longer.
+# Bytes read at a time. The timeout applies to each byte, and the deadline is checked only between
+# reads, so with a larger chunk a slow registrar could hold a thread for long.
 CHUNK = 1
 
 

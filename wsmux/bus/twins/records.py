@@ -53,8 +53,9 @@ def parse_domain(text: object) -> str:
 def parse_twin(record: object) -> Twin:
     """Return the twin that a JSON object describes, ignoring unknown members.
 
-    The object is ``{"id": 1, "account": SS58 or "0x...", "relays": ["relay.test"], "pk": "0x..." or
-    null}``; ``relays`` and ``pk`` are optional.
+    The object is
+    ``{"id": 1, "account": SS58 or "0x...", "relays": ["relay.test"], "pk": "0x..." or null}``;
+    ``relays`` and ``pk`` are optional.
 
     Raises:
         ValueError: the object is not of that form.

@@ -6,25 +6,25 @@ option              meaning                                                     
 url                 ``ws://`` or ``wss://``                                       required
 token               sent as ``Authorization: Bearer``                             none
 header.NAME         a further header of the connections                           none
-dataset, topic      the dataset or topic to read or write: one of the two        required
+dataset, topic      the dataset or topic to read or write: one of the two         required
 columns             read only these, ``a,b`` or ``["a", "b"]``                    all
-pushdown            apply filters on the server (batch read of a dataset)        false
-minPartitions       minimum number of partitions of a read                       the server's
-numPartitions       exact number of partitions, if there are enough rows         the server's
+pushdown            apply filters on the server (batch read of a dataset)         false
+minPartitions       minimum number of partitions of a read                        the server's
+numPartitions       exact number of partitions, if there are enough rows          the server's
 startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, for a topic        see below
-endingOffsets       the same for the end of a batch read of a topic              latest
-maxRowsPerTrigger   maximum rows of a streaming batch                            no limit
-maxBytesPerTrigger  approximate maximum bytes of a streaming batch               no limit
-failOnDataLoss      fail if offsets are gone, instead of skipping them           true
+endingOffsets       the same for the end of a batch read of a topic               latest
+maxRowsPerTrigger   maximum rows of a streaming batch                             no limit
+maxBytesPerTrigger  approximate maximum bytes of a streaming batch                no limit
+failOnDataLoss      fail if offsets are gone, instead of skipping them            true
 txnAppId            id of the writer, so that a rerun writes nothing              none
-txnVersion          a number that increases with each write of that id           none
-batchRows           maximum rows of a record batch                               no limit
-frameBytes          bytes written at once, 1 KiB to 64 KiB                       65536
-window              receive window of a stream in bytes, 16 KiB or more          1 MiB
+txnVersion          a number that increases with each write of that id            none
+batchRows           maximum rows of a record batch                                no limit
+frameBytes          bytes written at once, 1 KiB to 64 KiB                        65536
+window              receive window of a stream in bytes, 16 KiB or more           1 MiB
 connectTimeout      seconds to wait for a connection                              10
-callTimeout         seconds per call, and for a stream without data              60
-retries             repetitions after transient errors                           3
-retryBackoff        seconds before them, doubled each time to 30, with jitter    0.2
+callTimeout         seconds per call, and for a stream without data               60
+retries             repetitions after transient errors                            3
+retryBackoff        seconds before them, doubled each time to 30, with jitter     0.2
 ==================  ============================================================  =================
 
 A batch read of a topic starts at ``earliest``, a streaming query at ``latest``. Spark passes names
