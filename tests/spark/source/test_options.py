@@ -207,7 +207,7 @@ def test_a_long_value_is_cut() -> None:
         ("", "the option url must be a non-empty string, not ''"),
         ("http://h", "expected a ws:// or wss:// URL, got 'http://h': write ws://"),
         ("ws://", "expected a ws:// or wss:// URL, got 'ws://', which has no host"),
-        ("ws://user:word@h", "a user or a password would be shown"),
+        ("ws://user:word@h", "errors would show the user or password"),
     ],
 )
 def test_a_bad_address_is_refused(url: str, message: str) -> None:
