@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import configparser
 import re
-from pathlib import Path
 
-__all__ = ["extras", "requirements"]
-
-ROOT = Path(__file__).parent.parent
+from .helpers.checkout import ROOT, extras
 
 # What only tests, measures, or demonstrates with Spark, and the union itself.
 NOT_FOR_USERS = {
     *("all", "bench", "demo-spark", "docs", "fuzz", "mutation", "package", "spark-test", "test"),
 }
-
-
-def extras() -> dict[str, list[str]]:
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    section = parser["options.extras_require"]
-    return {name: text.strip().splitlines() for name, text in section.items()}
-
-
-def requirements(extra: str) -> list[str]:
-    """Return what an extra requires, with what stands in those it refers to."""
-    found = []
-    for line in extras()[extra]:
-        reference = re.fullmatch(r"wsmux-streams\[(.+)\]", line)
-        named = [] if reference is None else reference[1].split(",")
-        found += [each for name in named for each in requirements(name)] or [line]
-    return found
 
 
 def test_all_is_the_union_of_what_users_may_want() -> None:

@@ -2,7 +2,8 @@
 
 The order of the folders is written down once, here, and has no default: a module in a folder that
 is not named fails. Protocols stay free of threads, sockets and clocks; the two WebSocket libraries
-are known to the handshakes and to what stands above them.
+are known to the handshakes and to what stands above them. Nothing imports a module of tests: what
+several need stands in ``helpers``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
 }
+TESTS = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path
+    for path in sorted((ROOT.parent / "tests").rglob("*.py"))
+}
+# Whose modules still import from each other.
+NOT_YET = "tests.rpc."
 
 # From the bottom up. A folder imports from the lines below its own; the folders of one line do not
 # know each other.
@@ -79,11 +86,16 @@ def _imports_of(module: str) -> Iterator[Import]:
             for name in node.names:
                 yield Import(name.name, when.get(node, "top"))
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join(above + ([node.module] if node.module else []))
+            base = base_of(node, package)
             for name in node.names:
                 inner = f"{base}.{name.name}"
                 yield Import(inner if inner in MODULES else base, when.get(node, "top"))
+
+
+def base_of(node: ast.ImportFrom, package: list[str]) -> str:
+    """Return the whole name of what an import in a package is from."""
+    above = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join(above + ([node.module] if node.module else []))
 
 
 def folder(module: str) -> str:
@@ -193,3 +205,25 @@ def test_pure_module_imports_no_threads_sockets_or_clocks(path: str) -> None:
 def test_every_folder_has_one_place() -> None:
     assert set(HEIGHT) == {folder(module) for module in MODULES if module != FACADE}
     assert len(HEIGHT) == sum(map(len, LAYERS))
+
+
+def imported_tests(module: str) -> set[str]:
+    """Return the modules of tests that a module below ``tests`` imports, or imports from."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(TESTS[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = base_of(node, module.split(".")[:-1])
+            found |= {base, *(f"{base}.{name.name}" for name in node.names)}
+    return {name for name in found & TESTS.keys() if name.rpartition(".")[2].startswith("test_")}
+
+
+def test_nothing_imports_a_module_of_tests() -> None:
+    found = {
+        (module, name)
+        for module in TESTS
+        for name in imported_tests(module)
+        if not name.startswith(NOT_YET)
+    }
+    assert found == set()

@@ -23,45 +23,7 @@ from wsmux.handshake.origin import allowed_origins, origin_allowed
 from ..helpers.bus.relays import Table
 from ..helpers.carriers import SERVERS, WsgiServers
 from ..helpers.every_server import KINDS, Place, under_wsgi
-
-LISTED = "https://app.example"
-
-# What resembles a listed origin.
-LIKE_LISTED = {
-    "suffix": "https://app.example.evil.example",
-    "suffix-without-dot": "https://app.exampleevil.example",
-    "prefix": "https://evilapp.example",
-    "subdomain": "https://evil.app.example",
-    "parent": "https://example",
-    "other-port": "https://app.example:8443",
-    "port-of-http": "https://app.example:80",
-    "scheme": "http://app.example",
-    "websocket-scheme": "wss://app.example",
-    "extension-scheme": "chrome-extension://app.example",
-    "null": "null",
-    "empty": "",
-    "userinfo": "https://app.example@evil.example",
-    "userinfo-before-ours": "https://evil@app.example",
-    "trailing-dot": "https://app.example.",
-    "two-trailing-dots": "https://app.example..",
-    "path": "https://app.example/",
-    "query": "https://app.example?x",
-    "backslash": "https://app.example\\.evil.example",
-    "tab-inside": "https://app\t.example",
-    "two-origins": "https://app.example https://evil.example",
-    "ipv6": "https://[::1]",
-    "ipv6-with-our-name": "https://[app.example]",
-    "ipv6-zone": "https://[fe80::1%25app.example]",
-    "ipv4-in-ipv6": "https://[::ffff:127.0.0.1]",
-    "punycode": "https://xn--pp-eka.example",
-    "punycode-of-nothing": "https://xn--app-.example",
-    "homograph": "https://\xe0pp.example",
-    "full-width": "https://\xef\xbd\x81pp.example",
-    "percent": "https://%61pp.example",
-    "underscore": "https://app_example",
-    "wildcard": "*",
-    "no-scheme": "app.example",
-}
+from ..helpers.request_heads import LIKE_LISTED, LISTED
 
 # What resembles the origin of the server itself, by its host and port.
 LIKE_OWN = {

@@ -14,12 +14,12 @@ import wsmux
 from wsmux.diagnostics.status import document
 from wsmux.flask import debug_page
 
-from ..cli.test_top import TOKEN, shown
 from ..helpers.browser.chromium import HEADLESS, browser, opened
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.programs import needs
 from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import TOKEN, shown
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(120.0)]
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ..docs.test_examples import ROOT, expected_output
 from ..helpers.browser.chromium import PATIENCE, opened
+from ..helpers.checkout import ROOT, expected_output
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(180.0)]
 

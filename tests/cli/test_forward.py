@@ -16,8 +16,8 @@ import wsmux
 
 from ..helpers.bus.redis_server import RedisServer
 from ..helpers.commands import PATIENCE, command, run, running, served
+from ..helpers.tunnel_inputs import GREETING, reply
 from ..helpers.tunnel_server import Echo, connected, receive_all, tunnels
-from ..tunnel.test_socks import GREETING, reply
 
 ALLOWED = ("--allow-forward", "127.0.0.1:*", "--allow-listen", "127.0.0.1:*")
 

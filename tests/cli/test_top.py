@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
 
 import wsmux
 from wsmux.cli import top
@@ -24,7 +22,6 @@ from wsmux.cli.main import main
 from wsmux.cli.tokens import VARIABLE
 from wsmux.diagnostics import status_socket
 from wsmux.diagnostics.status import document
-from wsmux.flask import debug_blueprint
 
 from ..helpers.broken_setups import answering as saying
 from ..helpers.certificates import Certificates
@@ -33,9 +30,7 @@ from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.proxies import playing
 from ..helpers.waiting import wait_for
-from ..helpers.werkzeug_server import serving
-
-TOKEN = "a-token-of-some-length"
+from ..helpers.werkzeug_server import TOKEN, shown
 
 # Seconds after which a server looks whether it is to shut down.
 POLL = 0.01
@@ -44,20 +39,6 @@ POLL = 0.01
 @pytest.fixture(autouse=True)
 def token_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, TOKEN)
-
-
-@contextmanager
-def shown(
-    *connections: wsmux.Connection,
-    stalled_after: float = 1e-9,
-    ssl_context: ssl.SSLContext | None = None,
-) -> Iterator[str]:
-    """Serve the page of these connections; yield its address."""
-    app = Flask("app")
-    app.register_blueprint(debug_blueprint(connections, token=TOKEN, stalled_after=stalled_after))
-    with serving(app, ssl_context) as port:
-        scheme = "http" if ssl_context is None else "https"
-        yield f"{scheme}://127.0.0.1:{port}/debug/wsmux/"
 
 
 @contextmanager

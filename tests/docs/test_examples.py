@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from ..helpers.checkout import ROOT, expected_output
+
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 
 # Those that need a browser are run in ``browser``.
@@ -28,11 +29,6 @@ def to_run(path: Path) -> Any:
 
 def with_spark(path: Path) -> bool:
     return "pyspark" in path.read_text()
-
-
-def expected_output(source: str) -> str:
-    comment = source.rpartition("# Output:\n")[2]
-    return "".join(line.removeprefix("# ") for line in comment.splitlines(keepends=True))
 
 
 @pytest.mark.parametrize("path", [to_run(path) for path in ALONE])

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..test_extras import requirements
+from ..helpers.checkout import requirements
 
 pytestmark = [pytest.mark.tools, pytest.mark.hang_bound(240.0)]
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any
 
 import pytest
 
 import wsmux
-from wsmux.doctor import Plan, Report, Status, Step, examine
+from wsmux.doctor import Status, Step
 
 from ..helpers.broken_setups import (
+    SHORT,
     answering,
+    bad,
     black_hole,
     echoing,
+    examined,
     idle_cutting,
+    local,
     nagling,
     slow_link,
     small_messages,
@@ -24,29 +27,6 @@ from ..helpers.certificates import Certificates
 from ..helpers.proxies import http_proxy, playing
 from ..helpers.timeouts import WAIT
 from ..helpers.wires import NAMES
-
-# Seconds for an answer that does not come.
-SHORT = 1.0
-
-
-@pytest.fixture(autouse=True)
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "no_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
-def examined(url: str, **options: Any) -> Report:
-    return examine(Plan(url=url, **({"timeout": WAIT, "idle": 0.05} | options)))
-
-
-def bad(report: Report) -> list[Step]:
-    """Return the steps with something wrong."""
-    return [step for step in report.steps if step.status in (Status.FAILED, Status.WARNING)]
-
-
-def local(port: int, scheme: str = "ws", path: str = "/") -> str:
-    return f"{scheme}://127.0.0.1:{port}{path}"
 
 
 def test_nothing_is_wrong_with_what_is_well() -> None:

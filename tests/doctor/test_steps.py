@@ -17,20 +17,21 @@ from wsmux.doctor.examine import STEPS
 from wsmux.doctor.report import Failed
 
 from ..helpers.broken_setups import (
+    SHORT,
     answering,
+    bad,
     black_hole,
     echoing,
+    examined,
     failing,
     idle_cutting,
     idle_swallowing,
+    local,
     upgrading,
 )
 from ..helpers.proxies import http_proxy, playing, socks5_proxy
 from ..helpers.raw_peer import CLOSE_FRAME, RawPeer, close_payload
 from ..helpers.timeouts import WAIT
-from .test_setups import SHORT, bad, examined, local, no_proxies
-
-__all__ = ["no_proxies"]
 
 
 def only(report: Report, name: str) -> Step:

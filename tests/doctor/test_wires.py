@@ -14,11 +14,15 @@ from wsmux.doctor import Report, Status, Step, wires
 from wsmux.flask import Mux
 
 from ..helpers.broken_setups import (
+    SHORT,
     aged,
     answering,
+    bad,
     black_hole,
     echo,
     echoing,
+    examined,
+    local,
     plain_websocket,
     stripping,
 )
@@ -26,9 +30,6 @@ from ..helpers.proxies import playing
 from ..helpers.raw_peer import CLOSE_FRAME, TEXT, Frame, RawPeer, close_payload, read_head
 from ..helpers.werkzeug_server import serving
 from ..helpers.wires import NAMES
-from .test_setups import SHORT, bad, examined, local, no_proxies
-
-__all__ = ["no_proxies"]
 
 PAGE = b"<!doctype html>\n<html lang=en><title>400 Bad Request</title>\n<h1>Bad Request</h1>"
 

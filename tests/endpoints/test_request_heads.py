@@ -15,10 +15,9 @@ import pytest
 import wsmux
 from wsmux.endpoints import acceptor
 
-from ..handshake.test_websocket_server import answer, dial, serving
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import ACK, WAIT, RawPeer, message, read_head, request, uint32, wait_for
-from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head
+from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head, answer, dial, serving
 
 ALL = REFUSED | NOT_ASCII
 

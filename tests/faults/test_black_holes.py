@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,8 @@ import wsmux
 from ..helpers.fixtures import Tell
 from ..helpers.load.measuring import far_end
 from ..helpers.programs import needs
-from ..helpers.raw_peer import WAIT, in_thread, wait_for
+from ..helpers.raw_peer import WAIT, in_thread
+from ..helpers.stream_outcomes import losing
 from ..helpers.wires import NAMES
 
 T = TypeVar("T")
@@ -38,37 +38,6 @@ ONE_AND_ONE = wsmux.Config(ping_interval=1.0, ping_timeout=1.0)
 FOUND = 2.5
 
 QUICK = wsmux.Config(ping_interval=0.1, ping_timeout=0.1)
-
-
-def losing(connection: wsmux.Connection, lose: Callable[[], object]) -> float:
-    """Block a reader and a writer, lose the peer; return the seconds until both have ended."""
-    reading, writing = connection.open_stream(WAIT), connection.open_stream(WAIT)
-    reading.write(b"x")
-    assert reading.read(1) == b"x"
-    calls = [in_thread(ending, lambda: reading.read(1)), in_thread(ending, lambda: fill(writing))]
-    wait_for(lambda: connection.stats().waiting_readers)
-    lose()
-    start = time.monotonic()
-    for call in calls:
-        assert isinstance(call.result(WAIT), wsmux.ConnectionClosedError)
-    seconds = time.monotonic() - start
-    assert connection.error is not None
-    assert connection.wait_closed(WAIT)
-    return seconds
-
-
-def ending(call: Callable[[], object]) -> Exception | None:
-    try:
-        call()
-    except wsmux.WsmuxError as error:
-        return error
-    return None
-
-
-def fill(stream: wsmux.Stream) -> None:
-    """Write until that raises: beyond every window and buffer, once nobody reads."""
-    while True:
-        stream.write(bytes(1_000_000))
 
 
 def stopped(protocol: str, config: wsmux.Config) -> float:

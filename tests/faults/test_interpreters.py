@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ..helpers import process_scripts
-from .test_process import AT_EXIT
+from ..helpers.process_scripts import AT_EXIT
 
 pytestmark = pytest.mark.long
 

@@ -16,8 +16,8 @@ from ..helpers.commands import PATIENCE, command
 from ..helpers.drained_server import GRACE, drained
 from ..helpers.load.measuring import CHECKOUT, far_end
 from ..helpers.raw_peer import WAIT, in_thread, wait_for
+from ..helpers.stream_outcomes import losing
 from ..helpers.wires import NAMES
-from .test_black_holes import losing
 
 IN_WIRES = pytest.mark.parametrize(
     "protocol",

@@ -14,6 +14,7 @@ import pytest
 
 from ..helpers import process_scripts
 from ..helpers.marking import wide
+from ..helpers.process_scripts import AT_EXIT
 
 IN_WIRES = pytest.mark.parametrize("protocol", ["wsmux", *wide("yamux", "bymux")])
 
@@ -51,9 +52,6 @@ def test_child_that_leaves_the_block_of_a_server_does_not_stop_it() -> None:
 @pytest.mark.parametrize("state", process_scripts.EXITS)
 def test_interpreter_exits_without_close(state: str, protocol: str) -> None:
     process_scripts.run("exit_with", state, protocol=protocol)
-
-
-AT_EXIT = ["old", "pair", "serve", "connect", "as_socket", "watch"]
 
 
 @pytest.mark.parametrize("kind", AT_EXIT)

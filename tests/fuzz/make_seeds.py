@@ -16,13 +16,8 @@ from wsmux.protocols.framing import Opcode
 from ..helpers.bus.captured import COMPUTED, NPM
 from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, uint32
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
+from ..helpers.vectors import bymux, js_ws, yamux, yamux_recorded
 from ..helpers.websocket_wire import CONTINUATION, frame
-from ..protocols import (
-    test_bymux_vectors,
-    test_native_vectors,
-    test_yamux_recorded,
-    test_yamux_vectors,
-)
 from ..rpc.wire import test_codec_vectors, test_json_malformed, test_msgpack_malformed
 from .corpus import SEEDS
 from .harnesses import HARNESSES
@@ -90,31 +85,27 @@ def _native() -> Named:
 
 
 def _js_ws() -> Named:
-    for param in test_native_vectors.PUBLISHED_ENDS:
+    for param in js_ws.PUBLISHED_ENDS:
         scenario, role = param.values
-        frames: list[dict[str, Any]] = test_native_vectors.binary_frames(scenario)
-        theirs = [
-            bytes.fromhex(each["hex"])
-            for each in frames
-            if not test_native_vectors.is_from(role, each)
-        ]
+        frames: list[dict[str, Any]] = js_ws.binary_frames(scenario)
+        theirs = [bytes.fromhex(each["hex"]) for each in frames if not js_ws.is_from(role, each)]
         yield f"recorded: {param.id}", _first(role) + _counted(theirs)
 
 
 def _yamux() -> Named:
-    for name, talk in test_yamux_vectors.TALKS.items():
+    for name, talk in yamux.TALKS.items():
         lines = re.findall(r"^\s*> ([0-9a-f |]+)$", talk.lines, re.MULTILINE)
         yield (
             name,
             _first(talk.role) + b"".join(bytes.fromhex(each.replace("|", "")) for each in lines),
         )
-    for name, wire in test_yamux_recorded.RECORDED.items():
+    for name, wire in yamux_recorded.RECORDED.items():
         role = Role.SERVER if "client" in name.partition(":")[0] else Role.CLIENT
         yield f"recorded: {name}", _first(role) + bytes.fromhex(wire)
 
 
 def _bymux() -> Named:
-    for name, talk in test_bymux_vectors.CONVERSATIONS.items():
+    for name, talk in bymux.CONVERSATIONS.items():
         steps = [step for step in talk.steps if isinstance(step, str) and step.startswith(">")]
         yield name, _first(talk.role) + b"".join(bytes.fromhex(step[1:]) for step in steps)
 

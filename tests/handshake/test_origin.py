@@ -6,7 +6,7 @@ import pytest
 
 from wsmux.handshake.origin import origin_allowed
 
-from ..abuse.test_origins import LIKE_LISTED, LISTED
+from ..helpers.request_heads import LIKE_LISTED, LISTED
 
 HOST = "app.example"
 

@@ -9,7 +9,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -28,19 +27,9 @@ from ..helpers.raw_peer import (
     uint32,
     wait_for,
 )
+from ..helpers.request_heads import answer, dial, serving
 
 QUICK = wsmux.Config(handshake_timeout=1.0, max_handshake_size=4096)
-
-
-@contextmanager
-def serving(**options: object) -> Iterator[wsmux.Server]:
-    server = wsmux.serve(wsmux.Connection.wait_closed, **options)  # type: ignore[arg-type]
-    try:
-        yield server
-    finally:
-        for connection in server.connections:
-            connection.abort()
-        server.shutdown(timeout=0)
 
 
 @pytest.fixture
@@ -49,27 +38,8 @@ def server() -> Iterator[wsmux.Server]:
         yield running
 
 
-def dial(server: wsmux.Server) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", server.port), WAIT)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
 def address(server: wsmux.Server) -> str:
     return f"127.0.0.1:{server.port}"
-
-
-def answer(server: wsmux.Server, data: bytes) -> tuple[int, dict[str, str], str]:
-    """Send bytes and return status, headers and body of the refusal, which ends with EOF."""
-    with dial(server) as sock:
-        sock.sendall(data)
-        first, headers = read_head(sock)
-        body = b""
-        if "content-length" in headers:
-            while chunk := sock.recv(4096):
-                body += chunk
-            assert len(body) == int(headers["content-length"])
-        return int(first.split()[1]), headers, body.decode()
 
 
 def closed_without_a_word(sock: socket.socket) -> None:

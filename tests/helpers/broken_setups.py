@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import wsmux
+from wsmux.doctor import Plan, Report, Status, Step, examine
 
 from .proxies import Script, cut, splice
 from .raw_peer import (
@@ -30,14 +32,18 @@ from .raw_peer import (
 from .raw_peer import response as upgraded
 
 __all__ = [
+    "SHORT",
     "aged",
     "answering",
+    "bad",
     "black_hole",
     "echo",
     "echoing",
+    "examined",
     "failing",
     "idle_cutting",
     "idle_swallowing",
+    "local",
     "nagling",
     "plain_websocket",
     "slow_link",
@@ -45,6 +51,9 @@ __all__ = [
     "stripping",
     "upgrading",
 ]
+
+# Seconds for an answer that does not come.
+SHORT = 1.0
 
 MAGIC_WIRE = {"Sec-WebSocket-Protocol": "wsmux.v1"}
 
@@ -287,3 +296,16 @@ def _pass(source: socket.socket, target: socket.socket) -> None:
     except OSError:
         pass  # the other direction has ended
     cut(target)
+
+
+def examined(url: str, **options: Any) -> Report:
+    return examine(Plan(url=url, **({"timeout": WAIT, "idle": 0.05} | options)))
+
+
+def bad(report: Report) -> list[Step]:
+    """Return the steps with something wrong."""
+    return [step for step in report.steps if step.status in (Status.FAILED, Status.WARNING)]
+
+
+def local(port: int, scheme: str = "ws", path: str = "/") -> str:
+    return f"{scheme}://127.0.0.1:{port}{path}"

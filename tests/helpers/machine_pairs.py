@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from wsmux.config import Config
+from wsmux.exceptions import RemoteProtocolError
 from wsmux.protocols.abuse_limits import AbuseLimits
 from wsmux.protocols.base import Buffer, MuxProtocol, Role
 from wsmux.protocols.events import Event, StreamOpened
@@ -193,3 +194,21 @@ def feed(framing: Framing, wire: Buffer, chunk: int | None = None) -> list[tuple
         position += count
         frames += [(kind, bytes(payload)) for kind, payload in framing.received(count)]
     return frames
+
+
+LONGEST_REASON = 123  # bytes of a close frame's reason: the sentence is sent in it
+
+
+def assert_ends_connection(
+    machine: NativeProtocol, wire: bytes, error: type[RemoteProtocolError], sentence: str
+) -> None:
+    """Check the class, the code and the sentence, and that nothing else happened."""
+    before = snapshot(machine)
+    with pytest.raises(error) as caught:
+        machine.receive_data(wire)
+    assert type(caught.value) is error
+    assert str(caught.value) == sentence
+    assert caught.value.code == 1002
+    assert len(sentence.encode()) <= LONGEST_REASON
+    assert snapshot(machine) == before
+    assert (machine.events(), outbox(machine)) == ([], [])

@@ -31,7 +31,7 @@ from .inside import multiplexer_of
 from .pure_peer import PurePeer
 from .wires import WIRES
 
-__all__ = ["run"]
+__all__ = ["AT_EXIT", "run"]
 
 # Seconds that a script may take, and that one call in it may; on an idle machine, one does.
 LIMIT = 120.0
@@ -456,6 +456,9 @@ EXITS: dict[str, Callable[[], None]] = {
     "during-handshake": exit_during_handshake,
     "while-closing": exit_while_closing,
 }
+
+# What ``at_exit`` uses then.
+AT_EXIT = ["old", "pair", "serve", "connect", "as_socket", "watch"]
 
 
 def at_exit(kind: str) -> None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from .raw_peer import KEY, request
+import wsmux
 
-__all__ = ["HOST", "NOT_ASCII", "REFUSED", "TAKEN", "Head"]
+from .raw_peer import KEY, WAIT, read_head, request
+
+__all__ = [
+    "HOST",
+    "LIKE_LISTED",
+    "LISTED",
+    "NOT_ASCII",
+    "REFUSED",
+    "TAKEN",
+    "Head",
+    "answer",
+    "dial",
+    "serving",
+]
 
 # What ``Host`` says in all of them.
 HOST = "name.example:8080"
@@ -145,3 +161,72 @@ TAKEN = {
     "own-origin": _head(LINE, f"Origin: http://{HOST}\r\n"),
     "names-with-underscores": _head(LINE, "Sec_WebSocket_Key: x\r\nOrigin_: x\r\n"),
 }
+
+LISTED = "https://app.example"
+
+# What resembles a listed origin.
+LIKE_LISTED = {
+    "suffix": "https://app.example.evil.example",
+    "suffix-without-dot": "https://app.exampleevil.example",
+    "prefix": "https://evilapp.example",
+    "subdomain": "https://evil.app.example",
+    "parent": "https://example",
+    "other-port": "https://app.example:8443",
+    "port-of-http": "https://app.example:80",
+    "scheme": "http://app.example",
+    "websocket-scheme": "wss://app.example",
+    "extension-scheme": "chrome-extension://app.example",
+    "null": "null",
+    "empty": "",
+    "userinfo": "https://app.example@evil.example",
+    "userinfo-before-ours": "https://evil@app.example",
+    "trailing-dot": "https://app.example.",
+    "two-trailing-dots": "https://app.example..",
+    "path": "https://app.example/",
+    "query": "https://app.example?x",
+    "backslash": "https://app.example\\.evil.example",
+    "tab-inside": "https://app\t.example",
+    "two-origins": "https://app.example https://evil.example",
+    "ipv6": "https://[::1]",
+    "ipv6-with-our-name": "https://[app.example]",
+    "ipv6-zone": "https://[fe80::1%25app.example]",
+    "ipv4-in-ipv6": "https://[::ffff:127.0.0.1]",
+    "punycode": "https://xn--pp-eka.example",
+    "punycode-of-nothing": "https://xn--app-.example",
+    "homograph": "https://\xe0pp.example",
+    "full-width": "https://\xef\xbd\x81pp.example",
+    "percent": "https://%61pp.example",
+    "underscore": "https://app_example",
+    "wildcard": "*",
+    "no-scheme": "app.example",
+}
+
+
+@contextmanager
+def serving(**options: object) -> Iterator[wsmux.Server]:
+    server = wsmux.serve(wsmux.Connection.wait_closed, **options)  # type: ignore[arg-type]
+    try:
+        yield server
+    finally:
+        for connection in server.connections:
+            connection.abort()
+        server.shutdown(timeout=0)
+
+
+def dial(server: wsmux.Server) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", server.port), WAIT)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def answer(server: wsmux.Server, data: bytes) -> tuple[int, dict[str, str], str]:
+    """Send bytes and return status, headers and body of the refusal, which ends with EOF."""
+    with dial(server) as sock:
+        sock.sendall(data)
+        first, headers = read_head(sock)
+        body = b""
+        if "content-length" in headers:
+            while chunk := sock.recv(4096):
+                body += chunk
+            assert len(body) == int(headers["content-length"])
+        return int(first.split()[1]), headers, body.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import wsmux
 
 from .joined_streams import write_on
+from .raw_peer import in_thread, wait_for
+from .timeouts import WAIT
 from .wires import Refusal, wire_of
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "check_reset",
     "check_unseen",
     "check_write_of_reset",
+    "losing",
 ]
 
 Call = Callable[[], object]
@@ -95,3 +99,31 @@ def _check_refused(stream: wsmux.Stream, read: Call | None, refusal: Refusal | N
         assert type(error.value) is refusal.error
         assert (error.value.code, error.value.side) == (refusal.code, "remote")
         assert error.value.retry_safe == (refusal.error is wsmux.StreamRefused)
+
+
+def losing(connection: wsmux.Connection, lose: Callable[[], object]) -> float:
+    """Block a reader and a writer, lose the peer; return the seconds until both have ended."""
+    reading, writing = connection.open_stream(WAIT), connection.open_stream(WAIT)
+    reading.write(b"x")
+    assert reading.read(1) == b"x"
+    calls = [
+        in_thread(_ending, lambda: reading.read(1)),
+        in_thread(_ending, lambda: write_on(writing)),
+    ]
+    wait_for(lambda: connection.stats().waiting_readers)
+    lose()
+    start = time.monotonic()
+    for call in calls:
+        assert isinstance(call.result(WAIT), wsmux.ConnectionClosedError)
+    seconds = time.monotonic() - start
+    assert connection.error is not None
+    assert connection.wait_closed(WAIT)
+    return seconds
+
+
+def _ending(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except wsmux.WsmuxError as error:
+        return error
+    return None

@@ -10,7 +10,12 @@ from contextlib import contextmanager
 from flask import Flask
 from werkzeug.serving import make_server
 
-__all__ = ["serving"]
+import wsmux
+from wsmux.flask import debug_blueprint
+
+__all__ = ["TOKEN", "serving", "shown"]
+
+TOKEN = "a-token-of-some-length"
 
 # Seconds after which Werkzeug looks whether it is to shut down.
 POLL = 0.01
@@ -28,3 +33,17 @@ def serving(app: Flask, ssl_context: ssl.SSLContext | None = None) -> Iterator[i
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def shown(
+    *connections: wsmux.Connection,
+    stalled_after: float = 1e-9,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Iterator[str]:
+    """Serve the page of these connections; yield its address."""
+    app = Flask("app")
+    app.register_blueprint(debug_blueprint(connections, token=TOKEN, stalled_after=stalled_after))
+    with serving(app, ssl_context) as port:
+        scheme = "http" if ssl_context is None else "https"
+        yield f"{scheme}://127.0.0.1:{port}/debug/wsmux/"

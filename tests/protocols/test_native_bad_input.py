@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 
 from wsmux.config import SMALLEST_WINDOW
-from wsmux.exceptions import FlowControlError, FrameError, RemoteProtocolError, StreamIdError
+from wsmux.exceptions import FlowControlError, FrameError, StreamIdError
 from wsmux.protocols.base import Role
 from wsmux.protocols.events import DataReceived, StreamAborted
-from wsmux.protocols.native import JS_WS, MAX_GAPS, Dialect, NativeProtocol
+from wsmux.protocols.native import JS_WS, MAX_GAPS, Dialect
 
 from ..helpers.machine_pairs import (
     ACK,
@@ -24,8 +24,10 @@ from ..helpers.machine_pairs import (
     EITHER_OPENER,
     ERROR,
     GO_AWAY,
+    LONGEST_REASON,
     READ,
     WRITE,
+    assert_ends_connection,
     id_of,
     message,
     native,
@@ -35,24 +37,6 @@ from ..helpers.machine_pairs import (
     snapshot,
     uint32,
 )
-
-LONGEST_REASON = 123  # bytes of a close frame's reason: the sentence is sent in it
-
-
-def assert_ends_connection(
-    machine: NativeProtocol, wire: bytes, error: type[RemoteProtocolError], sentence: str
-) -> None:
-    """Check the class, the code and the sentence, and that nothing else happened."""
-    before = snapshot(machine)
-    with pytest.raises(error) as caught:
-        machine.receive_data(wire)
-    assert type(caught.value) is error
-    assert str(caught.value) == sentence
-    assert caught.value.code == 1002
-    assert len(sentence.encode()) <= LONGEST_REASON
-    assert snapshot(machine) == before
-    assert (machine.events(), outbox(machine)) == ([], [])
-
 
 # The frame itself
 

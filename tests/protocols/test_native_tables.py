@@ -23,13 +23,13 @@ from ..helpers.machine_pairs import (
     GO_AWAY,
     READ,
     WRITE,
+    assert_ends_connection,
     id_of,
     message,
     opened,
     other,
     uint32,
 )
-from .test_native_bad_input import assert_ends_connection
 
 CREDIT = 1000
 

@@ -7,10 +7,7 @@ differs on purpose, the difference and its reason are listed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,18 +19,14 @@ from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, NativeProtocol
 from wsmux.protocols.varint import decode_varint
 
 from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, native, opened, outbox
-
-Scenario = dict[str, Any]
-
-PATH = Path(__file__).parent / "data" / "js_ws_vectors.json"
-SCENARIOS: list[Scenario] = json.loads(PATH.read_text())["scenarios"]
-
-NOT_FOR_A_MACHINE = {
-    "keepalive_both": "pings and pongs are the channel's",
-    "raw_text_frame": "the channel refuses text before a machine sees it",
-    "raw_idle_timeout_never_armed": "no frame at all; timeouts are the channel's",
-    "data_and_close_in_one_segment": "starts in the middle of a stream; has a test of its own",
-}
+from ..helpers.vectors.js_ws import (
+    NOT_FOR_A_MACHINE,
+    PUBLISHED_ENDS,
+    SCENARIOS,
+    Scenario,
+    binary_frames,
+    is_from,
+)
 
 
 @dataclass(frozen=True)
@@ -101,23 +94,6 @@ DIFFERENCES = {
         added=("01000100100000",),
     ),
 }
-
-
-PUBLISHED_ENDS = [
-    pytest.param(scenario, role, id=f"{scenario['name']}-{role}")
-    for scenario in SCENARIOS
-    if scenario["name"] not in NOT_FOR_A_MACHINE
-    for role in Role
-    if f"published {role}" in scenario["peers"]
-]
-
-
-def is_from(role: Role, frame: dict[str, str]) -> bool:
-    return frame["dir"] == ("c2s" if role is Role.CLIENT else "s2c")
-
-
-def binary_frames(scenario: Scenario) -> list[dict[str, str]]:
-    return [frame for frame in scenario["frames"] if frame.get("op") == "binary"]
 
 
 def provoke(machine: NativeProtocol, wire: bytes) -> None:

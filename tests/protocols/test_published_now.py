@@ -8,9 +8,9 @@ from wsmux.protocols.base import Role
 
 from ..helpers.certificates import Certificates
 from ..helpers.interop.installs import Unavailable
+from ..helpers.published.differences import fewest
 from ..helpers.published.record import hold, start
 from ..helpers.published.replay import PEERS
-from .test_published import fewest
 
 pytestmark = [pytest.mark.interop, pytest.mark.hang_bound(700)]
 

@@ -1,8 +1,6 @@
 """What published Yamux peers have said, byte for byte, means what it must.
 
-The bytes were recorded between each peer and a connection of ours on a plain socket: npm
-``@libp2p/yamux`` 8.0.3 and PyPI ``libp2p`` 0.8.1, each as client and as server. One line is one
-frame, and behind its head the body. Our side of each conversation is replayed by calls.
+``helpers/vectors`` has the bytes. Our side of each conversation is replayed by calls.
 """
 
 from __future__ import annotations
@@ -23,114 +21,10 @@ from wsmux.protocols.events import (
 )
 from wsmux.protocols.yamux import YamuxProtocol
 
+from ..helpers.vectors.yamux_recorded import RECORDED
 from ..helpers.yamux_wire import yamux
 
 HELLO = bytes.fromhex("1234075ae4")  # what the peers were told to send
-
-RECORDED: dict[str, str] = {
-    "node as client: echo": """
-        000200010000000000000000
-        000100010000000100000000
-        0002000200000000ffffffff
-        000000000000000100000005 1234075ae4
-        000100040000000100000000
-        000100000000000100000005
-    """,
-    "node as client: opened here": """
-        000200010000000000000000
-        000100020000000200000005
-        000000000000000200000005 68656c6c6f
-        000100040000000200000000
-        0002000200000000ffffffff
-    """,
-    "node as client: reset": """
-        000200010000000000000000
-        000100010000000100000000
-        0002000200000000ffffffff
-        000000000000000100000005 1234075ae4
-        000100080000000100000000
-    """,
-    "node as client: goodbye": """
-        000200010000000000000000
-        000200020000000000000001
-        000300000000000000000000
-    """,
-    "node as server: echo": """
-        000200010000000000000000
-        000100010000000200000000
-        000000000000000200000005 1234075ae4
-        0002000200000000ffffffff
-        000100040000000200000000
-        000100000000000200000005
-    """,
-    "node as server: opened here": """
-        000200010000000000000000
-        000100020000000100000005
-        000000000000000100000005 68656c6c6f
-        000100040000000100000000
-        0002000200000000ffffffff
-    """,
-    "node as server: reset": """
-        000200010000000000000000
-        000100010000000200000000
-        000000000000000200000005 1234075ae4
-        000100080000000200000000
-        0002000200000000ffffffff
-    """,
-    "node as server: goodbye": """
-        000200010000000000000000
-        000200020000000000000001
-        000300000000000000000000
-    """,
-    "python as client: echo": """
-        000100010000000100000000
-        000000000000000100000005 1234075ae4
-        0002000200000000ffffffff
-        000100040000000100000000
-        000100000000000100040005
-    """,
-    "python as client: opened here": """
-        000100020000000200000000
-        000100000000000200040005
-        0002000200000000ffffffff
-        000000000000000200000005 68656c6c6f
-        000100040000000200000000
-    """,
-    "python as client: reset": """
-        000100010000000100000000
-        0002000200000000ffffffff
-        000000000000000100000005 1234075ae4
-        000100080000000100000000
-    """,
-    "python as client: goodbye": """
-        000200020000000000000001
-        000300000000000000000000
-    """,
-    "python as server: echo": """
-        000100010000000200000000
-        000000000000000200000005 1234075ae4
-        000100040000000200000000
-        0002000200000000ffffffff
-        000100000000000200040005
-    """,
-    "python as server: opened here": """
-        000100020000000100000000
-        000100000000000100040005
-        0002000200000000ffffffff
-        000000000000000100000005 68656c6c6f
-        000100040000000100000000
-    """,
-    "python as server: reset": """
-        000100010000000200000000
-        000000000000000200000005 1234075ae4
-        000100080000000200000000
-        0002000200000000ffffffff
-    """,
-    "python as server: goodbye": """
-        000200020000000000000001
-        000300000000000000000000
-    """,
-}
 
 
 def replay(machine: YamuxProtocol, wire: bytes, step: int) -> list[Event]:

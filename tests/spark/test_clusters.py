@@ -14,12 +14,9 @@ import pytest
 from wsmux.spark import serve_data
 
 from ..helpers.spark.servers import Seen, echo, offered
-from ..helpers.spark.sessions import SETTINGS, environment, printed
+from ..helpers.spark.sessions import SETTINGS, WAIT, environment, printed
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(600)]
-
-# Seconds that a driver may take on a busy machine, its session included.
-WAIT = 560.0
 
 
 def spark_home(directory: Path) -> str:

@@ -13,9 +13,8 @@ from wsmux import rpc
 from wsmux.spark import serve_data
 
 from ..helpers.spark.servers import Seen, echo, offered
-from ..helpers.spark.sessions import SETTINGS, environment, printed
+from ..helpers.spark.sessions import SETTINGS, WAIT, environment, printed
 from ..helpers.waiting import wait_for
-from .test_clusters import WAIT
 
 pytestmark = [pytest.mark.long, pytest.mark.hang_bound(900)]
 

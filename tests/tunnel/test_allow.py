@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wsmux.tunnel.allow import SPECIAL, AllowList
 from wsmux.tunnel.places import Place, Tcp, parse_place
 
-from .test_places import hosts, pieces, places
+from ..helpers.tunnel_inputs import hosts, pieces, places
 
 
 @given(places)

@@ -27,9 +27,9 @@ from wsmux.tunnel.supervisor import Supervisor
 
 from ..helpers.inside import multiplexer_of
 from ..helpers.scripted import WAIT
+from ..helpers.tunnel_inputs import GREETING, reply
 from ..helpers.tunnel_server import Echo, connected, forwarding, receive_all, served_by, tunnels
 from ..helpers.waiting import wait_for
-from .test_socks import GREETING, reply
 
 DATA = random.Random(3).randbytes(777_777)
 AT_ONCE = 50

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from wsmux.tunnel.places import Forward, Place, Tcp, Unix, parse_forward, parse_place
 
-labels = st.text("abcxyz019-_", min_size=1, max_size=6)
-hosts = st.one_of(
-    st.lists(labels, min_size=1, max_size=3).map(".".join).filter(lambda host: host != "unix"),
-    st.ip_addresses(v=4).map(str),
-    st.ip_addresses(v=6).map(str),
-)
-tcp = st.builds(Tcp, hosts, st.integers(1, 65_535))
-unix = st.lists(labels, min_size=1, max_size=4).map(lambda parts: Unix("/" + "/".join(parts)))
-# What places and patterns are made of, in any order.
-pieces = st.text("[]:./%*-,!ab0189ux é\n\0", max_size=30)
-places: st.SearchStrategy[Place] = tcp | unix
+from ..helpers.tunnel_inputs import pieces, places
 
 
 @given(places)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from wsmux.tunnel.places import Tcp
 from wsmux.tunnel.socks import SocksError, SocksServer
 
-GREETING = bytes([5, 1, 0])
+from ..helpers.tunnel_inputs import GREETING, reply
+
 TO_IPV4 = bytes([5, 1, 0, 1, 10, 0, 0, 1, 0, 80])
 TO_NAME = bytes([5, 1, 0, 3, 11]) + b"example.org" + bytes([1, 187])
 TO_IPV6 = bytes([5, 1, 0, 4]) + bytes(15) + b"\x01" + bytes([0, 80])
@@ -19,10 +20,6 @@ REQUESTS = {
     "ipv6": (TO_IPV6, Tcp("::1", 80)),
 }
 BY_KIND = pytest.mark.parametrize(("request_", "place"), REQUESTS.values(), ids=REQUESTS)
-
-
-def reply(number: int) -> bytes:
-    return bytes([5, number, 0, 1]) + bytes(6)
 
 
 @BY_KIND

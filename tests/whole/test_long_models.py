@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from ..protocols.test_bymux_properties import BymuxModel
-from ..protocols.test_native_model import NativeModel, ShippedModel
-from ..protocols.test_yamux_properties import YamuxModel
+from ..helpers.models.bymux import BymuxModel
+from ..helpers.models.native import NativeModel, ShippedModel
+from ..helpers.models.yamux import YamuxModel
 from ..rpc.session.test_session_model import SessionModel
 
 RUNS, STEPS = 2000, 50

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import json
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from wsmux.bus.gateway.gateway import Peer
-from wsmux.bus.relay.relay import Relay
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.wire.keys import KeyType
-from wsmux.endpoints.acceptor import listen
 
 from ...helpers.bus.clients import WAIT
-from ...helpers.bus.gateway_programs import Caller, Service, database
-from ...helpers.bus.people import DOMAIN, Person, Table, person, table_of
+from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
+from ...helpers.bus.people import Person, Table, person, table_of
 from ...helpers.bus.redis_server import RedisServer
+from ...helpers.bus.relays import relay_of
 from ...helpers.waiting import wait_for
 
 PAIRS = {kind: (person(1, kind), person(2, kind), person(3, kind)) for kind in KeyType}
-
-
-@contextmanager
-def relay_of(twins: Table) -> Iterator[RelayServer]:
-    server = RelayServer(Relay([DOMAIN], twins), listen("127.0.0.1", 0))
-    try:
-        yield server
-    finally:
-        server.shutdown(timeout=WAIT)
 
 
 @contextmanager
@@ -41,20 +28,6 @@ def gateway(server: RedisServer, relay: RelayServer, twins: Table, who: Person) 
     with Peer(who.identity, relay.url, twins, url, twin=who.id, update=False) as made:
         made.wait_connected(WAIT)
         yield made
-
-
-def take_all(caller: Caller, ret: str, count: int, patience: float = 3 * WAIT) -> Counter[str]:
-    """Take as many answers; return how often each reference and source came."""
-    found: Counter[str] = Counter()
-    deadline = time.monotonic() + patience
-    while found.total() < count:
-        assert time.monotonic() < deadline, f"{count - found.total()} answers are missing"
-        raw = caller.redis.brpop(ret, 1)
-        if raw is not None:
-            answer = json.loads(raw[1])
-            assert answer["err"] is None
-            found[f"{answer['ref']} {answer['src']}"] += 1
-    return found
 
 
 @pytest.mark.parametrize(

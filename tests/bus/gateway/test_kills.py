@@ -17,11 +17,11 @@ from wsmux.bus.client import Client
 from wsmux.bus.twins.records import twin_record
 
 from ...helpers.bus.clients import ALICE, BOB, WAIT
-from ...helpers.bus.gateway_programs import Caller, database
+from ...helpers.bus.gateway_programs import Caller, database, take_all
 from ...helpers.bus.people import Table, table_of
 from ...helpers.bus.redis_server import RedisServer
+from ...helpers.bus.relays import relay_of
 from ...helpers.commands import command
-from .test_exchange import relay_of, take_all
 
 
 class Gateway:

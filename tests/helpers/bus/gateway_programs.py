@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from wsmux.bus.relay.redis_client import redis_client
 from ..timeouts import WAIT
 from .redis_server import RedisServer
 
-__all__ = ["Caller", "Service", "database"]
+__all__ = ["Caller", "Service", "database", "take_all"]
 
 _returns = itertools.count(1)
 
@@ -112,3 +113,17 @@ class Service:
                 "err": None,
             } | self._answer(request)
             self._redis.lpush(request["ret"], json.dumps(response))
+
+
+def take_all(caller: Caller, ret: str, count: int, patience: float = 3 * WAIT) -> Counter[str]:
+    """Take as many answers; return how often each reference and source came."""
+    found: Counter[str] = Counter()
+    deadline = time.monotonic() + patience
+    while found.total() < count:
+        assert time.monotonic() < deadline, f"{count - found.total()} answers are missing"
+        raw = caller.redis.brpop(ret, 1)
+        if raw is not None:
+            answer = json.loads(raw[1])
+            assert answer["err"] is None
+            found[f"{answer['ref']} {answer['src']}"] += 1
+    return found

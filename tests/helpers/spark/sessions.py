@@ -17,12 +17,15 @@ from wsmux.spark.java import java_home
 
 from ..programs import absent
 
-__all__ = ["DAEMON", "ROOT", "SETTINGS", "SLOTS", "environment", "new_session", "printed"]
+__all__ = ["DAEMON", "ROOT", "SETTINGS", "SLOTS", "WAIT", "environment", "new_session", "printed"]
 
 ROOT = Path(__file__).parents[3]
 
 # Tasks that the session of the tests runs at once.
 SLOTS = 2
+
+# Seconds that a driver may take on a busy machine, its session included.
+WAIT = 560.0
 
 # What makes a session start fast and keeps it on loopback.
 SETTINGS = {
