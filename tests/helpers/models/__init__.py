@@ -1,1 +1,0 @@
-"""Models of two machines on a slow wire, for Hypothesis to run: one module a wire."""
