@@ -31,8 +31,10 @@ from wsmux.testing import LockOrder
 from ..helpers.bus.relays import identity, relay, served
 from ..helpers.certificates import Certificates
 from ..helpers.every_server import NO_SUBPROTOCOL, Place, memory
+from ..helpers.inside import counted, waited_for
 from ..helpers.raw_peer import WAIT, in_thread, read_head, request, wait_for
 from ..helpers.rpc.procedures import Gate, offered
+from ..helpers.waiting import threads_of
 from ..helpers.werkzeug_server import serving
 
 HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "
@@ -112,22 +114,9 @@ def _received(sock: socket.socket) -> bytes:
         return b""
 
 
-def unfinished(server: Acceptor) -> int:
-    with server._admission._lock:
-        return len(server._admission._opening)
-
-
-def held(server: Acceptor) -> int:
-    with server._admission._lock:
-        return server._admission._held
-
-
 def nobody(server: Acceptor) -> bool:
     """Tell whether nothing is counted."""
-    counts = server._admission
-    with counts._lock:
-        kept = (counts._guests, counts._opening, counts._handshakes, counts._connections)
-        return not any(kept) and counts._held == 0
+    return not any(counted(server))
 
 
 # Handshakes
@@ -138,7 +127,7 @@ def test_others_are_served_while_one_address_holds_its_half_requests(kind: str) 
     with KINDS[kind](FEW) as (server, place), ExitStack() as stack:
         for _ in range(3):
             half(stack, place.port, ATTACKER)
-        wait_for(lambda: unfinished(server) == 3)
+        wait_for(lambda: counted(server).unfinished == 3)
         beyond = stack.enter_context(dial(place.port, ATTACKER))
         status, sentence = answer_of(beyond)
         assert (status, sentence) == (
@@ -146,7 +135,7 @@ def test_others_are_served_while_one_address_holds_its_half_requests(kind: str) 
             "3 requests from your address are unfinished; finish them, or try again later\n",
         )
         assert ask(stack, place, HONEST)[0] == 101
-        assert len(server._threads) == 4, "no thread is spent on who is refused"
+        assert threads_of(server) == 4, "no thread is spent on who is refused"
         stack.close()
         wait_for(lambda: nobody(server), "everybody to be counted down")
 
@@ -165,10 +154,10 @@ def test_one_address_does_not_fill_a_small_server(kind: str) -> None:
     with SMALL[kind]() as server, ExitStack() as stack:
         for _ in range(2):
             half(stack, server.port, ATTACKER)
-        wait_for(lambda: unfinished(server) == 2)
+        wait_for(lambda: counted(server).unfinished == 2)
         assert answer_of(stack.enter_context(dial(server.port, ATTACKER)))[0] == 429
         half(stack, server.port, HONEST)
-        wait_for(lambda: unfinished(server) == 3)
+        wait_for(lambda: counted(server).unfinished == 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -200,7 +189,7 @@ def test_this_machine_s_own_address_is_not_counted() -> None:
     with mux_server(FEW) as (server, place), ExitStack() as stack:
         for _ in range(10):
             half(stack, place.port, "127.0.0.1")
-        wait_for(lambda: unfinished(server) == 10)
+        wait_for(lambda: counted(server).unfinished == 10)
         assert [ask(stack, place, "127.0.0.1")[0] for _ in range(10)] == [101] * 10
 
 
@@ -217,7 +206,7 @@ def test_clients_beyond_a_limit_cost_one_line_of_the_log(
         with ExitStack() as stack:
             for _ in range(3):
                 half(stack, place.port, ATTACKER)
-            wait_for(lambda: unfinished(server) == 3)
+            wait_for(lambda: counted(server).unfinished == 3)
             caplog.clear()
             started = time.monotonic()
             for _ in range(50):
@@ -259,7 +248,7 @@ def test_a_trusted_proxy_may_have_any_number_of_half_requests() -> None:
     with mux_server(config) as (server, place), ExitStack() as stack:
         for _ in range(5):
             half(stack, place.port, ATTACKER)
-        wait_for(lambda: unfinished(server) == 5)
+        wait_for(lambda: counted(server).unfinished == 5)
         assert ask(stack, place, ATTACKER, named("192.0.2.1"))[0] == 101
 
 
@@ -336,11 +325,11 @@ def test_half_read_heads_of_all_clients_together_are_bounded(kind: str) -> None:
     with KINDS[kind](config) as (server, place), ExitStack() as stack:
         first = half(stack, place.port, ATTACKER)
         first.sendall(b"x" * 20_000)
-        wait_for(lambda: held(server) == len(HALF) + 20_000)
+        wait_for(lambda: counted(server).held == len(HALF) + 20_000)
         second = half(stack, place.port, THIRD)
         second.sendall(b"x" * 13_000)
         assert answer_of(first)[0] == 503
-        wait_for(lambda: held(server) == len(HALF) + 13_000)
+        wait_for(lambda: counted(server).held == len(HALF) + 13_000)
         assert ask(stack, place, HONEST)[0] == 101
         stack.close()
         wait_for(lambda: nobody(server), "everybody to be counted down")
@@ -351,9 +340,9 @@ def test_a_client_that_goes_on_sending_after_it_was_let_go_ends_all_the_same() -
     with mux_server(config) as (server, place), ExitStack() as stack:
         first = half(stack, place.port, ATTACKER)
         first.sendall(b"x" * 10_000)
-        wait_for(lambda: held(server) > 10_000)
+        wait_for(lambda: counted(server).held > 10_000)
         half(stack, place.port, THIRD).sendall(b"x" * 10_000)
-        wait_for(lambda: unfinished(server) == 1)
+        wait_for(lambda: counted(server).unfinished == 1)
         with pytest.raises(OSError, match=r"reset|Broken pipe"):
             first.sendall(b"x" * (64 * 1024 * 1024))
 
@@ -375,7 +364,7 @@ def test_over_tls_a_head_is_let_go_without_a_word(certificates: Certificates) ->
         ]
         for end in ends:
             end.sendall(HALF + b"x" * 10_000)
-            wait_for(lambda: held(server) > 10_000)
+            wait_for(lambda: counted(server).held > 10_000)
         with pytest.raises(ssl.SSLError):
             ends[0].recv(100)
         stack.close()
@@ -394,7 +383,7 @@ def test_a_full_server_lets_an_old_half_request_go_for_a_client(
     with KINDS[kind](wsmux.Config()) as (server, place), ExitStack() as stack:
         monkeypatch.setattr(server, "_max_connections", 3)
         oldest, _, _ = (half(stack, place.port, "127.0.0.1") for _ in range(3))
-        wait_for(lambda: held(server) == 3 * len(HALF))
+        wait_for(lambda: counted(server).held == 3 * len(HALF))
         assert ask(stack, place, "127.0.0.1")[0] == 101
         assert answer_of(oldest)[0] == 503
         assert [ask(stack, place, "127.0.0.1")[0] for _ in range(3)] == [101, 101, 503]
@@ -408,7 +397,7 @@ def test_a_full_server_refuses_a_client_while_all_handshakes_are_young() -> None
         ExitStack() as stack,
     ):
         half(stack, server.port, "127.0.0.1")
-        wait_for(lambda: unfinished(server) == 1)
+        wait_for(lambda: counted(server).unfinished == 1)
         assert answer_of(stack.enter_context(dial(server.port, HONEST)))[0] == 503
 
 
@@ -423,7 +412,7 @@ def test_a_full_server_ends_a_tls_handshake_that_takes_long(
         ExitStack() as stack,
     ):
         silent = stack.enter_context(dial(server.port, ATTACKER))
-        wait_for(lambda: len(server._opening) == 1)
+        wait_for(lambda: waited_for(server) == 1)
         with wsmux.connect(server.url, ssl_context=certificates.client) as connection:
             connection.ping(WAIT)
         while _received(silent):  # an alert of TLS, at most
@@ -453,7 +442,7 @@ def test_a_full_server_counts_nobody_whom_it_refuses() -> None:
             assert ask(stack, place, HONEST)[0] == 101
             for _ in range(3):
                 assert answer_of(stack.enter_context(dial(place.port, ATTACKER)))[0] == 503
-            assert dict(server._admission._connections) == {HONEST: 1}
+            assert counted(server).connections == {HONEST: 1}
         wait_for(lambda: nobody(server))
 
 
@@ -496,7 +485,7 @@ def test_a_handshake_that_runs_out_of_time_is_counted_down() -> None:
     config = wsmux.Config(handshake_timeout=0.1)
     with mux_server(config) as (server, place), ExitStack() as stack:
         half(stack, place.port, ATTACKER)
-        wait_for(lambda: unfinished(server) == 1)
+        wait_for(lambda: counted(server).unfinished == 1)
         wait_for(lambda: nobody(server))
 
 
@@ -505,7 +494,7 @@ def test_a_shutdown_counts_everybody_down() -> None:
     with mux_server(config) as (server, place), ExitStack() as stack:
         assert ask(stack, place, ATTACKER)[0] == 101
         half(stack, place.port, ATTACKER)
-        wait_for(lambda: unfinished(server) == 1)
+        wait_for(lambda: counted(server).unfinished == 1)
         server.shutdown(timeout=0)
         wait_for(lambda: nobody(server))
 
@@ -518,7 +507,7 @@ def test_a_plain_socket_counts_as_a_handshake_no_longer_than_tls_takes() -> None
         for count in range(1, 6):
             stack.enter_context(dial(server.port, ATTACKER))
             wait_for(lambda count=count: len(server.connections) == count)  # type: ignore[misc]
-        assert unfinished(server) == 0
+        assert counted(server).unfinished == 0
         assert stack.enter_context(dial(server.port, ATTACKER)).recv(1) == b""
         stack.close()
         wait_for(lambda: nobody(server))
@@ -531,7 +520,7 @@ def test_a_forked_child_counts_nobody_and_the_parent_goes_on() -> None:
         if pid == 0:
             os._exit(0 if nobody(server) else 1)
         assert os.waitpid(pid, 0)[1] == 0
-        assert dict(server._admission._connections) == {ATTACKER: 1}
+        assert counted(server).connections == {ATTACKER: 1}
 
 
 def test_clients_that_come_and_go_from_many_threads_leave_nothing_counted() -> None:
@@ -562,7 +551,7 @@ def test_clients_that_come_and_go_from_many_threads_leave_nothing_counted() -> N
         for thread in threads:
             thread.result(WAIT)
         wait_for(lambda: nobody(server), "everybody to be counted down")
-        wait_for(lambda: not server._threads)
+        wait_for(lambda: not threads_of(server))
         with ExitStack() as stack:
             got = [ask(stack, place, ATTACKER)[0] for _ in range(4)]
             assert got == [101, 101, 101, 429]
@@ -588,11 +577,11 @@ def test_1100_half_requests_of_one_address_hold_up_nobody_else(
                 sock.sendall(HALF)
             except OSError:
                 refused += 1
-        wait_for(lambda: unfinished(server) == 128, "the half-requests to be counted")
+        wait_for(lambda: counted(server).unfinished == 128, "the half-requests to be counted")
         beside = [timed(place, source) for source in (HONEST, THIRD, "127.0.0.1")]
         growth = (memory() - before) / 1024 / 1024
         figure(
-            f"{kind}: {CROWD} half-requests, {len(server._threads)} threads, +{growth:.1f} MiB; an "
+            f"{kind}: {CROWD} half-requests, {threads_of(server)} threads, +{growth:.1f} MiB; an "
             f"upgrade alone {1000 * alone:.1f} ms, beside them {1000 * max(beside):.1f} ms at most"
         )
         assert max(beside) < 1.0
@@ -610,11 +599,11 @@ def test_1100_half_requests_that_are_not_counted_hold_up_nobody_for_long(
             for _ in range(CROWD):
                 with suppress(OSError):  # it is one too many
                     stack.enter_context(dial(place.port, "127.0.0.1")).sendall(HALF)
-            wait_for(lambda: held(server) == 1024 * len(HALF))
+            wait_for(lambda: counted(server).held == 1024 * len(HALF))
             ready = time.monotonic() + admission.PATIENCE
             wait_for(lambda: time.monotonic() >= ready, "the handshakes to have had their time")
             beside = [timed(place, source) for source in (HONEST, THIRD, "127.0.0.1")]
-            figure(f"{1000 * max(beside):.1f} ms at most beside {len(server._threads)} of them")
+            figure(f"{1000 * max(beside):.1f} ms at most beside {threads_of(server)} of them")
             assert max(beside) < 1.0
         wait_for(lambda: nobody(server), "everybody to be counted down")
 
@@ -640,7 +629,7 @@ def test_long_heads_of_many_addresses_hold_no_more_than_the_bound(
                 sock.sendall(HALF + b"x" * (60 * 1024))
             except OSError:  # it is one too many
                 continue
-            most = max(most, held(server))
+            most = max(most, counted(server).held)
         growth = (memory() - before) / 1024 / 1024
         figure(f"{most / 1024 / 1024:.2f} MiB of heads held at most, RSS +{growth:.1f} MiB")
         assert most <= 4 * 1024 * 1024

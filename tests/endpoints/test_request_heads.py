@@ -18,6 +18,7 @@ from wsmux.endpoints import acceptor
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import ACK, WAIT, RawPeer, message, read_head, request, uint32, wait_for
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head, answer, dial, serving
+from ..helpers.waiting import threads_of
 
 ALL = REFUSED | NOT_ASCII
 
@@ -141,7 +142,7 @@ def test_an_error_that_nobody_foresaw_closes_the_socket_and_is_one_line(
                     assert peer.recv_to_end() == b""
                 except (ssl.SSLError, ConnectionError):  # closed over what was not read
                     pass
-        wait_for(lambda: not server._threads)
+        wait_for(lambda: not threads_of(server))
         assert descriptors() == before
     errors = [record for record in caplog.records if record.levelno > logging.INFO]
     assert len(errors) == 1, "one line a second"
@@ -164,7 +165,7 @@ def test_heads_that_are_not_ascii_cost_one_line_and_no_descriptor(
         before = descriptors()
         for _ in range(50):
             assert answer(server, UNASCII)[0] == 400
-            wait_for(lambda: not server._threads)
+            wait_for(lambda: not threads_of(server))
         assert descriptors() == before
     lines = [r.getMessage() for r in caplog.records if "refused" in r.getMessage()]
     assert 1 <= len(lines) < 10

@@ -28,6 +28,7 @@ from ..helpers.raw_peer import (
     wait_for,
 )
 from ..helpers.request_heads import answer, dial, serving
+from ..helpers.waiting import threads_of
 
 QUICK = wsmux.Config(handshake_timeout=1.0, max_handshake_size=4096)
 
@@ -51,15 +52,9 @@ def closed_without_a_word(sock: socket.socket) -> None:
 
 
 def check_alive(server: wsmux.Server) -> None:
-    wait_for(lambda: threads_of(server) <= 1, "the refused client's thread to end")
+    wait_for(lambda: not threads_of(server), "the refused client's thread to end")
     with wsmux.connect(server.url) as connection:
         connection.ping(WAIT)
-
-
-def threads_of(server: wsmux.Server) -> int:
-    """Count the threads that serve a connection, and the one that listens."""
-    own = (f"wsmux-{server.port}-", f"wsmux-listener-{server.port}")
-    return sum(thread.name.startswith(own) for thread in threading.enumerate())
 
 
 WORDS = [
@@ -226,7 +221,7 @@ def test_slow_clients_do_not_hold_up_others(server: wsmux.Server) -> None:
 
 def test_client_beyond_the_limit_gets_503(quiet: Callable[[], None]) -> None:
     with serving(max_connections=2) as server, dial(server), raw_client(server.port):
-        wait_for(lambda: threads_of(server) == 3)
+        wait_for(lambda: threads_of(server) == 2)
         with dial(server) as third:
             assert read_head(third)[0].startswith("HTTP/1.1 503 ")
 
@@ -459,7 +454,7 @@ def test_plain_request_to_a_tls_port_ends_the_connection(
         with dial(server) as sock:
             sock.sendall(request(address(server)))
             RawPeer(sock, masks=True).recv_to_end()
-        wait_for(lambda: threads_of(server) <= 1)
+        wait_for(lambda: not threads_of(server))
         with wsmux.connect(server.url, ssl_context=certificates.client) as connection:
             connection.ping(WAIT)
 
@@ -472,7 +467,7 @@ def test_garbage_to_a_tls_port_ends_the_connection(
         with dial(server) as sock:
             sock.sendall(data)
             RawPeer(sock, masks=True).recv_to_end()
-        wait_for(lambda: threads_of(server) <= 1)
+        wait_for(lambda: not threads_of(server))
 
 
 def test_silent_client_of_a_tls_port_is_dropped_at_the_deadline(
@@ -480,7 +475,7 @@ def test_silent_client_of_a_tls_port_is_dropped_at_the_deadline(
 ) -> None:
     with serving(ssl_context=certificates.server, config=QUICK) as server, dial(server) as sock:
         closed_without_a_word(sock)
-        wait_for(lambda: threads_of(server) <= 1)
+        wait_for(lambda: not threads_of(server))
 
 
 def test_tls_to_a_plain_port_is_refused(quiet: Callable[[], None]) -> None:
@@ -509,7 +504,7 @@ def test_lack_of_descriptors_or_threads_ends_one_connection_quietly(
     uncaught: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: uncaught.append(repr(args.exc_value)))
     client = dial(server)
-    wait_for(lambda: threads_of(server) == 2)
+    wait_for(lambda: threads_of(server) == 1)
     if lacking == "descriptor":
         monkeypatch.setattr(os, "eventfd", no_descriptor)
     else:
@@ -518,7 +513,7 @@ def test_lack_of_descriptors_or_threads_ends_one_connection_quietly(
         peer.send(request(address(server)))
         first, _ = read_head(peer.sock)
         assert first.startswith("HTTP/1.1 101 ")
-        wait_for(lambda: threads_of(server) <= 1)
+        wait_for(lambda: not threads_of(server))
         assert not uncaught
         assert peer.recv_to_end() == b""
     monkeypatch.undo()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, NamedTuple
 
 from wsmux.config import Config
@@ -11,6 +10,7 @@ from wsmux.protocols.bymux import BymuxProtocol
 from wsmux.protocols.bymux_state import BymuxState
 from wsmux.protocols.events import Event
 
+from .inside import state_of
 from .machine_pairs import Pair, id_of, other, outbox
 
 CREDIT, WRITE, PING, PONG, CLOSE, STOP_READ = range(6)
@@ -94,24 +94,8 @@ def bymux_pair(**limits: Any) -> Pair:
     return pair
 
 
-def snapshot(machine: BymuxProtocol) -> dict[str, Any]:
+def snapshot(machine: BymuxProtocol) -> Any:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    parts = {"_handlers", "_paused", "_reader", "_streams", "_active", "_all", "config", "floods"}
-    parts |= {"_growth", "_returned"}
-    state = {
-        name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in parts
-    }
-    state |= copy.deepcopy(vars(machine._paused))
-    state["grown"] = machine._growth.total
-    state["scopes"] = [_slots(scope) for scope in (machine._all, *machine._streams.values())]
-    assert list(machine._active.values()) == list(machine._streams.values())
+    state = state_of(machine, "_handlers", "_reader", "_returned", "floods")
+    assert list(state.pop("_active").values()) == list(state["_streams"].values())
     return state
-
-
-def _slots(thing: object) -> dict[str, Any]:
-    names = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
-    values = {name: getattr(thing, name) for name in names}
-    return {
-        name: _slots(value) if name in ("incoming", "outgoing") else value
-        for name, value in values.items()
-    }

@@ -21,6 +21,7 @@ from wsmux.flask import Mux
 from .bus.relays import identity, relay, served
 from .raw_peer import WAIT, RawPeer, read_head, request, wait_for
 from .rpc.procedures import Gate, offered
+from .waiting import threads_of
 from .werkzeug_server import serving
 
 __all__ = ["KINDS", "NO_SUBPROTOCOL", "Kind", "Place", "memory", "under_wsgi"]
@@ -75,7 +76,7 @@ def kept(server: Acceptor) -> Iterator[Acceptor]:
     """Check that no thread of a connection is left."""
     before = threading.active_count()
     yield server
-    wait_for(lambda: not server._threads, "the threads of clients to end")
+    wait_for(lambda: not threads_of(server), "the threads of clients to end")
     wait_for(lambda: threading.active_count() <= before, "further threads to end")
 
 

@@ -1,14 +1,21 @@
-"""Look inside connections, streams and servers: the one place that knows where their state is."""
+"""Look inside a connection, a stream and a machine: the one place that knows where state is."""
 
 from __future__ import annotations
 
+import copy
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from wsmux.config import Config
+from wsmux.endpoints.acceptor import Acceptor
 from wsmux.mux.connection import Connection
 from wsmux.mux.multiplexer import Multiplexer
 from wsmux.mux.stream import Stream
 from wsmux.mux.stream_record import StreamRecord
-from wsmux.rpc import RpcServer
 
-__all__ = ["multiplexer_of", "record_of", "workers_held", "writers_waiting"]
+__all__ = ["Counted", "counted", "waited_for", "multiplexer_of", "record_of", "state_of"]
 
 
 def multiplexer_of(connection: Connection) -> Multiplexer:
@@ -21,14 +28,58 @@ def record_of(stream: Stream) -> StreamRecord:
     return stream._record
 
 
-def writers_waiting(server: RpcServer) -> int:
-    """Return how many handlers of a River server wait for room in a send buffer."""
-    engine = server.handler._engine
-    with engine.mutex:
-        records = list(engine._records.values())
-        return sum(len(each.room.parked) + len(each.waiting_runs) for each in records)
+def state_of(thing: Any, *ignored: str) -> Any:
+    """Return all that a thing remembers, to be compared with what it remembers later.
+
+    Attributes of these names are left out, at any depth, and so are functions and configurations.
+    """
+    if isinstance(thing, dict):
+        return {key: state_of(value, *ignored) for key, value in thing.items()}
+    if isinstance(thing, list | deque):
+        return [state_of(value, *ignored) for value in thing]
+    own = type(thing).__module__.startswith("wsmux.")
+    if not own or isinstance(thing, tuple | Enum | Config):
+        return copy.copy(thing)
+    names = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
+    names += getattr(thing, "__dict__", ())
+    values = {name: getattr(thing, name) for name in names if name not in ignored}
+    return {
+        name: state_of(value, *ignored)
+        for name, value in values.items()
+        if not isinstance(value, Callable)
+    }
 
 
-def workers_held(server: RpcServer) -> int:
-    """Return how many handlers of a River server hold a worker."""
-    return server.handler._engine.dispatcher._shares.running
+class Counted(NamedTuple):
+    """What a server counts of its clients.
+
+    Attributes:
+        guests: the connections, those in their handshake included.
+        unfinished: those whose handshake is not complete.
+        held: the bytes of heads that have come of these.
+        handshakes, connections: how many each address has.
+    """
+
+    guests: int
+    unfinished: int
+    held: int
+    handshakes: dict[str, int]
+    connections: dict[str, int]
+
+
+def counted(server: Acceptor) -> Counted:
+    """Return what a server counts at this moment."""
+    counts = server._admission
+    with counts._lock:
+        return Counted(
+            len(counts._guests),
+            len(counts._opening),
+            counts._held,
+            dict(counts._handshakes),
+            dict(counts._connections),
+        )
+
+
+def waited_for(server: Acceptor) -> int:
+    """Return for how many clients a server waits that are not served yet."""
+    return len(server._opening)

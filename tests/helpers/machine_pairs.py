@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import struct
 from collections import deque
 from typing import Any, NamedTuple
@@ -16,6 +15,8 @@ from wsmux.protocols.base import Buffer, MuxProtocol, Role
 from wsmux.protocols.events import Event, StreamOpened
 from wsmux.protocols.framing import Framing, Opcode
 from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
+
+from .inside import state_of
 
 DATA, ACK, ERROR, CLOSE, GO_AWAY = range(5)
 READ, WRITE = b"\x00", b"\x01"
@@ -86,27 +87,9 @@ def opened(
     return Opened(machine, stream_id)
 
 
-def snapshot(machine: NativeProtocol) -> dict[str, Any]:
+def snapshot(machine: NativeProtocol) -> Any:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    kept = {"_handlers", "_growth", "_ids", "_returned", "_streams", "config", "dialect", "floods"}
-    state = {
-        name: copy.deepcopy(value) for name, value in vars(machine).items() if name not in kept
-    }
-    state["_ids"] = copy.deepcopy(vars(machine._ids))
-    state["_growth"] = vars(machine._growth).copy()
-    state["_streams"] = {
-        stream_id: _slots(stream) for stream_id, stream in machine._streams.items()
-    }
-    return state
-
-
-def _slots(thing: object) -> dict[str, Any]:
-    slots = [name for cls in type(thing).__mro__ for name in getattr(cls, "__slots__", ())]
-    values = {name: getattr(thing, name) for name in slots}
-    return {
-        name: _slots(value) if name in ("credit", "window") else value
-        for name, value in values.items()
-    }
+    return state_of(machine, "_handlers", "_returned", "floods")
 
 
 def lift_budgets(machine: MuxProtocol) -> None:

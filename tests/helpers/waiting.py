@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 
 import wsmux
+from wsmux.endpoints.acceptor import Acceptor
 
 from .scripted import WAIT
 
-__all__ = ["polls", "wait_for", "wait_for_reader", "wait_for_writer"]
+__all__ = ["polls", "threads_of", "wait_for", "wait_for_reader", "wait_for_writer"]
 
 PAUSE = 0.001
 
@@ -39,3 +40,9 @@ def polls(connection: wsmux.Connection) -> bool:
     (thread,) = (t for t in threading.enumerate() if t.name == f"{connection.name}-io")
     assert thread.ident is not None
     return sys._current_frames()[thread.ident].f_code.co_name == "_poll"
+
+
+def threads_of(server: Acceptor) -> int:
+    """Count the threads that serve a connection of a server, by their names."""
+    own = f"wsmux-{server.port}-"
+    return sum(thread.name.startswith(own) for thread in threading.enumerate())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import struct
 from typing import Any
 
 from wsmux.config import Config
 from wsmux.protocols.base import Role
-from wsmux.protocols.flow_control import SendCredit
-from wsmux.protocols.yamux import YamuxProtocol, YamuxWindow
+from wsmux.protocols.yamux import YamuxProtocol
 
+from .inside import state_of
 from .machine_pairs import Pair, other, outbox
 
 DATA, WINDOW, PING, GO_AWAY = range(4)
@@ -63,24 +62,6 @@ def yamux_pair(**limits: Any) -> Pair:
     return Pair(yamux(Role.CLIENT, **limits), yamux(Role.SERVER, **limits))
 
 
-def snapshot(machine: YamuxProtocol) -> dict[str, Any]:
+def snapshot(machine: YamuxProtocol) -> Any:
     """Return all that a machine remembers, to be compared with a later snapshot."""
-    parts = {"config", "floods", "_streams", "_offered", "_growth", "_pings", "_reader"}
-    names = set(vars(machine)) - parts
-    state = {name: copy.deepcopy(getattr(machine, name)) for name in names}
-    for part in (machine._growth, machine._pings, machine._reader):
-        state |= copy.deepcopy(vars(part))
-    del state["_heads"]  # frames that came, taken or not
-    state["_offered"] = list(machine._offered)
-    state["_streams"] = {
-        stream_id: {name: _plain(getattr(stream, name)) for name in stream.__slots__}
-        for stream_id, stream in machine._streams.items()
-    }
-    return state
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, SendCredit | YamuxWindow):
-        slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-        return {name: getattr(value, name) for name in slots}
-    return copy.copy(value)
+    return state_of(machine, "floods", "_heads")  # the frames that came, taken or not

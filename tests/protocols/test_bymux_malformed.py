@@ -47,6 +47,7 @@ from ..helpers.bymux_wire import (
     snapshot,
     write,
 )
+from ..helpers.inside import state_of
 from ..helpers.machine_pairs import id_of, lift_budgets, other, outbox
 from ..helpers.memory_sizes import held
 
@@ -606,7 +607,7 @@ def check_broken(
 def check_taken(machine: BymuxProtocol, twin: BymuxProtocol, case: Case, end: Taken) -> None:
     assert all_events(machine) == [*all_events(twin), *end.events]
     assert outbox(machine) == [*outbox(twin), *end.sends]
-    assert bytes(machine._reader._kept) == end.part
+    assert state_of(machine)["_reader"]["_kept"] == end.part
     if end.credit is not None:
         on_all = case.wire[0] & 0x10
         (scope,) = (machine._all,) if on_all else machine._active.values()

@@ -187,8 +187,8 @@ def test_incomplete_packet_is_kept_within_its_head_and_body(chunk: int) -> None:
     wire = bytes((0x21, 1)) + (9000).to_bytes(2, "big") + bytes(9000)
     for start in range(0, len(wire), chunk):
         machine.receive_data(wire[start : start + chunk])
-        assert len(machine._reader._kept) < len(wire)
-    assert not machine._reader._kept
+        assert machine.held() < len(wire)
+    assert not machine.held()
 
 
 # Two machines on a slow wire

@@ -580,6 +580,7 @@ def feed(machine: YamuxProtocol, wire: bytes, step: int) -> None:
 
 def remembered(machine: YamuxProtocol) -> dict[str, Any]:
     state = snapshot(machine)
+    state |= state.pop("_reader")
     del state["_keep"]  # it belongs to a head, and the next one sets it
     return state
 

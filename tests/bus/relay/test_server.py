@@ -26,6 +26,7 @@ from ...helpers.bus.captured import COMPUTED, NOW, TWINS, rows
 from ...helpers.bus.links import Running
 from ...helpers.bus.relays import DOMAIN, Node, Table, fetch, get, identity, metric, relay, served
 from ...helpers.certificates import Certificates
+from ...helpers.inside import waited_for
 from ...helpers.raw_peer import WAIT, RawPeer, in_thread, read_head, request, wait_for
 
 KNOWN = {
@@ -308,7 +309,7 @@ def test_an_unfinished_body_is_cut_by_a_shutdown() -> None:
     ):
         sock.settimeout(WAIT)
         sock.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
-        wait_for(lambda: server._opening, "a waiting body")
+        wait_for(lambda: waited_for(server), "a waiting body")
         server.shutdown(timeout=WAIT)
         RawPeer(sock, masks=True).recv_to_end()
     assert not taken
@@ -350,7 +351,7 @@ def test_half_bodies_of_one_address_hold_up_nobody() -> None:
     with ExitStack() as stack, served(take_in=take) as server:
         for _ in range(2 * MAX_POSTS):
             half_post(stack, server, 1000)
-        wait_for(lambda: len(server._opening) == 2 * MAX_POSTS, "bodies that are waited for")
+        wait_for(lambda: waited_for(server) == 2 * MAX_POSTS, "bodies that are waited for")
         assert fetch(server.url + "/", b"envelope")[0] == 202
     assert taken == [b"envelope"]
 
@@ -360,7 +361,7 @@ def test_half_bodies_count_as_unfinished_requests_of_their_address() -> None:
     config = Config(max_handshakes_per_address=3)
     with ExitStack() as stack, served(take_in=take, config=config) as server:
         halves = [half_post(stack, server, 1000) for _ in range(3)]
-        wait_for(lambda: len(server._opening) == 3, "bodies that are waited for")
+        wait_for(lambda: waited_for(server) == 3, "bodies that are waited for")
         assert read_head(half_post(stack, server, 1000))[0].split()[1] == "429"
         halves[0].sendall(bytes(1000))
         assert read_head(halves[0])[0].split()[1] == "202"
@@ -374,7 +375,7 @@ def test_a_half_body_gives_its_place_to_others_in_a_full_server(
     _, take = taking()
     with ExitStack() as stack, served(take_in=take, max_connections=1) as server:
         held = half_post(stack, server, 1000)
-        wait_for(lambda: len(server._opening) == 1, "a body that is waited for")
+        wait_for(lambda: waited_for(server) == 1, "a body that is waited for")
         assert fetch(server.url + "/", b"envelope")[0] == 202
         assert read_head(held)[0].split()[1] == "503"
 
