@@ -7,7 +7,6 @@ concerns the request and the handshake over WebSockets alone.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from typing import Any, NamedTuple
@@ -15,11 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import wsmux
-from wsmux import rpc
-from wsmux.endpoints.acceptor import DRAIN, Acceptor
 
 from .helpers import scripted
-from .helpers.certificates import Certificates
 from .helpers.connections import Spawn
 from .helpers.inside import multiplexer_of
 from .helpers.js_ws import short_js_ws_close as short_js_ws_close
@@ -144,42 +140,6 @@ def test_connections_are_listed_while_they_last() -> None:
         wait_for(lambda: not server.connections)
 
 
-def test_more_connections_than_allowed_get_503() -> None:
-    with wsmux.serve(idle, max_connections=1) as server:
-        with wsmux.connect(server.url):
-            with pytest.raises(wsmux.HandshakeError) as error:
-                wsmux.connect(server.url)
-            assert (error.value.status, error.value.retry_safe) == (503, True)
-        wait_for(lambda: not server.connections)
-        wait_for(lambda: not server._threads)
-        wsmux.connect(server.url).close()
-
-
-def test_a_full_server_says_nothing_to_a_client_before_tls(certificates: Certificates) -> None:
-    with wsmux.serve(idle, ssl_context=certificates.server, max_connections=1) as server:
-        place = server.host, server.port
-        with socket.create_connection(place, timeout=WAIT):
-            wait_for(lambda: len(server._threads) == 1)
-            with socket.create_connection(place, timeout=WAIT) as late:
-                assert late.recv(100) == b""
-
-
-def test_a_connection_that_is_served_is_no_longer_in_its_opening(
-    certificates: Certificates,
-) -> None:
-    with (
-        wsmux.serve(idle, ssl_context=certificates.server) as server,
-        wsmux.connect(server.url, ssl_context=certificates.client),
-    ):
-        wait_for(lambda: len(server.connections) == 1)
-        assert not server._opening
-
-
-def test_a_port_where_somebody_listens_is_not_shared_unasked() -> None:
-    with wsmux.serve(idle) as server, pytest.raises(OSError, match="in use"):
-        wsmux.serve(idle, port=server.port)
-
-
 def test_a_client_without_a_common_subprotocol_gets_400() -> None:
     with (
         wsmux.serve(idle, protocols=["wsmux"]) as server,
@@ -195,16 +155,6 @@ def test_each_client_gets_the_wire_it_asks_for() -> None:
             with wsmux.connect(server.url, protocol=protocol) as connection:
                 assert call(connection, "source", 3, 1) == scripted.pattern(3, 1)
                 assert connection.protocol == protocol
-
-
-def test_a_slow_client_holds_up_nobody() -> None:
-    config = wsmux.Config(handshake_timeout=1.5)
-    with wsmux.serve(idle, config=config) as server:
-        with socket.create_connection((server.host, server.port), timeout=WAIT) as slow:
-            slow.sendall(b"GET / HTTP/1.1\r\n")
-            wsmux.connect(server.url).close()
-            assert not slow.recv(100).startswith(b"HTTP/1.1 101")
-        wait_for(lambda: not server._threads)
 
 
 # Shutdown
@@ -267,34 +217,6 @@ def test_shutdown_waits_no_longer_than_told(service: Service) -> None:
     connection.close()
 
 
-def test_shutdown_stops_listening() -> None:
-    server = wsmux.serve(idle)
-    server.shutdown()
-    with pytest.raises(ConnectionRefusedError):
-        wsmux.connect(server.url)
-
-
-@pytest.mark.parametrize("served", ["streams", "river"])
-@pytest.mark.parametrize(
-    ("said", "tls"), [(b"", False), (b"GET / HT", False), (b"", True), (b"\x16", True)]
-)
-def test_shutdown_does_not_wait_for_clients_that_do_not_finish_their_opening(
-    said: bytes, tls: bool, served: str, certificates: Certificates
-) -> None:
-    context = certificates.server if tls else None
-    server: Acceptor
-    if served == "river":
-        server = rpc.serve([], ssl_context=context)
-    else:
-        server = wsmux.serve(idle, ssl_context=context)
-    with socket.create_connection((server.host, server.port), timeout=WAIT) as silent:
-        silent.sendall(said)
-        wait_for(lambda: server._opening)
-        server.shutdown(2 * server._config.handshake_timeout)
-        assert not server._threads
-        assert silent.recv(100) == b""
-
-
 def test_shutdown_may_be_called_from_several_threads(service: Service, spawn: Spawn) -> None:
     server = service.serve(idle)
     connection = service.connect(server)
@@ -316,13 +238,6 @@ def test_a_handler_may_shut_its_server_down(service: Service) -> None:
     server.shutdown()
 
 
-def test_serve_forever_returns_at_the_shutdown(spawn: Spawn) -> None:
-    server = wsmux.serve(idle)
-    serving = spawn(server.serve_forever)
-    server.shutdown()
-    serving.result(WAIT)
-
-
 def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) -> None:
     opened: list[wsmux.Connection] = []
 
@@ -338,41 +253,6 @@ def test_a_with_block_left_by_an_exception_shuts_down_at_once(service: Service) 
         opened[0].accept_stream(WAIT)
     check_end(error.value, service, 1001, "server shutdown")
     opened[0].close()
-
-
-def test_a_with_block_gives_time_to_what_runs_unless_an_exception_leaves_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: list[float | None] = []
-    shutdown = wsmux.Server.shutdown
-
-    def noted(server: wsmux.Server, timeout: float | None) -> None:
-        given.append(timeout)
-        shutdown(server, timeout)
-
-    monkeypatch.setattr(wsmux.Server, "shutdown", noted)
-    with wsmux.serve(idle):
-        pass
-    with pytest.raises(ArithmeticError), wsmux.serve(idle):
-        raise ArithmeticError
-    assert given == [DRAIN, 0.0]
-
-
-def test_a_shutdown_that_fails_has_ended_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    def fail(*_: object) -> None:
-        raise ArithmeticError
-
-    server = wsmux.serve(idle)
-    with monkeypatch.context() as patch:
-        patch.setattr(wsmux.Server, "_end", fail)
-        with pytest.raises(ArithmeticError):
-            server.shutdown()
-    try:
-        spawn(server.serve_forever).result(WAIT)
-    finally:
-        server.shutdown()
 
 
 def test_it_serves_ipv6_too() -> None:

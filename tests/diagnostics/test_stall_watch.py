@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import wsmux
 from wsmux import Cause, Stall, StallWatch
 from wsmux.diagnostics import stall_watch
-from wsmux.diagnostics.status import Connections, Watched
 from wsmux.runtime.logs import MAX_VALUE, PAUSE
 from wsmux.runtime.parking import Parker, wake
 
@@ -326,77 +324,3 @@ def test_the_time_must_be_one(stuck: Stuck, after: float) -> None:
 
 
 # Which connections
-
-
-def test_a_server_is_watched_until_it_has_shut_down() -> None:
-    with wsmux.serve(lambda connection: connection.wait_closed()) as server:
-        watched = Watched(server)
-        assert watched.living() == []
-        with wsmux.connect(server.url):
-            wait_for(lambda: watched.living() == server.connections != [])
-        wait_for(lambda: watched.living() == [])
-    assert watched.living() is None
-
-
-def test_a_server_is_not_kept_alive() -> None:
-    class Server:
-        connections = ()
-        stopping = False
-
-    server = Server()
-    watched = Watched(server)
-    assert watched.living() == []
-    del server
-    gc.collect()
-    assert watched.living() is None
-
-
-def test_servers_in_a_collection_are_asked_each_time_and_not_kept_alive(stuck: Stuck) -> None:
-    class Server:
-        connections: ClassVar[list[wsmux.Connection]] = []
-        stopping = False
-
-    one, other = Server(), Server()
-    watched = Watched([one, stuck.client, other])
-    assert watched.living() == [stuck.client]
-    one.connections = [stuck.server]  # type: ignore[misc]
-    assert watched.living() == [stuck.client, stuck.server]
-    stuck.client.abort()
-    wait_for(lambda: stuck.server.closed)
-    assert watched.living() == []
-    other.stopping = True
-    assert watched.living() == []
-    del one
-    gc.collect()
-    assert watched.living() is None
-
-
-def test_a_function_may_return_servers(stuck: Stuck) -> None:
-    class Server:
-        connections = (stuck.client,)
-        stopping = False
-
-    server = Server()
-    assert Watched(lambda: [server, stuck.client]).living() == [stuck.client]
-
-
-def test_a_function_is_asked_each_time(stuck: Stuck) -> None:
-    known: list[wsmux.Connection] = []
-    watched = Watched(lambda: known)
-    assert watched.living() == []
-    known.append(stuck.client)
-    assert watched.living() == [stuck.client]
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_connections_are_known_until_they_end(stuck: Stuck, several: bool) -> None:
-    named: Connections = [stuck.client] if several else stuck.client
-    watched = Watched(named)
-    assert watched.living() == [stuck.client]
-    stuck.client.abort()
-    assert watched.living() is None
-
-
-def test_anything_else_is_refused() -> None:
-    with pytest.raises(TypeError, match="expected a connection, a Server or a Mux, not 'ws://"):
-        Watched(["ws://127.0.0.1/"])  # type: ignore[list-item]

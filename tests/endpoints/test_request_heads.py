@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 import wsmux
-from wsmux.endpoints import acceptor
 
 from ..helpers.certificates import Certificates
-from ..helpers.raw_peer import ACK, WAIT, RawPeer, message, read_head, request, uint32, wait_for
+from ..helpers.raw_peer import ACK, RawPeer, message, read_head, request, uint32, wait_for
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head, answer, dial, serving
 from ..helpers.waiting import threads_of
+from .test_acceptor import descriptors, uncaught
 
 ALL = REFUSED | NOT_ASCII
 
@@ -29,10 +24,6 @@ UNASCII = NOT_ASCII["host"].data
 def server() -> Iterator[wsmux.Server]:
     with serving() as running:
         yield running
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("head", ALL.values(), ids=ALL.keys())
@@ -50,24 +41,6 @@ def test_an_unusual_head_gets_101(server: wsmux.Server, data: bytes) -> None:
     with dial(server) as sock:
         sock.sendall(data)
         assert read_head(sock)[0] == "HTTP/1.1 101 Switching Protocols"
-
-
-def test_a_connection_tells_the_headers_of_its_request_apart() -> None:
-    asked: list[wsmux.Request | None] = []
-    done = threading.Event()
-
-    def handle(connection: wsmux.Connection) -> None:
-        asked.append(connection.request)
-        done.set()
-
-    extra = b"X-User: me\r\nX_User: root\r\nX-User: you\r\n\r\n"
-    with wsmux.serve(handle) as server, dial(server) as sock:
-        sock.sendall(TAKEN["plain"].removesuffix(b"\r\n") + extra)
-        assert done.wait(WAIT)
-    request = asked[0]
-    assert request is not None
-    assert request.headers["x-user"] == "me, you"
-    assert request.header_pairs[-2:] == (("x-user", "me"), ("x-user", "you"))
 
 
 # Bytes behind the head
@@ -103,55 +76,6 @@ def test_a_refusal_arrives_though_more_came_than_was_read(server: wsmux.Server) 
 
 
 # What nobody foresaw
-
-
-class Odd(Exception):
-    """Stand for an error of a library."""
-
-
-def odd(*_: object, **__: object) -> None:
-    raise Odd("not\nforeseen")
-
-
-def uncaught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    seen: list[str] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(repr(args.exc_value)))
-    return seen
-
-
-@pytest.mark.parametrize("name", ["read_request", "accept"])
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_an_error_that_nobody_foresaw_closes_the_socket_and_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    certificates: Certificates,
-    name: str,
-    secure: bool,
-) -> None:
-    monkeypatch.setattr(acceptor, name, odd)
-    seen = uncaught(monkeypatch)
-    with serving(ssl_context=certificates.server if secure else None) as server:
-        before = descriptors()
-        for _ in range(5):
-            sock: socket.socket = dial(server)
-            if secure:
-                sock = certificates.client.wrap_socket(sock, server_hostname="localhost")
-            with RawPeer(sock, masks=True) as peer:
-                try:
-                    peer.send(request("a"))
-                    assert peer.recv_to_end() == b""
-                except (ssl.SSLError, ConnectionError):  # closed over what was not read
-                    pass
-        wait_for(lambda: not threads_of(server))
-        assert descriptors() == before
-    errors = [record for record in caplog.records if record.levelno > logging.INFO]
-    assert len(errors) == 1, "one line a second"
-    text = errors[0].getMessage()
-    assert text.isprintable()
-    assert "Odd: not" in text
-    assert Path(__file__).name in text
-    assert errors[0].exc_info is None
-    assert not seen
 
 
 def test_heads_that_are_not_ascii_cost_one_line_and_no_descriptor(

@@ -10,7 +10,7 @@ import pytest
 
 from wsmux.exceptions import HandshakeError
 from wsmux.handshake.http_request import MAX_HEADERS, parse_head, read_request
-from wsmux.handshake.websocket_server import accept, check_upgrade, request_of
+from wsmux.handshake.websocket_server import accept, check_upgrade
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.certificates import Certificates
@@ -74,38 +74,6 @@ def test_a_bad_head_is_refused_by_accept_without_a_check_before(pair: Pair, head
 
 
 # What a head says
-
-
-def test_repeated_headers_stay_apart_and_are_joined_in_the_mapping(pair: Pair) -> None:
-    extra = b"X-A: 1\r\nCookie: a=1\r\nx-a: 2, 3\r\nCookie: b=2\r\nContent-Type: text/plain\r\n\r\n"
-    pair[1].sendall(TAKEN["plain"].removesuffix(b"\r\n") + extra)
-    asked = request_of(read(pair[0]))
-    assert asked.headers["x-a"] == "1, 2, 3"
-    assert asked.headers["cookie"] == "a=1; b=2"
-    assert asked.headers["content-type"] == "text/plain"
-    assert asked.header_pairs[0] == ("host", HOST)
-    assert asked.header_pairs[-5:] == (
-        ("x-a", "1"),
-        ("cookie", "a=1"),
-        ("x-a", "2, 3"),
-        ("cookie", "b=2"),
-        ("content-type", "text/plain"),
-    )
-
-
-def test_a_name_with_an_underscore_passes_for_no_other(pair: Pair) -> None:
-    extra = b"X-Forwarded-User: me\r\nX_Forwarded_User: root\r\nX_Other: root\r\n\r\n"
-    pair[1].sendall(TAKEN["plain"].removesuffix(b"\r\n") + extra)
-    asked = request_of(read(pair[0]))
-    assert asked.headers["x-forwarded-user"] == "me"
-    assert not [name for name in asked.headers if "_" in name or name == "x-other"]
-    assert not [value for _, value in asked.header_pairs if value == "root"]
-
-
-def test_headers_of_a_wsgi_server_are_pairs_too() -> None:
-    asked = request_of({"HTTP_HOST": "a", "HTTP_X_B": "1,2", "PATH_INFO": "/"})
-    assert asked.headers == {"host": "a", "x-b": "1,2"}
-    assert asked.header_pairs == (("host", "a"), ("x-b", "1,2"))
 
 
 @pytest.mark.parametrize(

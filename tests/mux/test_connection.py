@@ -6,14 +6,12 @@ are narrow or not read, in the four wires over a socketpair.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
@@ -320,19 +318,6 @@ def test_a_lost_connection_wakes_every_blocked_call(ends: Ends, spawn: Spawn) ->
     for future in blocked:
         with pytest.raises(wsmux.ConnectionClosedError):
             future.result(WAIT)
-
-
-def test_a_failure_in_the_io_thread_is_an_internal_error(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise ArithmeticError("a bug")
-
-    monkeypatch.setattr(ends.server._multiplexer, "_feed_locked", fail)
-    with caplog.at_level(logging.CRITICAL, "wsmux"):
-        with suppress(wsmux.ConnectionClosed):  # the first words of the wire may do it before
-            ends.client.open_stream()
-        assert ended(ends.server.accept_stream).code == 1011
 
 
 # Going away

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 import wsmux
-from wsmux.mux import multiplexer
 from wsmux.runtime.memory import Holder, Verdict, process_memory
-from wsmux.runtime.parking import Parker
 
 from ..helpers.carriers import IN_PROCESS, SOME, Carrier, Ends
 from ..helpers.connections import Join, Spawn
@@ -345,43 +343,6 @@ def test_a_connection_with_a_stream_is_not_idle(join_ends: Join, carrier: Carrie
     near.close()
     far.close()
     check_idle_end(ends, carrier)
-
-
-class Clock:
-    """Replace the ``time`` module where a connection keeps its timers; it stands still."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize("protocol", NAMES)
-def test_an_idle_connection_is_closed_at_its_time_and_not_before(
-    protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, looks = Clock(), list[float]()
-    monkeypatch.setattr("wsmux.transport.message_transport.time", clock)
-    monkeypatch.setattr("wsmux.mux.multiplexer.time", clock)
-    keep_time = multiplexer.Multiplexer._keep_time_locked
-
-    def look(of: multiplexer.Multiplexer, now: float, wakes: list[Parker]) -> None:
-        keep_time(of, now, wakes)
-        looks.append(now)
-
-    monkeypatch.setattr(multiplexer.Multiplexer, "_keep_time_locked", look)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        config = wsmux.Config(idle_timeout=50.0, ping_interval=None)
-        connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=config)
-        assert multiplexer_of(connection).transport.owner_timer == 1050.0
-        for clock.now, reason in ((1049.999, None), (1050.0, "idle")):
-            multiplexer_of(connection).wake()
-            wait_for(lambda: clock.now in looks)
-            assert getattr(connection.error, "reason", None) == reason
-        connection.abort()
-        assert connection.wait_closed(WAIT)
 
 
 @pytest.mark.parametrize("carrier", IN_PROCESS, ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
@@ -14,7 +14,7 @@ from wsmux.mux.ping import WirePings
 from wsmux.mux.stream_record import StreamRecord, write_closed
 from wsmux.mux.stream_table import PRESSURE, StreamTable
 from wsmux.protocols.base import MuxProtocol, Role
-from wsmux.protocols.events import OpenPermitted
+from wsmux.protocols.events import DataReceived, Event, OpenPermitted
 from wsmux.protocols.registry import wire
 from wsmux.runtime.parking import Parker, Waiter, borrow
 from wsmux.transport.message_transport import MessageTransport
@@ -402,3 +402,7 @@ def test_abandoning_a_stream_twice_is_as_once(name: str, ended: bool) -> None:
     with pytest.raises(wsmux.StreamReset, match="dropped, or interrupted in a read") as caught:
         raise record.read_failure()
     assert (caught.value.stream_id, caught.value.code, caught.value.side) == (stream_id, 0, "local")
+
+
+def test_every_event_of_a_machine_has_a_reaction() -> None:
+    assert StreamTable._REACTIONS.keys() | {DataReceived} == {*get_args(Event)}

@@ -131,3 +131,18 @@ def test_what_is_forgotten_is_no_longer_waited_for() -> None:
     assert not pings
     assert pings.came_back(None, ping.number, 1.0, []) == []
     assert ping.rtt is None
+
+
+def test_a_path_is_measured_again_after_a_while_and_a_lost_ping_is_forgotten() -> None:
+    alive = KeepAlive(None, None, 0.0)
+    assert alive.measure(1.0) is not None
+    assert alive.measure(1.0 + MEASURE_INTERVAL / 2) is None
+    ping = alive.measure(1.0 + MEASURE_INTERVAL)
+    assert ping is not None
+    assert len(alive.pings) == 1
+    alive.pong(ping[0], 2.5, [])
+    assert alive.least == alive.rtt == 0.5
+    again = alive.measure(4.0)
+    assert again is not None
+    alive.pong(again[0], 5.0, [])
+    assert (alive.least, alive.rtt) == (0.5, 1.0)

@@ -6,11 +6,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-import h11
 import pytest
 
 import wsmux
-from wsmux.endpoints.http11 import Exchange
 from wsmux.wsgi import StreamServer, serve, serving
 
 from ..helpers.wsgi_apps import WAIT, Gate, app, published, slow
@@ -265,17 +263,6 @@ def test_what_the_application_complains_of_is_logged(caplog: pytest.LogCaptureFi
     with published(complain) as client:
         answers(client, LAST)
     assert [r.getMessage() for r in caplog.records if r.name == "wsmux.wsgi"] == ["this is odd"]
-
-
-def test_a_message_behind_one_that_is_not_answered_is_no_part_of_it() -> None:
-    ours, theirs = wsmux.pair()
-    with ours, theirs, say(ours, GET + GET), theirs.accept_stream(WAIT) as stream:
-        stream.timeout = WAIT
-        exchange = Exchange(stream, h11.SERVER)
-        assert isinstance(exchange.receive(), h11.Request)
-        assert exchange.receive_body() == b""
-        with pytest.raises(h11.RemoteProtocolError, match="second message"):
-            exchange.receive()
 
 
 def test_a_publication_ends_with_its_connection() -> None:

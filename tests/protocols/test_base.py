@@ -1,0 +1,199 @@
+"""What every machine keeps of the contract that its owner relies on, whatever its wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from wsmux.config import Config
+from wsmux.exceptions import LocalProtocolError
+from wsmux.protocols.base import CODE_UNKNOWN, FEW, MuxProtocol, Role
+from wsmux.protocols.bymux import BymuxProtocol
+from wsmux.protocols.bymux_state import INFINITE, BymuxState, HalfState, StreamState
+from wsmux.protocols.events import OpenPermitted, StreamOpened
+from wsmux.protocols.native import JS_WS
+from wsmux.protocols.yamux import YamuxProtocol
+
+from ..helpers.bymux_wire import quiet
+from ..helpers.machine_pairs import BOTH_ROLES, Pair, control, native, other
+from ..helpers.yamux_wire import yamux
+
+# What may come unread, and what a machine of bymux speaks of at a time.
+WINDOW, TURN = 256 * 1024, 64 * 1024
+
+
+# What the peer may still send, as the peer itself counts it
+
+
+def joined(wire: str) -> Pair:
+    made: list[MuxProtocol]
+    if wire == "wsmux":
+        made = [native(role) for role in Role]
+    else:
+        machine = {"yamux": YamuxProtocol, "bymux": BymuxProtocol}[wire]
+        made = [machine(role, Config()) for role in Role]
+    pair = Pair(*made)
+    pair.pump()
+    return pair
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("wire", ["wsmux", "yamux", "bymux"])
+def test_it_is_what_the_peer_may_send(wire: str, role: Role) -> None:
+    pair = joined(wire)
+    writer, reader = pair[role], pair[other(role)]
+    stream_id = writer.open_stream()
+    pair.pump()
+    writer.send_data(stream_id, b"x" * 1000)
+    pair.pump()
+    assert reader.peer_credit(stream_id) == WINDOW - 1000
+    assert writer.credit(stream_id) == (WINDOW - 1000 if wire != "bymux" else TURN)
+    sent = 1000
+    while size := writer.send_data(stream_id, b"x" * WINDOW):
+        sent += size
+    pair.pump()
+    assert sent == WINDOW
+    assert reader.peer_credit(stream_id) == writer.credit(stream_id) == 0
+    reader.consumed(stream_id, WINDOW)
+    pair.pump()
+    assert reader.peer_credit(stream_id) == WINDOW
+
+
+@BOTH_ROLES
+@pytest.mark.parametrize("wire", ["wsmux", "yamux", "bymux"])
+def test_each_stream_earns_both_sides_what_a_peer_may_send_beside_data(
+    wire: str, role: Role
+) -> None:
+    pair = joined(wire)
+    before = [pair[each].floods.streams for each in Role]
+    for _ in range(3):
+        pair[role].open_stream()
+    pair.pump()
+    assert [pair[each].floods.streams - 3 for each in Role] == before
+
+
+@pytest.mark.parametrize("wire", ["wsmux", "yamux", "bymux"])
+def test_of_a_stream_that_is_not_there_it_is_not_known(wire: str) -> None:
+    assert joined(wire)[Role.CLIENT].peer_credit(12345) is None
+
+
+def test_a_stream_that_needs_no_credit_has_no_limit() -> None:
+    endless = StreamState(stream_id=3, incoming=HalfState(credit=INFINITE))
+    machine = BymuxProtocol(Role.CLIENT, Config(), BymuxState(streams=(endless,)))
+    assert machine.peer_credit(3) is None
+
+
+# Many control messages become one where the wire has no boundaries to keep
+
+
+def bymux(role: Role) -> MuxProtocol:
+    return quiet(role, opens=2 * FEW)
+
+
+@pytest.mark.parametrize("make", [yamux, bymux])
+def test_many_are_one_message_where_boundaries_do_not_matter(
+    make: Callable[[Role], MuxProtocol],
+) -> None:
+    apart, together = make(Role.CLIENT), make(Role.CLIENT)
+    messages: list[bytes] = []
+    for _ in range(FEW + 1):
+        apart.open_stream()
+        messages += control(apart)
+        together.open_stream()
+    assert control(together) == [b"".join(messages)]
+    assert control(together) == []
+
+
+def test_few_are_sent_as_they_are() -> None:
+    machine = yamux(Role.CLIENT)
+    for _ in range(FEW):
+        machine.open_stream()
+    assert len(control(machine)) == FEW
+
+
+def test_messages_of_the_native_wire_stay_apart() -> None:
+    machine = native(Role.CLIENT)
+    for _ in range(FEW + 1):
+        machine.open_stream()
+    assert len(control(machine)) == FEW + 1
+
+
+# Events, and what is to be sent
+
+MACHINES: dict[str, Callable[[Role], MuxProtocol]] = {
+    "wsmux": native,
+    "js-ws": partial(native, dialect=JS_WS),
+    "yamux": yamux,
+    "bymux": bymux,
+}
+EVERY = pytest.mark.parametrize("make", MACHINES.values(), ids=MACHINES)
+Make = Callable[[Role], MuxProtocol]
+
+
+@EVERY
+def test_events_and_messages_are_told_once(make: Make) -> None:
+    client, server = make(Role.CLIENT), make(Role.SERVER)
+    stream_id = client.open_stream()
+    assert client.has_output()
+    messages = [head + bytes(rest) for head, rest in client.control_to_send()]
+    messages += [head + bytes(rest) for head, rest in client.data_to_send()]
+    assert not client.has_output()
+    assert (client.control_to_send(), client.data_to_send()) == ([], [])
+    for message in messages:
+        server.receive_data(message)
+    assert server.events()[0] == StreamOpened(stream_id)
+    assert StreamOpened(stream_id) not in server.events()
+
+
+@EVERY
+def test_the_parity_of_an_id_tells_who_opened_the_stream(make: Make) -> None:
+    assert {make(role).open_stream() % 2 for role in Role} == {0, 1}
+
+
+@EVERY
+def test_a_machine_that_has_heard_nothing_holds_nothing_and_awaits_nothing(make: Make) -> None:
+    machine = make(Role.SERVER)
+    assert (machine.held(), machine.incomplete(), machine.next_timer()) == (0, None, None)
+    assert (machine.open_streams(), machine.pending_closes()) == (0, 0)
+    assert not machine.close_notice_came()
+
+
+@EVERY
+def test_codes_of_the_protocol_are_below_those_of_applications(make: Make) -> None:
+    machine = make(Role.CLIENT)
+    assert CODE_UNKNOWN <= machine.refused_code <= machine.last_code
+    assert machine.first_application_code <= machine.last_code
+
+
+@EVERY
+def test_a_ping_that_the_wire_does_not_have_is_refused_by_the_name_of_the_wire(make: Make) -> None:
+    machine = make(Role.CLIENT)
+    stream_id = machine.open_stream()
+    assert machine.may_ping() is machine.pings
+    if not machine.pings:
+        with pytest.raises(LocalProtocolError, match=f"^{machine.name} has no protocol-level ping"):
+            machine.ping(1)
+    if machine.name != "bymux":  # which pings single streams
+        with pytest.raises(LocalProtocolError, match=f"^{machine.name} cannot ping single streams"):
+            machine.ping_stream(stream_id, 1)
+
+
+# Streams that the peer answers
+
+
+@pytest.mark.parametrize("make", [native, yamux])
+@BOTH_ROLES
+def test_opening_is_permitted_again_with_the_first_answer_and_said_once(
+    make: Callable[..., MuxProtocol], role: Role
+) -> None:
+    pair = Pair(*(make(each, max_pending_opens=3) for each in Role))
+    opener = pair[role]
+    for _ in range(3):
+        assert opener.may_open()
+        opener.open_stream()
+    assert not opener.may_open()
+    reported = dict(zip(Role, pair.pump(), strict=True))
+    assert reported[role].count(OpenPermitted()) == 1
+    assert opener.may_open()
