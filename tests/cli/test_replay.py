@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import wsmux
 from wsmux.cli.main import main
 
-from ..helpers import replay_handlers
 from ..helpers.commands import run
-from ..helpers.scripted import WAIT
+from ..helpers.replay_handlers import conversation
 from ..helpers.wires import NAMES
 
 HANDLERS = "tests.helpers.replay_handlers"
@@ -22,44 +18,6 @@ CONNECTIONS = ("failing", "serving", "calling", "pinging")  # what takes a conne
 WIRES = pytest.mark.parametrize("protocol", NAMES)
 CARRIERS = pytest.mark.parametrize("transport", ["websocket", "tcp"])
 Told = tuple[int, list[str]]
-RECORDING = wsmux.Config(recording=wsmux.Recording(payload=10_000))
-
-
-def conversation(protocol: str = "wsmux", transport: str = "websocket", size: int = 5) -> str:
-    """Record a server while a client asks thrice; return what it kept."""
-    plan = wsmux.Recording(payload=4_000_000)
-    kept: list[wsmux.Connection] = []
-
-    def serve(connection: wsmux.Connection) -> None:
-        kept.append(connection)
-        replay_handlers.serving(connection)
-
-    with wsmux.serve(
-        serve,
-        protocols=[protocol],
-        transport=transport,  # type: ignore[arg-type]
-        config=wsmux.Config(recording=plan),
-    ) as server:
-        with wsmux.connect(server.url, protocol=protocol) as client:
-            for _ in range(3):
-                with client.open_stream() as stream:
-                    stream.write(b"Hello" * (size // 5))
-                    stream.close_write()
-                    assert len(stream.readall()) == size
-            client.ping(WAIT)
-        kept[0].close(WAIT)
-    return kept[0].dump_recording()
-
-
-def as_client(protocol: str, handler: Callable[[wsmux.Connection], None]) -> str:
-    """Record a client of a server that answers in capitals; return what it kept."""
-    with (
-        wsmux.serve(stream_handler=replay_handlers.upper, protocols=[protocol]) as server,
-        wsmux.connect(server.url, protocol=protocol, config=RECORDING) as client,
-    ):
-        handler(client)
-        client.close(WAIT)
-        return client.dump_recording()
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +47,6 @@ def test_the_recorded_handler_answers_as_recorded(
 
 
 @WIRES
-def test_more_than_a_window_is_fed_as_credit_comes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    path.write_text(conversation(protocol, size=700_000))
-    assert replay(capsys, path, "upper")[0] == 0
-
-
-@WIRES
 def test_other_bytes_are_told_stream_by_stream(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
 ) -> None:
@@ -110,83 +59,12 @@ def test_other_bytes_are_told_stream_by_stream(
     assert lines[3].endswith("; streams: 3; differences: 3")
 
 
-def test_bytes_that_are_too_many_are_told(
+def test_the_patience_is_that_of_the_command(
     capsys: pytest.CaptureFixture[str], recorded: Path
 ) -> None:
-    status, lines = replay(capsys, recorded, "longer")
-    assert status == 1
-    assert "stream 0: 6 bytes, 5 were recorded" in lines
-
-
-def test_another_end_is_told(capsys: pytest.CaptureFixture[str], recorded: Path) -> None:
     status, lines = replay(capsys, recorded, "deaf", "--timeout", "0.05")
     assert status == 1
-    assert (
-        lines[0] == "the handler's side said nothing further where 5 bytes on stream 0 was recorded"
-    )
-    assert "stream 0: 0 bytes, 5 were recorded" in lines
-    assert "stream 0: ERROR read 70 was not recorded" in lines
-
-
-def test_a_handler_that_says_nothing_is_not_waited_for_in_vain(
-    capsys: pytest.CaptureFixture[str], recorded: Path
-) -> None:
-    try:
-        status, lines = replay(capsys, recorded, "silent", "--timeout", "0.05")
-    finally:
-        replay_handlers.never.set()
-    assert status == 1
     assert lines[0].startswith("the handler's side said nothing further where 5 bytes on stream 0")
-
-
-def test_a_handler_that_fails_differs(capsys: pytest.CaptureFixture[str], recorded: Path) -> None:
-    status, lines = replay(capsys, recorded, "failing")
-    assert status == 1
-    assert "the connection: CARRIER_CLOSE 1011 was not recorded" in lines
-
-
-@WIRES
-def test_a_client_is_replayed_too(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    path.write_text(as_client(protocol, replay_handlers.calling))
-    status, lines = replay(capsys, path, "calling")
-    assert (status, lines[:-1]) == (0, [])
-
-
-@WIRES
-def test_a_recording_of_a_living_connection_is_replayed(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    client, server = wsmux.pair(protocol=protocol, config=RECORDING)
-    with client, server, client.open_stream() as stream:
-        stream.write(b"Hello")
-        stream.close_write()
-        with server.accept_stream(WAIT) as other:
-            replay_handlers.upper(other)
-        assert stream.readall() == b"HELLO"
-        path.write_text(server.dump_recording())
-    status, lines = replay(capsys, path, "serving")
-    assert (status, lines[:-1]) == (0, [])
-
-
-@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
-def test_a_connection_that_was_cut_is_cut_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    client, server = wsmux.pair(protocol=protocol, config=RECORDING)
-    with client, server, client.open_stream() as stream:
-        stream.write(b"Hello")
-        with server.accept_stream(WAIT) as other:
-            assert other.read(5) == b"Hello"
-            client.abort()
-            assert server.wait_closed(WAIT)
-        path.write_text(server.dump_recording())
-    status, lines = replay(capsys, path, "serving")
-    assert (status, lines[:-1]) == (0, [])
 
 
 def test_what_came_of_it_is_told_as_json_too(
@@ -242,36 +120,6 @@ def test_a_frame_that_a_plain_socket_cannot_bring_ends_with_2(
     path.write_text(f"{first}\n{json.dumps({'t': 0, 'dir': 'received'} | facts)}\n")
     assert main(["replay", str(path), "--stream-handler", f"{HANDLERS}:upper"]) == 2
     assert "cannot be sent: empty message" in capsys.readouterr().err
-
-
-def broken(protocol: str) -> str:
-    """Record a server whose peer says what the protocol does not know."""
-    ours, theirs = socket.socketpair()
-    with theirs, wsmux.from_socket(ours, role="server", protocol=protocol, config=RECORDING) as end:
-        theirs.sendall({"wsmux": b"\x00\x33\x01x"}.get(protocol, b"\xff" * 12))
-        theirs.shutdown(socket.SHUT_WR)
-        assert end.wait_closed(WAIT)
-        return end.dump_recording()
-
-
-@pytest.mark.parametrize("protocol", ["wsmux", "yamux", "bymux"])
-def test_a_peer_that_broke_the_protocol_does_so_again(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    path.write_text(broken(protocol))
-    status, lines = replay(capsys, path, "serving")
-    assert (status, lines[:-1]) == (0, [])
-    assert lines[-1].startswith("frames fed: 1;")
-
-
-@WIRES
-def test_pings_of_the_handler_are_answered(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, protocol: str
-) -> None:
-    path = tmp_path / "recording.jsonl"
-    path.write_text(as_client(protocol, replay_handlers.pinging))
-    assert replay(capsys, path, "pinging")[0] == 0
 
 
 @pytest.mark.parametrize(
