@@ -21,7 +21,7 @@ from wsmux.runtime.deadline import Deadline
 from ..helpers.certificates import Certificates
 from ..helpers.connections import Spawn
 from ..helpers.raw_peer import RawPeer, request
-from ..helpers.request_heads import dial, serving
+from ..helpers.request_heads import descriptors, dial, serving, uncaught
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import threads_of, wait_for
 
@@ -260,10 +260,6 @@ def test_a_shutdown_that_fails_has_ended_all_the_same(
         server.shutdown()
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 # Errors
 
 
@@ -273,12 +269,6 @@ class Odd(Exception):
 
 def odd(*_: object, **__: object) -> None:
     raise Odd("not\nforeseen")
-
-
-def uncaught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    seen: list[str] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(repr(args.exc_value)))
-    return seen
 
 
 @pytest.mark.parametrize("name", ["read_request", "accept"])

@@ -11,9 +11,18 @@ import wsmux
 
 from ..helpers.certificates import Certificates
 from ..helpers.raw_peer import ACK, RawPeer, message, read_head, request, uint32, wait_for
-from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN, Head, answer, dial, serving
+from ..helpers.request_heads import (
+    NOT_ASCII,
+    REFUSED,
+    TAKEN,
+    Head,
+    answer,
+    descriptors,
+    dial,
+    serving,
+    uncaught,
+)
 from ..helpers.waiting import threads_of
-from .test_acceptor import descriptors, uncaught
 
 ALL = REFUSED | NOT_ASCII
 

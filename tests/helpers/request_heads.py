@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+
+import pytest
 
 import wsmux
 
@@ -20,8 +24,10 @@ __all__ = [
     "TAKEN",
     "Head",
     "answer",
+    "descriptors",
     "dial",
     "serving",
+    "uncaught",
 ]
 
 # What ``Host`` says in all of them.
@@ -230,3 +236,13 @@ def answer(server: wsmux.Server, data: bytes) -> tuple[int, dict[str, str], str]
                 body += chunk
             assert len(body) == int(headers["content-length"])
         return int(first.split()[1]), headers, body.decode()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def uncaught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(repr(args.exc_value)))
+    return seen
