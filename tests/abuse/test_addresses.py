@@ -115,7 +115,7 @@ def _received(sock: socket.socket) -> bytes:
 
 
 def nobody(server: Acceptor) -> bool:
-    """Tell whether nothing is counted."""
+    """Return whether nothing is counted."""
     return not any(counted(server))
 
 

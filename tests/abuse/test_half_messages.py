@@ -173,7 +173,7 @@ def test_a_thousand_half_sent_messages_hold_no_more_than_the_bound(
 
 
 @contextmanager
-def paused(config: wsmux.Config) -> Iterator[Victim]:
+def paused(config: wsmux.Config) -> Iterator[tuple[Victim, Largest]]:
     """Have a connection that reads no further, since another one holds more than all may."""
     greedy = Largest()
     with victim("wsmux", True, config) as waiting:
@@ -183,7 +183,7 @@ def paused(config: wsmux.Config) -> Iterator[Victim]:
             process_memory.report(greedy, LIMIT, 2 * LIMIT)
             send_all(waiting.sock, bytes(64 * KIB))
             wait_for(lambda: multiplexer_of(waiting.connection).transport._paused)
-            yield waiting
+            yield waiting, greedy
         finally:
             process_memory.forget(greedy)
 
@@ -196,23 +196,23 @@ class Largest:
 
 
 def test_who_waits_for_memory_goes_on_when_there_is_room() -> None:
-    with paused(wsmux.Config(max_process_buffer=LIMIT)) as waiting:
+    with paused(wsmux.Config(max_process_buffer=LIMIT)) as (waiting, greedy):
         received = waiting.connection.stats().bytes_received
         send_all(waiting.sock, bytes(32 * KIB))
-        process_memory.forget(next(h for h in process_memory._held if isinstance(h, Largest)))
+        process_memory.forget(greedy)
         wait_for(lambda: waiting.connection.stats().bytes_received > received)
         assert waiting.connection.error is None
 
 
 def test_who_waits_for_memory_notices_that_the_peer_has_gone() -> None:
-    with paused(wsmux.Config(max_process_buffer=LIMIT)) as waiting:
+    with paused(wsmux.Config(max_process_buffer=LIMIT)) as (waiting, _):
         waiting.sock.shutdown(socket.SHUT_RDWR)  # close() would wait for the thread that reads it
         wait_for(lambda: waiting.connection.error)
         assert "ended the connection within a message" in str(waiting.connection.error)
 
 
 def test_who_waits_for_memory_can_be_closed() -> None:
-    with paused(wsmux.Config(max_process_buffer=LIMIT, close_timeout=WAIT)) as waiting:
+    with paused(wsmux.Config(max_process_buffer=LIMIT, close_timeout=WAIT)) as (waiting, _):
         closing = in_thread(waiting.connection.close)
         waiting.sock.shutdown(socket.SHUT_WR)
         closing.result(WAIT / 2)

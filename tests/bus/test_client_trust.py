@@ -72,13 +72,13 @@ def test_an_answer_for_another_session_is_not_taken(relay: StageRelay) -> None:
             wrong = reply_to(envelope, BOB)
             put_address(wrong.destination, Address(1, "other"))
             wrong.signature = BOB.identity.sign(envelopes.digest(wrong))
-            relay._links[Address(1, "other")] = relay._links[made.address]
+            relay.links[Address(1, "other")] = relay.links[made.address]
             return [wrong]
 
         relay.change = misdirect
         with pytest.raises(BusError, match="came to") as caught:
             made.call(2, "add", timeout=WAIT)
-        del relay._links[Address(1, "other")]
+        del relay.links[Address(1, "other")]
     assert caught.value.code == FAILED
 
 
@@ -96,7 +96,7 @@ def test_a_relay_cannot_answer(relay: StageRelay) -> None:
 def test_what_cannot_be_parsed_is_dropped(alice: Client, bob: Client, relay: StageRelay) -> None:
     alice.wait_connected(WAIT)
     wait_for(lambda: alice.address in relay.connected())
-    relay._links[alice.address].send_nowait(b"\xff\xff")
+    relay.links[alice.address].send_nowait(b"\xff\xff")
     assert alice.call(2, "add", [1], timeout=WAIT) == 1
 
 

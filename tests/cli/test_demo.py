@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from wsmux.cli import demo
-
 from ..helpers.commands import PATIENCE, command, run
 
 pytestmark = pytest.mark.tools
@@ -40,32 +38,6 @@ def test_the_table_names_its_conditions() -> None:
     assert "one WebSocket per file" in text
     assert "connecting and closing are part of its time" in text
     assert "5 right" in text
-
-
-def test_a_wrong_hash_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = pytest.importorskip("wsmux.cli.demo_client")
-    send = client._send_hashed
-
-    def wrong(*arguments: object) -> tuple[int, bytes]:
-        size, digest = send(*arguments)
-        return size, digest[::-1]
-
-    monkeypatch.setattr(client, "_send_hashed", wrong)
-    assert main(*FILES, "--limit", "3", "--server", "werkzeug", "--json") == 1
-
-
-def test_a_missing_report_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = pytest.importorskip("wsmux.cli.demo_client")
-    monkeypatch.setattr(client._Reports, "take", lambda self, stream: None)
-    monkeypatch.setattr(client, "PATIENCE", 1.0)
-    assert main(*FILES, "--limit", "3", "--server", "werkzeug", "--json") == 1
-
-
-def main(*arguments: str) -> int:
-    """Run the demonstration in this process, to break it."""
-    from wsmux.cli.main import parser
-
-    return demo.run(parser().parse_args(["demo", *arguments]))
 
 
 def test_no_flask_names_what_to_install() -> None:

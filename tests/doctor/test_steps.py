@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 import wsmux
-from wsmux.doctor import Plan, Report, Status, Step, line, network
+from wsmux.doctor import Plan, Report, Status, network
 from wsmux.doctor.examine import STEPS
 from wsmux.doctor.report import Failed
 
@@ -24,18 +24,13 @@ from ..helpers.broken_setups import (
     echoing,
     examined,
     failing,
-    idle_cutting,
-    idle_swallowing,
     local,
+    only,
     upgrading,
 )
 from ..helpers.proxies import http_proxy, playing, socks5_proxy
 from ..helpers.raw_peer import CLOSE_FRAME, RawPeer, close_payload
 from ..helpers.timeouts import WAIT
-
-
-def only(report: Report, name: str) -> Step:
-    return next(step for step in report.steps if step.name == name)
 
 
 def test_an_unknown_name() -> None:
@@ -189,61 +184,12 @@ def test_a_server_that_takes_no_streams_is_a_warning(monkeypatch: pytest.MonkeyP
     assert "takes no streams" in step.fact
 
 
-def test_a_long_silence_that_is_cut_is_what_pings_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = wsmux.Config(ping_interval=0.1)
-    monkeypatch.setattr(line, "Config", lambda: short)
-    with echoing() as server, playing(idle_cutting(server.port, 0.4)) as port:
-        step = only(examined(local(port), idle=5.0), "idle cut")
-    assert step.status is Status.WARNING
-    assert "keep the pings on" in step.fix
-
-
-@pytest.mark.parametrize(
-    ("rate", "median", "told"),
-    [(5e6, 0.002, Status.OK), (5e6, 0.5, "bufferbloat"), (5e5, 0.002, "slow link")],
-)
-def test_load_is_judged_by_rate_and_delay(rate: float, median: float, told: str) -> None:
-    report = Report("", STEPS)
-    line._judge(report, rate, median, 0.001)
-    assert told in (report.steps[0].status, *(t for t in (told,) if t in report.steps[0].fact))
-
-
-def test_a_far_server_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "FAR", 0.0)
-    with echoing() as server:
-        step = only(examined(server.url), "rtt")
-    assert step.status is Status.WARNING
-
-
-def test_a_connection_that_is_forgotten_in_silence_is_told() -> None:
-    released, report = threading.Event(), Report("", STEPS)
-    with echoing() as server, playing(idle_swallowing(server.port, 0.1, released)) as port:
-        line.idle_cut(report, Plan(url=local(port), idle=0.3, timeout=SHORT))
-        released.set()
-    [step] = report.steps
-    assert step.status is Status.FAILED
-    assert "nothing comes through" in step.fact
-
-
 @pytest.mark.parametrize(("pings", "name"), [(1, "wire"), (2, "rtt"), (5, "rtt")])
 def test_a_connection_that_does_not_last_is_told(pings: int, name: str) -> None:
     with playing(failing(pings)) as port:
         [step] = bad(examined(local(port)))
     assert (step.name, step.status) == (name, Status.FAILED)
     assert "out of order" in step.fact
-
-
-def test_a_server_that_sends_something_else_back_is_told() -> None:
-    def short(stream: wsmux.Stream) -> None:
-        stream.read(65536)
-        stream.write(b"short")
-
-    report = Report("", STEPS)
-    with wsmux.serve(stream_handler=short) as server:
-        line.message_limit(report, Plan(url=server.url, timeout=WAIT, echo=True))
-    [step] = report.steps
-    assert step.status is Status.FAILED
-    assert "5 of 1008 bytes came back" in step.fact
 
 
 def test_a_socks_proxy_leaves_the_steps_below_to_the_handshake(
@@ -255,17 +201,3 @@ def test_a_socks_proxy_leaves_the_steps_below_to_the_handshake(
     skipped = [step.name for step in report.steps[:4] if step.status is Status.SKIPPED]
     assert skipped == ["proxy", "tcp", "tls"]
     assert only(report, "upgrade").status is Status.FAILED
-
-
-def test_no_pong_under_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(connection: wsmux.Connection, timeout: float | None = None) -> float:
-        raise TimeoutError("no pong in time")
-
-    report = Report("", STEPS)
-    with echoing() as server:
-        plan = Plan(url=server.url, timeout=WAIT, echo=True)
-        with plan.connect() as connection:
-            monkeypatch.setattr(wsmux.Connection, "ping", silent)
-            line.load(report, plan, connection, 0.001)
-    assert report.steps[0].status is Status.FAILED
-    assert "under load no pong came" in report.steps[0].fact

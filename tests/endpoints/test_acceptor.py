@@ -264,7 +264,7 @@ def test_a_shutdown_that_fails_has_ended_all_the_same(
 
 
 class Odd(Exception):
-    """Stand for an error of a library."""
+    """An error of a library."""
 
 
 def odd(*_: object, **__: object) -> None:

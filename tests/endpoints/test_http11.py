@@ -98,7 +98,7 @@ def test_the_end_of_a_body_can_be_asked_for_once(ends: Ends) -> None:
 
 
 class Noting:
-    """Stand in for a stream, and keep what is written."""
+    """A stream that keeps what is written to it."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []

@@ -191,8 +191,7 @@ def test_every_message_sent_is_a_whole_number_of_frames(protocol: str, role: str
                 if isinstance(event, DataReceived):
                     other.received += event.data
                 other.ended |= isinstance(event, StreamEnded)
-            reader = other.machine._reader  # type: ignore[attr-defined]
-            assert reader.between_frames() if protocol == "yamux" else reader.between_packets()
+            assert other.machine.incomplete() is None
         assert other.received == DATA
 
 

@@ -194,7 +194,7 @@ def test_io_thread_leaves_a_full_socket_to_the_writer_that_waits_for_it(protocol
             # One more would be queued where the I/O thread has not taken over yet.
             wait_for(lambda: queue.wants_io or not queue.has_output())
         writing = in_thread(patient.write, bytes(10**6))
-        wait_for(lambda: queue._holder_waits and not queue.wants_io)
+        wait_for(lambda: queue.holder_waits_locked() and not queue.wants_io)
         connection.abort()
         assert isinstance(writing.exception(WAIT), wsmux.ConnectionClosedError)
         assert connection.wait_closed(WAIT)

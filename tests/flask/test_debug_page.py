@@ -24,6 +24,7 @@ from ..helpers.carriers import Ends
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
 from ..helpers.waiting import wait_for
+from ..helpers.werkzeug_server import serving
 
 TOKEN = "a token of some length"
 PATHS = ["/debug/wsmux/", "/debug/wsmux/data.json"]
@@ -190,11 +191,14 @@ def test_connections_that_have_ended_are_not_shown(ends: Ends) -> None:
     wait_for(lambda: numbers(client)["connections"] == [])
 
 
-def test_a_mux_shows_its_own(ends: Ends) -> None:
-    mux = Mux()
+def test_a_mux_shows_its_own() -> None:
+    app = Flask("served")
+    mux = Mux(app)
+    mux.route("/")(wsmux.Connection.wait_closed)
     assert (mux.connections, mux.stopping) == ([], False)
-    with mux._served.serving(ends.server):
-        assert [ends.server.name] == [
+    with serving(app) as port, wsmux.connect(f"ws://127.0.0.1:{port}/"):
+        wait_for(lambda: mux.connections)
+        assert [each.name for each in mux.connections] == [
             each["name"] for each in numbers(client_of(mux, token=TOKEN))["connections"]
         ]
     mux.shutdown(0.0)

@@ -45,6 +45,7 @@ __all__ = [
     "idle_swallowing",
     "local",
     "nagling",
+    "only",
     "plain_websocket",
     "slow_link",
     "small_messages",
@@ -309,3 +310,7 @@ def bad(report: Report) -> list[Step]:
 
 def local(port: int, scheme: str = "ws", path: str = "/") -> str:
     return f"{scheme}://127.0.0.1:{port}{path}"
+
+
+def only(report: Report, name: str) -> Step:
+    return next(step for step in report.steps if step.name == name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -15,12 +16,25 @@ from wsmux.mux.multiplexer import Multiplexer
 from wsmux.mux.stream import Stream
 from wsmux.mux.stream_record import StreamRecord
 
-__all__ = ["Counted", "counted", "waited_for", "multiplexer_of", "record_of", "state_of"]
+__all__ = [
+    "Counted",
+    "counted",
+    "waited_for",
+    "multiplexer_of",
+    "record_of",
+    "send_lock_of",
+    "state_of",
+]
 
 
 def multiplexer_of(connection: Connection) -> Multiplexer:
     """Return what a connection is made of."""
     return connection._multiplexer
+
+
+def send_lock_of(connection: Connection) -> threading.Lock:
+    """Return the lock that whoever sends holds."""
+    return connection._multiplexer.queue._send_lock
 
 
 def record_of(stream: Stream) -> StreamRecord:

@@ -27,7 +27,7 @@ from typing import Any, Self
 
 import wsmux
 
-from .inside import multiplexer_of
+from .inside import multiplexer_of, send_lock_of
 from .pure_peer import PurePeer
 from .wires import WIRES
 
@@ -567,7 +567,7 @@ def settled(thread: int) -> bool:
 
 def check_locks(connection: wsmux.Connection) -> None:
     check_lock(multiplexer_of(connection).mutex)
-    check_lock(multiplexer_of(connection).queue._send_lock)
+    check_lock(send_lock_of(connection))
 
 
 def check_lock(lock: threading.Lock) -> None:
@@ -929,7 +929,7 @@ def stayed_empty(connection: wsmux.Connection) -> bool:
 def left_behind(bench: Bench, name: str, woken: threading.Event | None) -> str:
     """Say what an interrupted call broke, or nothing."""
     ours, stream = bench.ours, bench.stream
-    for lock in (multiplexer_of(ours).mutex, multiplexer_of(ours).queue._send_lock):
+    for lock in (multiplexer_of(ours).mutex, send_lock_of(ours)):
         if not comes_free(lock):
             return "a lock is held for ever"
     if not stayed_empty(ours):

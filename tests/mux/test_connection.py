@@ -20,6 +20,7 @@ from wsmux.protocols import native
 
 from ..helpers.carriers import IN_PROCESS, Carrier, Ends
 from ..helpers.connections import Spawn
+from ..helpers.inside import multiplexer_of, send_lock_of
 from ..helpers.joined_streams import fill, open_pair, write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT, pattern
@@ -169,10 +170,10 @@ def test_close_never_waits_longer_than_told(protocol: str) -> None:
 
 @pytest.mark.parametrize("carrier", [c for c in IN_PROCESS if c.answers_a_close], ids=str)
 def test_a_close_that_another_thread_sends_ends_the_connection_at_once(ends: Ends) -> None:
-    with ends.server._multiplexer.queue._send_lock:  # as a writer that is sending just now
+    with send_lock_of(ends.server):  # as a writer that is sending just now
         ends.client.begin_close()
         wait_for(lambda: ends.server.closed and polls(ends.server))
-    ends.server._multiplexer.flush()
+    multiplexer_of(ends.server).flush()
     assert ends.server.wait_closed(AT_ONCE)
 
 
@@ -246,7 +247,7 @@ def test_iteration_ends_at_a_clean_close(ends: Ends, spawn: Spawn) -> None:
 @pytest.mark.parametrize("how", ["abort", "code"])
 def test_iteration_raises_at_any_other_end(ends: Ends, spawn: Spawn, how: str) -> None:
     accepting = spawn(list, ends.server)
-    wait_for(lambda: len(ends.server._multiplexer.table.acceptors.parked) == 1)
+    wait_for(lambda: len(multiplexer_of(ends.server).table.acceptors.parked) == 1)
     if how == "abort":
         ends.client.abort()
     else:
@@ -353,14 +354,14 @@ def test_who_goes_away_may_open_streams_where_the_wire_lets_it(ends: Ends) -> No
 def test_streams_the_other_side_has_not_seen_are_refused(ends: Ends, spawn: Spawn) -> None:
     near, _ = open_pair(*ends)
     ends.client.ping(WAIT)  # the right to open another one has come
-    with ends.server._multiplexer.mutex:  # its I/O thread sees the stream after it went away
+    with multiplexer_of(ends.server).mutex:  # its I/O thread sees the stream after it went away
         late = ends.client.open_stream()
         reading = spawn(late.read)
         wait_for_reader(ends.client)
-        ends.server._multiplexer.table.accept_streams = False
-        ends.server._multiplexer.protocol.go_away(0)
-        ends.server._multiplexer.queue_locked()
-    ends.server._multiplexer.flush()
+        multiplexer_of(ends.server).table.accept_streams = False
+        multiplexer_of(ends.server).protocol.go_away(0)
+        multiplexer_of(ends.server).queue_locked()
+    multiplexer_of(ends.server).flush()
     check_unseen(late, lambda: reading.result(WAIT))
     near.write(b"fine")
 

@@ -18,7 +18,7 @@ from wsmux.endpoints.bridge import Signal
 
 from ..helpers.carriers import SOME, Carrier, Ends
 from ..helpers.connections import Spawn
-from ..helpers.inside import multiplexer_of, record_of
+from ..helpers.inside import multiplexer_of, record_of, send_lock_of
 from ..helpers.joined_streams import Joined, fill, open_pair
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
@@ -251,7 +251,7 @@ def test_asking_never_waits_for_who_is_stuck(
 ) -> None:
     connection, _ = not_taken
     wait_for(lambda: causes(connection)[:1] == [Cause.SOCKET_FULL])
-    sender = multiplexer_of(connection).queue._send_lock
+    sender = send_lock_of(connection)
     assert not sender.acquire(blocking=False)  # somebody holds it, and waits
     assert spawn(connection.explain).result(WAIT)
 

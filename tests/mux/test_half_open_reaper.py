@@ -186,17 +186,18 @@ class Ringing(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parker = borrow()
+        self.parker = self._parker = borrow()
 
 
 def test_both_callers_of_a_stream_that_is_reset_are_told() -> None:
     record = StreamRecord(7, peer_opened=True)
     record.ended = record.writing = True
-    record.reader, record.writer = Ringing(), Ringing()
+    reader, writer = Ringing(), Ringing()
+    record.reader, record.writer = reader, writer
     sweep, wakes = sweeping(record), list[Parker]()
     for now in range(1, 10):
         list(sweep.run(float(now), wakes))
-    assert wakes == [record.reader._parker, record.writer._parker]
+    assert wakes == [reader.parker, writer.parker]
     for failure in (record.read_failure, record.write_failure):
         assert failure is not None
         error = failure()

@@ -27,7 +27,7 @@ WINDOW = 64 * 1024
 
 
 class Still:
-    """Stand in for the module ``time``, and stop: every half of a window is read in no time."""
+    """The module ``time``, standing still: every half of a window is read in no time."""
 
     def __init__(self) -> None:
         self._now = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_failure_in_the_io_thread_is_an_internal_error(
     def fail(*_: object) -> None:
         raise ArithmeticError("a bug")
 
-    monkeypatch.setattr(ends.server._multiplexer, "_feed_locked", fail)
+    monkeypatch.setattr(multiplexer_of(ends.server), "_feed_locked", fail)
     with caplog.at_level(logging.CRITICAL, "wsmux"):
         with suppress(wsmux.ConnectionClosed):  # the first words of the wire may do it before
             ends.client.open_stream()
@@ -128,7 +128,7 @@ def test_a_failure_in_the_io_thread_is_an_internal_error(
 
 
 class Interrupt(BaseException):
-    """Stand in for what a signal handler raises."""
+    """What a signal handler raises."""
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def pair() -> Iterator[Ends]:
 
 
 def hears_of_going_away(connection: wsmux.Connection) -> bool:
-    """Tell whether the peer takes no further streams."""
+    """Return whether the peer takes no further streams."""
     return multiplexer_of(connection).table.peer_refuses_from is not None
 
 

@@ -1,4 +1,4 @@
-"""Tell events of different kinds apart: as tuples, they are equal where their fields are."""
+"""Compare events by their kinds too: as tuples, they are equal where their fields are."""
 
 from __future__ import annotations
 

@@ -794,3 +794,17 @@ def test_fragments_that_are_passed_on_leave_nothing_incomplete() -> None:
     framing = WebSocketFraming(Role.CLIENT, 1000, keeps_boundaries=False)
     feed(framing, b"\x02\x01a")
     assert framing.incomplete(3) is None
+
+
+def test_fragments_count_with_what_they_cost() -> None:
+    receiver = WebSocketFraming(Role.CLIENT, LIMIT)
+    first, rest = b"\x02\x01x", b"\x00\x01x"
+    assert feed(receiver, first + 9 * rest) == []
+    assert receiver.held() == receiver.allocated() >= 10
+    assert feed(receiver, 990 * rest) == []
+    assert receiver.held() == receiver.allocated() >= sys.getsizeof(receiver._message) - 64
+    assert feed(receiver, b"\x80\x00") == [(Opcode.BINARY, 1000 * b"x")]
+    assert receiver.held() == 0
+    feed(receiver, first + rest)
+    receiver.fail(FrameError("too much", 1008))
+    assert receiver.held() == 0

@@ -78,20 +78,25 @@ def test_no_window_grows_beyond_the_largest() -> None:
 def test_all_windows_together_grow_by_half_of_what_a_connection_may_hold() -> None:
     machine, stream_id = reading(Role.SERVER, max_connection_buffer=8 * WINDOW)
     for wanted in (0, 2 * WINDOW, 4 * WINDOW, 5 * WINDOW, 0):
-        half = machine._streams[stream_id].window.size // 2
+        half = (machine.peer_credit(stream_id) or 0) // 2
         take(machine, stream_id, half)
         assert machine.grow(1.0, RTT) == wanted
 
 
 def test_a_stream_that_is_over_gives_its_growth_back() -> None:
-    machine, stream_id = reading(Role.SERVER)
-    for _ in range(2):
-        take(machine, stream_id)
+    machine, stream_id = reading(Role.SERVER, max_connection_buffer=2 * WINDOW)
+    other_id = stream_id + 2
+    machine.receive_data(message(other_id, ACK, uint32(WINDOW)))
+    machine.accept(other_id, WINDOW)
+    for each, wanted in ((stream_id, 2 * WINDOW), (other_id, 0)):  # it has all there is
+        take(machine, each)
         machine.grow(1.0, RTT)
-    assert machine._growth.total == WINDOW
+        take(machine, each)
+        assert machine.grow(1.0, RTT) == wanted
     machine.reset_read(stream_id, 100)
     machine.reset_write(stream_id, 100)
-    assert machine._growth.total == 0
+    take(machine, other_id)
+    assert machine.grow(1.0, RTT) == 2 * WINDOW
 
 
 def test_a_window_may_be_widened_while_bytes_are_in_it() -> None:
@@ -162,7 +167,7 @@ def test_half_the_credit_of_bymux_within_a_round_trip_doubles_it(role: Role) -> 
     credit = [bymux_wire.packet(CREDIT, stream_id, amount) for amount in amounts]
     assert b"".join(outbox(machine)) == b"".join(credit)
     machine.receive_data(bymux_wire.write(stream_id, bytes(2 * BYMUX_WINDOW)))
-    assert machine._streams[stream_id].peer_credit == 0
+    assert machine.peer_credit(stream_id) == 0
 
 
 def test_bymux_grows_by_half_the_memory_of_the_connection_at_most() -> None:
@@ -196,14 +201,20 @@ def test_bymux_does_not_grow_by_small_grants_to_a_peer_without_credit() -> None:
 
 
 def test_a_bymux_stream_that_is_over_gives_its_growth_back() -> None:
-    machine, stream_id = granted(Role.CLIENT)
-    for _ in range(2):
-        take_packet(machine, stream_id)
+    machine, stream_id = bymux_wire.opened(
+        Role.CLIENT, local=True, window=BYMUX_WINDOW, max_connection_buffer=2 * BYMUX_WINDOW
+    )
+    other_id = machine.open_stream(BYMUX_WINDOW)
+    for each, wanted in ((stream_id, 2 * BYMUX_WINDOW), (other_id, 0)):  # it has all there is
+        take_packet(machine, each)
         machine.grow(1.0, RTT)
-    assert machine._growth.total == BYMUX_WINDOW
+        take_packet(machine, each)
+        assert machine.grow(1.0, RTT) == wanted
     for kind in (CLOSE, STOP_READ):
         machine.receive_data(bymux_wire.packet(kind, stream_id))
-    assert (machine.open_streams(), machine._growth.total) == (0, 0)
+    assert machine.open_streams() == 1
+    take_packet(machine, other_id)
+    assert machine.grow(1.0, RTT) == 2 * BYMUX_WINDOW
 
 
 def test_bymux_grants_nothing_where_nothing_further_is_read() -> None:

@@ -113,9 +113,8 @@ def garble(met: Meeting, stream: wsmux.Stream) -> None:
 def stop(met: Meeting, stream: wsmux.Stream) -> None:
     """Have the peer read no further, in the words of the wire."""
     machine = met.peer.machine
-    (theirs,) = machine._streams
-    machine.reset_write(theirs, machine.refused_code)
-    machine.reset_read(theirs, machine.refused_code)
+    machine.reset_write(stream.id, machine.refused_code)
+    machine.reset_read(stream.id, machine.refused_code)
     met.peer.send()
 
 

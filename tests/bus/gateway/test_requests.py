@@ -239,5 +239,5 @@ def test_nobody_is_told_the_end_of_a_request_of_another_gateway_that_names_no_li
 def test_what_is_no_envelope_is_dropped(
     alice: Peer, bob: Client, relay: StageRelay, caller: Caller
 ) -> None:
-    relay._links[Address(1)].send_nowait(b"\xff\xff")
+    relay.links[Address(1)].send_nowait(b"\xff\xff")
     assert caller.ask("echo", [2], 1)["dat"] == b"1"

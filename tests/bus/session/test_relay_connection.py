@@ -167,7 +167,7 @@ def test_a_connection_that_holds_forgets_the_failures(
 def test_who_is_driven_out_learns_why(relay: StageRelay) -> None:
     with linked(relay.url) as link:
         wait_for(relay.connected)
-        relay._links[Address(1)].hang_up(CloseCode.TAKEN_OVER, "taken over by a newer connection")
+        relay.links[Address(1)].hang_up(CloseCode.TAKEN_OVER, "taken over by a newer connection")
         wait_for(lambda: "taken over" in link.status().reason)
 
 

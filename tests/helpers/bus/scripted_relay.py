@@ -45,7 +45,7 @@ class StageRelay:
         self.passed: list[Envelope] = []
         self.tokens: list[Claims] = []
         self._lock = threading.RLock()
-        self._links: dict[Address, Link] = {}
+        self.links: dict[Address, Link] = {}
         self._queues: dict[Address, list[bytes]] = defaultdict(list)
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
@@ -63,12 +63,12 @@ class StageRelay:
 
     def connected(self) -> list[Address]:
         with self._lock:
-            return list(self._links)
+            return list(self.links)
 
     def cut(self) -> None:
         """Cut every connection; clients may come again."""
         with self._lock:
-            links = list(self._links.values())
+            links = list(self.links.values())
         for link in links:
             link.abort()
 
@@ -93,7 +93,7 @@ class StageRelay:
         destination = address_of(envelope.destination)
         assert destination is not None
         with self._lock:
-            link = self._links.get(destination)
+            link = self.links.get(destination)
             if link is None:
                 self._queues[destination].append(envelope.SerializeToString())
                 return
@@ -131,7 +131,7 @@ class StageRelay:
         with self._lock:
             if self._stopped:
                 link.abort()
-            self._links[address] = link
+            self.links[address] = link
             queued = self._queues.pop(address, [])
         with suppress(ConnectionClosed):
             for data in queued:
@@ -139,8 +139,8 @@ class StageRelay:
         for data in link.messages():
             self._take(data)
         with self._lock:
-            if self._links.get(address) is link:
-                del self._links[address]
+            if self.links.get(address) is link:
+                del self.links[address]
 
     def _take(self, data: bytes) -> None:
         envelope = envelopes.parse(data)

@@ -16,7 +16,7 @@ from wsmux.spark.store.memory import MemoryTopics
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
 from ...helpers.spark.servers import calls_of
-from ...helpers.spark.topics import Sink, add, follow, option_list, started
+from ...helpers.spark.topics import Sink, add, follow, home_of, option_list, started
 from ...helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
@@ -115,6 +115,6 @@ def test_the_server_keeps_what_is_not_read_yet(
 ) -> None:
     add(topics, "t", 0, 6, 0)
     run(spark, server, tmp_path, startingOffsets="earliest", maxRowsPerTrigger=3)
-    with topics._home("t").locked():
-        released = list(topics._home("t").released().values())
+    with home_of(topics, "t").locked():
+        released = list(home_of(topics, "t").released().values())
     assert released == [[3, 0]]

@@ -17,7 +17,7 @@ from wsmux.testing import FaultProxy
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa
 from ...helpers.spark.servers import calls_of
-from ...helpers.spark.topics import add, option_list
+from ...helpers.spark.topics import add, home_of, option_list
 from ...helpers.waiting import wait_for
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
@@ -157,8 +157,8 @@ def test_what_goes_while_it_is_read_is_left_out_if_told_so(
         reader = stream_reader_of(options, DECLARED)
         start = reader.initialOffset()
         parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-        with topics._home("t").locked():
-            topics._home("t").append({"kind": "trim", "earliest": [4, 0]})
+        with home_of(topics, "t").locked():
+            home_of(topics, "t").append({"kind": "trim", "earliest": [4, 0]})
         if found is None:
             with pytest.raises(SparkError, match=r"^\[OFFSETS_GONE\] stream read: offset 0 of"):
                 took(reader, parts)
@@ -237,8 +237,8 @@ def test_such_a_spark_goes_on_behind_its_checkpoint(
     end = second.latestOffset()
     assert took(second, second.partitions(kept, end)) == [4, 5, 6, 7, 8, 9]
     second.commit(end)
-    with topics._home("t").locked():
-        assert list(topics._home("t").released().values()) == [[10, 0]]
+    with home_of(topics, "t").locked():
+        assert list(home_of(topics, "t").released().values()) == [[10, 0]]
     second.stop()
 
 
