@@ -22,6 +22,7 @@ from wsmux.rpc.session.connector import Connector
 from wsmux.rpc.wire.ids import ID_BYTES, new_id
 
 from ..helpers.bus.relays import Node, identity, relay, served
+from ..helpers.inside import session_records_of
 from ..helpers.raw_peer import wait_for
 from ..helpers.rpc.raw_river import RawRiver
 from ..helpers.rpc.standing_server import CALM
@@ -204,8 +205,7 @@ def test_another_identity_cannot_replace_a_session(connected: bool) -> None:
     with staged(MINE, identity=user) as stage:
         if not connected:
             stage.victim.sock.close()
-            engine = stage.server.handler._engine
-            (record,) = engine._records.values()
+            (record,) = session_records_of(stage.server.handler)
             wait_for(lambda: not record.session.attached, "the loss to be noticed")
         with stage.dial("victim") as thief:
             thief.hello("session-of-mallory", {"metadata": THEIRS})
@@ -226,7 +226,7 @@ def test_new_metadata_of_another_identity_end_the_session() -> None:
 
 def test_new_metadata_of_the_same_identity_are_taken() -> None:
     with staged(MINE, identity=user) as stage:
-        (record,) = stage.server.handler._engine._records.values()
+        (record,) = session_records_of(stage.server.handler)
         renewed = {**MINE, "more": 1}
         payload = {"type": "REHANDSHAKE_RESP", "metadata": renewed}
         stage.victim.send({"streamId": "rehandshake", "payload": payload})

@@ -1,4 +1,4 @@
-"""Look inside a connection, a stream and a machine: the one place that knows where state is."""
+"""Look inside connections, machines and servers: the one place that knows where their state is."""
 
 from __future__ import annotations
 
@@ -7,22 +7,29 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wsmux.config import Config
-from wsmux.endpoints.acceptor import Acceptor
 from wsmux.mux.connection import Connection
 from wsmux.mux.multiplexer import Multiplexer
 from wsmux.mux.stream import Stream
 from wsmux.mux.stream_record import StreamRecord
 
+if TYPE_CHECKING:
+    from wsmux.endpoints.acceptor import Acceptor
+    from wsmux.rpc.engine.server_engine import ServerEngine
+    from wsmux.rpc.server import RpcHandler
+
 __all__ = [
     "Counted",
+    "calls_of",
     "counted",
+    "engine_of",
     "waited_for",
     "multiplexer_of",
     "record_of",
     "send_lock_of",
+    "session_records_of",
     "state_of",
 ]
 
@@ -97,3 +104,20 @@ def counted(server: Acceptor) -> Counted:
 def waited_for(server: Acceptor) -> int:
     """Return for how many clients a server waits that are not served yet."""
     return len(server._opening)
+
+
+def engine_of(handler: RpcHandler) -> ServerEngine:
+    """Return what serves the calls of a handler."""
+    return handler._engine
+
+
+def calls_of(handler: RpcHandler) -> int:
+    """Return how many calls a handler holds, of all its sessions."""
+    engine = engine_of(handler)
+    with engine.mutex:
+        return sum(map(len, engine.dispatcher._tables.values()))
+
+
+def session_records_of(handler: RpcHandler) -> list[Any]:
+    """Return what a handler knows of each of its sessions."""
+    return list(engine_of(handler)._records.values())

@@ -14,6 +14,7 @@ import pytest
 from wsmux import rpc
 from wsmux.testing import FaultProxy
 
+from ..inside import calls_of, engine_of
 from ..rpc.procedures import Gate, offered
 from ..waiting import wait_for
 from .jsonlines import from_json, to_json
@@ -156,9 +157,7 @@ class RiverLink:
     @property
     def calls(self) -> int:
         """Calls that the server has, of all sessions."""
-        engine = self.server.handler._engine
-        with engine.mutex:
-            return sum(map(len, engine.dispatcher._tables.values()))
+        return calls_of(self.server.handler)
 
     @property
     def attached(self) -> bool:
@@ -176,7 +175,7 @@ class RiverLink:
         wait_for(received)
 
     def _session(self) -> Any:
-        engine = self.server.handler._engine
+        engine = engine_of(self.server.handler)
         with engine.mutex:
             return engine.sessions.get(self.client_id)
 

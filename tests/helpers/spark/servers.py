@@ -12,9 +12,10 @@ import wsmux
 from wsmux import rpc
 from wsmux.spark import Deduplicator, arrow_batches, batched
 
+from ..inside import calls_of
 from ..timeouts import WAIT
 
-__all__ = ["ANSWERS", "WAIT", "Seen", "calls_at", "calls_of", "echo", "offered"]
+__all__ = ["ANSWERS", "WAIT", "Seen", "calls_at", "echo", "offered"]
 
 # What ``answer`` says to a name; anything but a string it gives back.
 ANSWERS = {
@@ -56,13 +57,6 @@ class Seen:
 def calls_at(server: rpc.RpcServer) -> int:
     """Return how many calls a server holds."""
     return calls_of(server.handler)
-
-
-def calls_of(handler: rpc.RpcHandler) -> int:
-    """Return how many calls are held by what serves them."""
-    engine = handler._engine
-    with engine.mutex:
-        return sum(map(len, engine.dispatcher._tables.values()))
 
 
 def echo(stream: wsmux.Stream, header: dict[str, Any]) -> None:

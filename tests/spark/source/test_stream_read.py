@@ -13,9 +13,9 @@ from wsmux.spark import serve_data
 from wsmux.spark.server.data_server import DataServer
 from wsmux.spark.store.memory import MemoryTopics
 
+from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
-from ...helpers.spark.servers import calls_of
 from ...helpers.spark.topics import Sink, add, follow, home_of, option_list, started
 from ...helpers.waiting import wait_for
 

@@ -15,8 +15,8 @@ from wsmux.spark.store.base import Heads
 from wsmux.spark.store.memory import MemoryTopics
 from wsmux.testing import FaultProxy
 
+from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa
-from ...helpers.spark.servers import calls_of
 from ...helpers.spark.topics import add, home_of, option_list
 from ...helpers.waiting import wait_for
 
