@@ -1,4 +1,7 @@
-"""Name heads of requests for a WebSocket: those that a server takes, and those it must refuse."""
+"""Name heads of requests for a WebSocket: those that a server takes, and those it must refuse.
+
+Some send such heads to a server of ``wsmux.serve`` and look at what it answers.
+"""
 
 from __future__ import annotations
 
@@ -210,6 +213,7 @@ LIKE_LISTED = {
 
 @contextmanager
 def serving(**options: object) -> Iterator[wsmux.Server]:
+    """Serve connections until they end, or until the block does."""
     server = wsmux.serve(wsmux.Connection.wait_closed, **options)  # type: ignore[arg-type]
     try:
         yield server
@@ -220,6 +224,7 @@ def serving(**options: object) -> Iterator[wsmux.Server]:
 
 
 def dial(server: wsmux.Server) -> socket.socket:
+    """Connect to a server without a word."""
     sock = socket.create_connection(("127.0.0.1", server.port), WAIT)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
@@ -239,10 +244,12 @@ def answer(server: wsmux.Server, data: bytes) -> tuple[int, dict[str, str], str]
 
 
 def descriptors() -> int:
+    """Return how many descriptors this process has."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def uncaught(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of what threads raise from now on."""
     seen: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(repr(args.exc_value)))
     return seen

@@ -12,11 +12,11 @@ from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.wire.keys import KeyType
 
+from ...helpers.bus import relays
 from ...helpers.bus.clients import WAIT
 from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
 from ...helpers.bus.people import Person, Table, person, table_of
 from ...helpers.bus.redis_server import RedisServer
-from ...helpers.bus.relays import relay_of
 from ...helpers.waiting import wait_for
 
 PAIRS = {kind: (person(1, kind), person(2, kind), person(3, kind)) for kind in KeyType}
@@ -42,7 +42,7 @@ def test_all_messages_are_answered_once(server: RedisServer, kind: KeyType, coun
     alice, bob, _ = PAIRS[kind]
     twins = table_of(alice, bob)
     with (
-        relay_of(twins) as relay,
+        relays.served(relays.relay(twins)) as relay,
         gateway(server, relay, twins, alice),
         gateway(server, relay, twins, bob),
         Service(database(server, 2), "testme"),
@@ -61,7 +61,7 @@ def test_each_of_several_destinations_answers(server: RedisServer, count: int) -
     alice, bob, carol = people
     twins = table_of(*people)
     with (
-        relay_of(twins) as relay,
+        relays.served(relays.relay(twins)) as relay,
         gateway(server, relay, twins, alice),
         gateway(server, relay, twins, bob),
         gateway(server, relay, twins, carol),
@@ -80,7 +80,7 @@ def test_a_key_that_is_not_the_twins_is_refused(server: RedisServer) -> None:
     twins = table_of(alice, bob)
     thief = Person(1, carol.identity)
     with (
-        relay_of(twins) as relay,
+        relays.served(relays.relay(twins)) as relay,
         Peer(thief.identity, relay.url, twins, database(server, 1), twin=1, update=False) as made,
     ):
         wait_for(lambda: "signature is not of the account" in made.relays()[0].reason)

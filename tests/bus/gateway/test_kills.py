@@ -16,11 +16,11 @@ import pytest
 from wsmux.bus.client import Client
 from wsmux.bus.twins.records import twin_record
 
+from ...helpers.bus import relays
 from ...helpers.bus.clients import ALICE, BOB, WAIT
 from ...helpers.bus.gateway_programs import Caller, database, take_all
 from ...helpers.bus.people import Table, table_of
 from ...helpers.bus.redis_server import RedisServer
-from ...helpers.bus.relays import relay_of
 from ...helpers.commands import command
 
 
@@ -81,7 +81,7 @@ def test_a_killed_gateway_loses_nothing(server: RedisServer, tmp_path: Path, cou
 
     redis = database(server, 1)
     with (
-        relay_of(twins) as relay,
+        relays.served(relays.relay(twins)) as relay,
         Client(BOB.identity, relay.url, twins, twin=2, gateway=True) as bob,
         Caller(redis) as caller,
     ):

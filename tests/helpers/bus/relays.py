@@ -38,7 +38,6 @@ __all__ = [
     "identity",
     "metric",
     "relay",
-    "relay_of",
     "served",
 ]
 
@@ -181,12 +180,3 @@ def metric(server: RelayServer, name: str) -> float:
     lines = get(server, "/metrics")[1].decode().splitlines()
     found = (line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} "))
     return float(next(found, 0))
-
-
-@contextmanager
-def relay_of(twins: Table) -> Iterator[RelayServer]:
-    server = RelayServer(Relay([DOMAIN], twins), listen("127.0.0.1", 0))
-    try:
-        yield server
-    finally:
-        server.shutdown(timeout=WAIT)
