@@ -26,6 +26,8 @@ __all__ = [
     "counted",
     "engine_of",
     "waited_for",
+    "workers_held",
+    "writers_waiting",
     "multiplexer_of",
     "record_of",
     "send_lock_of",
@@ -121,3 +123,15 @@ def calls_of(handler: RpcHandler) -> int:
 def session_records_of(handler: RpcHandler) -> list[Any]:
     """Return what a handler knows of each of its sessions."""
     return list(engine_of(handler)._records.values())
+
+
+def writers_waiting(handler: RpcHandler) -> int:
+    """Return how many handlers wait for room in a send buffer."""
+    with engine_of(handler).mutex:
+        records = session_records_of(handler)
+        return sum(len(each.room.parked) + len(each.waiting_runs) for each in records)
+
+
+def workers_held(handler: RpcHandler) -> int:
+    """Return how many handlers hold a worker."""
+    return engine_of(handler).dispatcher._shares.running

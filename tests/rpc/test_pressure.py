@@ -204,7 +204,7 @@ class TestServer:
             peer.open("s", "pours", "label")
             for _ in range(3):  # beside an ACK, which asks for others
                 peer.recv()
-            wait_for(lambda: writers_waiting(server))
+            wait_for(lambda: writers_waiting(server.handler))
             yield peer
 
     @pytest.fixture

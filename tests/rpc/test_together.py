@@ -342,7 +342,7 @@ def with_a_handler_that_waits_for_room(state: State) -> None:
     relay.swallow_all()
     state.stack.callback(relay.kill_all)
     state.calls.append(state.pool.submit(list, subscription))
-    wait_for(lambda: writers_waiting(state.server))
+    wait_for(lambda: writers_waiting(state.server.handler))
 
 
 def with_unread_responses(state: State) -> None:

@@ -76,7 +76,7 @@ def test_a_thousand_subscriptions_that_wait_hold_no_worker(feed: Feed) -> None:
     ):
         watching = [client.subscribe("test", "watch", str(n), WAIT) for n in range(1000)]
         assert [each.read(WAIT) for each in watching] == [0] * 1000
-        wait_for(lambda: workers_held(server) == 0)
+        wait_for(lambda: workers_held(server.handler) == 0)
         assert other.rpc("test", "threads", None, WAIT) < 60
         with ThreadPoolExecutor(4) as pool:
             same = [pool.submit(other.rpc, "test", "same", n, WAIT) for n in range(200)]
@@ -126,7 +126,7 @@ def test_a_generator_waits_for_room_without_a_worker(feed: Feed) -> None:
         pouring = [client.subscribe("test", "pours", None, WAIT) for _ in range(3)]
         for each in pouring:
             assert list(each) == list(range(10_000))
-        assert writers_waiting(server) == workers_held(server) == 0
+        assert writers_waiting(server.handler) == workers_held(server.handler) == 0
 
 
 def test_a_generator_within_middleware_waits_in_its_thread(feed: Feed) -> None:
@@ -136,7 +136,7 @@ def test_a_generator_within_middleware_waits_in_its_thread(feed: Feed) -> None:
     with rpc.serve([feed.service], middleware=[layer]) as server, rpc.connect(server.url) as client:
         watching = client.subscribe("test", "watch", "label", WAIT)
         assert watching.read() == 0
-        assert workers_held(server) == 1
+        assert workers_held(server.handler) == 1
         feed.set(1)
         assert watching.read() == 1
         assert list(client.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
@@ -197,7 +197,7 @@ def test_sessions_that_fill_the_server_leave_a_worker_to_the_next(feed: Feed) ->
             for _ in range(10):
                 greedy.submit("test", "blocks", None, WAIT)
             held += expected
-            wait_for(lambda held=held: workers_held(server) == held)  # type: ignore[misc]
+            wait_for(lambda held=held: workers_held(server.handler) == held)  # type: ignore[misc]
         other = stack.enter_context(rpc.connect(server.url))
         assert other.rpc("test", "same", 1, WAIT) == 1
         feed.go.set()
@@ -207,12 +207,12 @@ def test_calls_that_wait_for_a_worker_end_with_their_session(feed: Feed) -> None
     with rpc.serve([feed.service], workers=1) as server:
         with rpc.connect(server.url) as client:
             calls = [client.submit("test", "blocks", None, WAIT) for _ in range(3)]
-            wait_for(lambda: workers_held(server) == 1)
+            wait_for(lambda: workers_held(server.handler) == 1)
         for call in calls:
             with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
                 call.result()
         feed.go.set()
-        wait_for(lambda: workers_held(server) == 0)
+        wait_for(lambda: workers_held(server.handler) == 0)
 
 
 @pytest.mark.parametrize("name", ["workers", "max_workers"])
