@@ -1,24 +1,22 @@
-"""The client of a library whose calls block: one thread for each line.
+"""Measure a library whose calls block, with a thread for each line.
 
-The clock of an upload stops when the server's count of the bytes has come, that of a download
-when the last byte has.
+What moves so many bytes returns the seconds that takes, and what lasts so many seconds how many
+there were, and the seconds that took. What a client cannot measure it has no method for, and its
+variant leaves that out.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .payload import CHUNK, check_piece, memory, pieces
-from .peer import DOWNLOAD, ECHO, HEAD, MEMORY, UPLOAD, WINDOW, Client, Grown, Line, Open, Tail
-
-__all__ = ["Blocking", "Compared", "Dial", "Dialled", "count_at_once", "send_all"]
+from . import words
+from .words import CHUNK, HEAD, MEMORY, WINDOW, Line, Open, Talk, talk
 
 # Lines and connections that come before those whose memory counts: the first touch what all share.
 FIRST = 20
@@ -33,6 +31,18 @@ TURNS = 24
 WARM_UP = 0.25
 
 
+class Tail(NamedTuple):
+    """Hold how long small messages took under bulk, in seconds, and bytes of bulk per second.
+
+    The ``window`` is what of the bulk might be unread, in bytes, when it ended; 0 if not known.
+    """
+
+    p50: float
+    p99: float
+    rate: float
+    window: int
+
+
 class Dialled(NamedTuple):
     """Hold one more connection."""
 
@@ -40,153 +50,206 @@ class Dialled(NamedTuple):
     close: Callable[[], object]
 
 
-Dial = Callable[[], Dialled]
-
-
-class Compared(NamedTuple):
-    """Hold clients of the same processes, that have what is measured and that do not."""
-
-    clients: Sequence[Client]
-    others: Sequence[Client]
-
-
-class Blocking(Client):
+class Blocking:
     """Measure with lines.
 
     Args:
         dial: makes one more connection; without it each line is a connection of its own.
         hold: makes one to a server that serves its first line and only holds the others; without
             it an idle line is served as any other.
+
+    Attributes:
+        most_idle: lines that may be open and idle at once.
+        compared: clients of the same processes that have what is measured, and that do not.
     """
 
-    compared: Compared | None = None
+    compared: tuple[Sequence[Blocking], Sequence[Blocking]]
 
-    def __init__(self, opener: Open, *, dial: Dial | None = None, hold: Dial | None = None) -> None:
+    def __init__(
+        self,
+        opener: Open,
+        dial: Callable[[], Dialled] | None = None,
+        hold: Callable[[], Dialled] | None = None,
+    ) -> None:
         self._open = opener
-        self._dial = dial
-        self._hold = hold
-        if hold:
-            self.most_idle = 10_000
+        self._dial = dial or (lambda: Dialled(opener, int))
+        self._hold = hold or (lambda: Dialled(opener, int))
+        self.most_idle = 10_000 if hold else 1_000
 
     def upload(self, size: int) -> float:
-        return self._timed(_upload, size)
+        """Send ``size`` bytes on a new line, until their count has come."""
+        return self._on_a_line(lambda line: timed(lambda: talk(line, words.upload(size))))
 
     def download(self, size: int) -> float:
-        return self._timed(_download, size)
+        """Have ``size`` bytes sent on a new line, until the last has come."""
+        return self._on_a_line(lambda line: timed(lambda: talk(line, words.download(size))))
 
     def echo(self, size: int) -> float:
-        return self._timed(_echo, size)
+        """Have ``size`` bytes sent back on a new line, none waited for."""
 
-    def _timed(self, move: Callable[[Line, int], float], size: int) -> float:
+        def move(line: Line) -> float:
+            exchanging(line, 1)()
+            return both_ways(line, words.pieces(size), words.take(size))
+
+        return self._on_a_line(move)
+
+    def _on_a_line(self, move: Callable[[Line], float]) -> float:
         line = self._open()
         try:
-            return move(line, size)
+            return move(line)
         finally:
             line.close()
 
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        return _pings([self._open() for _ in range(lines)], size, seconds)
+        """Exchange messages of ``size`` bytes on all lines at once, each after one not counted."""
+        return exchange_on_all([self._open() for _ in range(lines)], size, seconds)
 
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
-        message = _message(size)
-        count = 0
-        start = time.perf_counter()
-        while (elapsed := time.perf_counter() - start) < seconds or not count:
+        """Open a line, exchange ``size`` bytes and close it, one line after the other."""
+        message = words.echo_of(size)
+
+        def one() -> None:
             line = self._open()
-            _exchange(line, message)
+            talk(line, words.exchange(message))
             line.close()
-            count += 1
-        return count, elapsed
+
+        took = repeated(one, seconds)
+        return len(took), sum(took)
 
     def tail(self, size: int, bulk: int) -> Tail:
-        message = _message(size)
+        """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""
         times: list[float] = []
         small, large = self._open(), self._open()
-        _exchange(small, message)
+        ping = exchanging(small, size)
+        ping()
         with ThreadPoolExecutor(1) as pool:
-            uploaded = pool.submit(_upload, large, bulk)
+            uploaded = pool.submit(timed, lambda: talk(large, words.upload(bulk)))
             while not times or not uploaded.done():
-                start = time.perf_counter()
-                _exchange(small, message)
-                times.append(time.perf_counter() - start)
-        elapsed = uploaded.result()
+                times.append(timed(ping))
         large.send(HEAD.pack(WINDOW, 0))
-        window = _number(large, WINDOW)
+        window = talk(large, words.number(WINDOW))
         small.close()
         large.close()
         times.sort()
-        return Tail(times[len(times) // 2], times[len(times) * 99 // 100], bulk / elapsed, window)
+        rate = bulk / uploaded.result()
+        return Tail(times[len(times) // 2], times[len(times) * 99 // 100], rate, window)
 
-    def beside(self, rate: Callable[[Client], float]) -> float:
-        if self.compared is None:
-            return super().beside(rate)
+    def beside(self, rate: Callable[[Any], float]) -> float:
+        """Return a rate, to that of the same in the same processes without what is measured."""
         clients, others = self.compared
         order = [*others, *clients]
-        rates: dict[Client, list[float]] = {each: [] for each in order}
+        rates: dict[Blocking, list[float]] = {each: [] for each in order}
         for turn in range(TURNS):
-            start = turn % len(order)
-            for each in (*order[start:], *order[:start]):
+            first = turn % len(order)
+            for each in (*order[first:], *order[:first]):
                 rates[each].append(rate(each))
-        first, second = (
+        one, other = (
             median([value for each in group for value in rates[each]])
             for group in (clients, others)
         )
-        return first / second
+        return one / other
 
     def connections(self, size: int, count: int, seconds: float) -> tuple[int, float]:
-        if self._dial is None:
-            return self.pings(size, count, seconds)
+        """Do what ``pings`` does with one line on each of ``count`` new connections."""
         dialled = [self._dial() for _ in range(count)]
         try:
-            return _pings([each.open() for each in dialled], size, seconds)
+            return exchange_on_all([each.open() for each in dialled], size, seconds)
         finally:
             for each in dialled:
                 each.close()
 
-    def idle_lines(self, count: int) -> Grown:
-        with self._held() as opener:
-            return _grown(opener(), opener, count)
+    def idle_lines(self, count: int) -> tuple[float, float]:
+        """Open lines that do nothing; return by how much each makes server and client grow.
 
-    @contextmanager
-    def _held(self) -> Iterator[Open]:
-        """Yield what opens lines that may be idle."""
-        if self._hold is None:
-            yield self._open
-            return
-        dialled = self._hold()
-        try:
-            yield dialled.open
-        finally:
-            dialled.close()
+        The processes are new ones.
+        """
+        with closing(self._hold()) as held:
+            return _grown(held.open(), held.open, count)
 
-    def idle_connections(self, count: int) -> Grown:
-        message = _message(CHUNK // 64)
+    def idle_connections(self, count: int) -> tuple[float, float]:
+        """Do the same with connections, on each of which there was one exchange."""
 
-        def connect() -> object:
-            dialled = self._dial() if self._dial else None
-            line = dialled.open() if dialled else self._open()
-            _exchange(line, message)
-            if dialled is None:
-                return line
+        def connect() -> Dialled:
+            dialled = self._dial()
+            line = dialled.open()
+            exchanging(line, CHUNK // 64)()
             line.close()
             return dialled
 
         return _grown(self._open(), connect, count)
 
     def pings_among_idle(self, size: int, count: int, seconds: float) -> float:
-        with self._held() as opener:
-            exchange = partial(_exchange, opener(), _message(size))
+        """Return the rate of ``pings`` on one line among ``count`` idle ones, to that among none.
+
+        The processes are new ones.
+        """
+        with closing(self._hold()) as held:
+            ping = exchanging(held.open(), size)
 
             def rate() -> float:
-                count_at_once([exchange], WARM_UP * seconds)
-                exchanged, elapsed = count_at_once([exchange], seconds)
+                count_at_once([ping], WARM_UP * seconds)
+                exchanged, elapsed = count_at_once([ping], seconds)
                 return exchanged / elapsed
 
             among_none = rate()
-            held = [opener() for _ in range(count)]
+            idle = [held.open() for _ in range(count)]
             among_idle = rate()
-            assert len(held) == count  # they lived until now
+            assert len(idle) == count  # they lived until now
             return among_idle / among_none
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the seconds that an action takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def repeated(action: Callable[[], object], seconds: float) -> list[float]:
+    """Repeat an action for so many seconds, at least once; return the seconds that each took."""
+    took: list[float] = []
+    now = time.perf_counter()
+    stop = now + seconds
+    while now < stop or not took:
+        action()
+        before, now = now, time.perf_counter()
+        took.append(now - before)
+    return took
+
+
+def median_us(action: Callable[[], object], seconds: float) -> float:
+    """Return the median of the microseconds that an action takes, after once not counted."""
+    action()
+    return median(repeated(action, seconds)) * 1e6
+
+
+def exchanging(line: Line, size: int) -> Callable[[], None]:
+    """Return what exchanges a message of ``size`` bytes."""
+    message = words.echo_of(size)
+    return lambda: talk(line, words.exchange(message))
+
+
+def exchange_on_all(lines: Sequence[Line], size: int, seconds: float) -> tuple[int, float]:
+    """Exchange messages of ``size`` bytes on all lines at once, and close them."""
+    counted = count_at_once([exchanging(line, size) for line in lines], seconds)
+    for line in lines:
+        line.close()
+    return counted
+
+
+def both_ways(line: Line, chunks: Sequence[bytes], receive: Talk[None]) -> float:
+    """Send from another thread, and return the seconds until everything is back."""
+    with ThreadPoolExecutor(1) as pool:
+        start = time.perf_counter()
+        sent = pool.submit(talk, line, words.send(chunks))
+        try:
+            talk(line, receive)
+        except BaseException:
+            line.close()  # which ends who sends, too
+            raise
+        elapsed = time.perf_counter() - start
+        sent.result()
+    return elapsed
 
 
 def count_at_once(actions: Sequence[Callable[[], object]], seconds: float) -> tuple[int, float]:
@@ -197,130 +260,32 @@ def count_at_once(actions: Sequence[Callable[[], object]], seconds: float) -> tu
     for action in actions:
         action()
     ready = threading.Barrier(len(actions) + 1)
-    counts: list[int] = []
-    failures: list[BaseException] = []
 
-    def work(action: Callable[[], object]) -> None:
+    def work(action: Callable[[], object]) -> int:
         count = 0
         ready.wait()
         end = time.perf_counter() + seconds
-        try:
-            while time.perf_counter() < end:
-                action()
-                count += 1
-        except Exception as error:
-            failures.append(error)
-        counts.append(count)
+        while time.perf_counter() < end:
+            action()
+            count += 1
+        return count
 
-    threads = [threading.Thread(target=work, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    ready.wait()
-    start = time.perf_counter()
-    for thread in threads:
-        thread.join()
-    elapsed = time.perf_counter() - start
-    if failures:
-        raise failures[0]
-    return sum(counts), elapsed
+    with ThreadPoolExecutor(len(actions)) as pool:
+        working = [pool.submit(work, action) for action in actions]
+        ready.wait()
+        start = time.perf_counter()
+        count = sum(each.result() for each in working)
+        return count, time.perf_counter() - start
 
 
-def _message(size: int) -> bytes:
-    return ECHO + b"".join(pieces(size - 1))
-
-
-def _pings(lines: Sequence[Line], size: int, seconds: float) -> tuple[int, float]:
-    message = _message(size)
-    counted = count_at_once([partial(_exchange, line, message) for line in lines], seconds)
-    for line in lines:
-        line.close()
-    return counted
-
-
-def _exchange(line: Line, message: bytes) -> None:
-    """Send a message and wait until it is back."""
-    line.send(message)
-    data = line.receive(CHUNK)
-    if data != message:
-        while len(data) < len(message):
-            data += _more(line)
-        if data != message:
-            raise RuntimeError("the echo is not what was sent")
-
-
-def _upload(line: Line, size: int) -> float:
-    chunks, start = pieces(size), time.perf_counter()
-    line.send(HEAD.pack(UPLOAD, size))
-    send_all(line, chunks)
-    counted = _number(line, UPLOAD)
-    elapsed = time.perf_counter() - start
-    if counted != size:
-        raise RuntimeError(f"the server counted {counted} of {size} bytes")
-    return elapsed
-
-
-def _download(line: Line, size: int) -> float:
-    start = time.perf_counter()
-    line.send(HEAD.pack(DOWNLOAD, size))
-    _take(line, size)
-    return time.perf_counter() - start
-
-
-def _echo(line: Line, size: int) -> float:
-    _exchange(line, ECHO)
-    with ThreadPoolExecutor(1) as pool:
-        chunks, start = pieces(size), time.perf_counter()
-        sent = pool.submit(send_all, line, chunks)
-        _take(line, size)
-        elapsed = time.perf_counter() - start
-        sent.result()
-    return elapsed
-
-
-def send_all(line: Line, chunks: Sequence[bytes]) -> None:
-    """Send one after the other."""
-    send = line.send
-    for chunk in chunks:
-        send(chunk)
-
-
-def _take(line: Line, size: int) -> None:
-    receive, received = line.receive, 0
-    while received < size:
-        chunk = receive(CHUNK)
-        if not chunk:
-            raise RuntimeError(f"{size - received} of {size} bytes did not come")
-        received = check_piece(chunk, received)
-    if received > size:
-        raise RuntimeError(f"{received - size} bytes more than {size} came")
-
-
-def _number(line: Line, command: bytes) -> int:
-    """Receive what the server answers to a command."""
-    answer = line.receive(CHUNK)
-    while len(answer) < HEAD.size:
-        answer += _more(line)
-    answered, number = HEAD.unpack(answer)
-    if answered != command:
-        raise RuntimeError(f"the server answered {answered!r} to {command!r}")
-    return int(number)
-
-
-def _more(line: Line) -> bytes:
-    data = line.receive(CHUNK)
-    if not data:
-        raise RuntimeError("the line ended in the middle of a measurement")
-    return data
-
-
-def _grown(control: Line, opener: Callable[[], object], count: int) -> Grown:
+def _grown(control: Line, opener: Callable[[], object], count: int) -> tuple[float, float]:
     """Return by what both processes grow for each that is opened, which are left open."""
 
-    def used() -> Grown:
+    def used() -> tuple[int, int]:
         control.send(HEAD.pack(MEMORY, 0))
-        return Grown(_number(control, MEMORY), memory())
+        return talk(control, words.number(MEMORY)), words.memory()
 
-    def settled() -> Grown:
+    def settled() -> tuple[int, int]:
         last = used()
         for _ in range(LOOKS):
             now = used()
@@ -334,7 +299,4 @@ def _grown(control: Line, opener: Callable[[], object], count: int) -> Grown:
     held += [opener() for _ in range(count)]
     after = settled()
     assert len(held) == FIRST + count  # they lived until now
-    return Grown(
-        (after.server - before.server) / count,
-        (after.client - before.client) / count,
-    )
+    return (after[0] - before[0]) / count, (after[1] - before[1]) / count

@@ -13,9 +13,6 @@ from .environment import cores, missing_module
 from .measures import EVERY_MEASURE, MEASURES_OF
 from .peer import Peer
 from .peers import find_peers
-from .schedule import count_steps
-
-__all__ = ["ALL_SECONDS", "QUICK", "SPARK", "USUAL", "Order", "orders"]
 
 # Repetitions, and seconds that a measurement takes, usually and with --quick.
 USUAL, QUICK = (7, 0.4), (3, 0.1)
@@ -38,14 +35,40 @@ class Order(NamedTuple):
     seconds: float
 
 
+def orders(args: argparse.Namespace) -> list[Order]:
+    """Return the passes to run.
+
+    What takes long is in one of them only, that which is judged.
+
+    Raises:
+        CommandError: there is no such thing, or nothing is left.
+    """
+    wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
+    if args.spark:
+        wanted = [False]  # Java has threads of its own
+    if True in wanted and len(cores()) < 2:
+        talk("the processes cannot be pinned: fewer than two cores, or no such call here")
+        wanted = [False]
+    usual, quick = (SPARK, SPARK_QUICK) if args.spark else (USUAL, QUICK)
+    repetitions, seconds = quick if args.quick else usual
+    seconds = ALL_SECONDS if args.all and not args.quick else seconds
+    return [
+        Order(peers, taken, pinned, args.repetitions or repetitions, args.seconds or seconds)
+        for peers, measures in _chosen(args)
+        for pinned in wanted
+        if (taken := [m for m in measures if pinned is wanted[0] or not EVERY_MEASURE[m].heavy])
+    ]
+
+
 def _chosen(args: argparse.Namespace) -> list[tuple[list[Peer], list[str]]]:
     """Return the variants and figures to take of each kind that was asked for."""
     kinds = _kinds(args)
-    # First the measures: what is misspelt there is the answer.
-    _check_names("measure", args.measures, _names_of_measures(kinds))
     peers = [peer for peer in find_peers().values() if peer.kind in kinds]
-    _check_names("variant", args.peers, [peer.name for peer in peers])
-    _check_names("protocol", args.protocol, [peer.protocol for peer in peers if peer.protocol])
+    # First the measures: what is misspelt there is the answer.
+    figures = [item for kind in kinds for item in MEASURES_OF[kind].items()]
+    _check("measure", args.measures, (n for name, f in figures for n in (f.group, name) if n))
+    _check("variant", args.peers, (peer.name for peer in peers))
+    _check("protocol", args.protocol, (peer.protocol for peer in peers if peer.protocol))
     result = []
     for kind in kinds:
         measures = _measures(args, kind)
@@ -59,30 +82,19 @@ def _chosen(args: argparse.Namespace) -> list[tuple[list[Peer], list[str]]]:
 
 def _kinds(args: argparse.Namespace) -> list[str]:
     named = [kind for kind in NO_WIRES if getattr(args, kind)]
-    if args.all:
-        if named:
-            text = "--all measures calls and relays, too, and not what PySpark makes"
-            raise CommandError(text, status=2)
-        return [kind for kind in MEASURES_OF if kind != "spark"]
-    if len(named) > 1:
+    text = ""
+    if args.all and named:
+        text = "--all measures calls and relays, too, and not what PySpark makes"
+    elif len(named) > 1:
         text = f"{' and '.join(f'--{kind}' for kind in named)} are measured one after the other"
-        raise CommandError(text, status=2)
-    if named and args.protocol:
+    elif named and args.protocol:
         text = f"--{named[0]} measures {NO_WIRES[named[0]]}, which have no wire to choose"
+    if text:
         raise CommandError(text, status=2)
-    return named or ["streams"]
+    return [kind for kind in MEASURES_OF if kind != "spark"] if args.all else named or ["streams"]
 
 
-def _names_of_measures(kinds: Sequence[str]) -> list[str]:
-    return [
-        name
-        for kind in kinds
-        for measure, figure in MEASURES_OF[kind].items()
-        for name in ((figure.group, measure) if figure.group else (measure,))
-    ]
-
-
-def _check_names(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None:
+def _check(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None:
     there = dict.fromkeys(known)
     unknown = [name for name in names or () if name not in there]
     if unknown:
@@ -132,32 +144,3 @@ def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[s
         else:
             present.append(peer)
     return present
-
-
-def orders(args: argparse.Namespace) -> tuple[list[Order], int]:
-    """Return the passes to run, and how many figures they take.
-
-    What takes long is in one of them only, that which is judged.
-
-    Raises:
-        CommandError: there is no such thing, or nothing is left.
-    """
-    wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
-    if args.spark:
-        wanted = [False]  # Java has threads of its own
-    if True in wanted and len(cores()) < 2:
-        talk("the processes cannot be pinned: fewer than two cores, or no such call here")
-        wanted = [False]
-    usual, quick = (SPARK, SPARK_QUICK) if args.spark else (USUAL, QUICK)
-    repetitions, seconds = quick if args.quick else usual
-    seconds = ALL_SECONDS if args.all and not args.quick else seconds
-    length = args.repetitions or repetitions, args.seconds or seconds
-    result = []
-    for peers, measures in _chosen(args):
-        for pinned in wanted:
-            taken = [
-                name for name in measures if pinned is wanted[0] or not EVERY_MEASURE[name].heavy
-            ]
-            if taken:
-                result.append(Order(peers, taken, pinned, *length))
-    return result, sum(count_steps(each.peers, each.measures, length[0]) for each in result)

@@ -6,7 +6,6 @@ themselves. A change counts when each median is outside of what the other result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -14,11 +13,7 @@ from typing import Any
 from wsmux.cli.terminal import CommandError
 
 from .measures import EVERY_MEASURE
-from .peers import find_peers
-from .results import Pass
-from .stored import Result
-
-__all__ = ["Change", "changes", "check_machine", "lines"]
+from .results import Pass, Result, peers_of
 
 
 @dataclass(frozen=True)
@@ -67,31 +62,21 @@ def _listed(machine: Any) -> str:
 
 def changes(now: Result, before: Result) -> tuple[list[Change], int]:
     """Return what is another than before, and how many figures both have."""
-    found, count = [], 0
+    found = []
     earlier = {(each.kind, each.pinned): each for each in before.passes}
     for run in now.passes:
-        other = earlier.get((run.kind, run.pinned))
-        for measure, variant in _both(run, other) if other else ():
-            assert other is not None
-            count += 1
-            change = _change(run, other, measure, variant)
-            if change:
-                found.append(change)
-    return found, count
+        other = earlier.get((run.kind, run.pinned), Pass(run.pinned, {}))
+        found += [
+            _change(run, other, measure, peer.name, peer.base)
+            for measure in run.figures
+            for peer in peers_of(run)
+            if run.taken(measure, peer.name) and other.taken(measure, peer.name)
+        ]
+    return [change for change in found if change], len(found)
 
 
-def _both(run: Pass, other: Pass) -> Iterator[tuple[str, str]]:
-    """Yield what has figures in both passes."""
-    for measure, row in run.figures.items():
-        for variant in row:
-            if run.taken(measure, variant) and other.taken(measure, variant):
-                yield measure, variant
-
-
-def _change(run: Pass, other: Pass, measure: str, variant: str) -> Change | None:
-    base: str | None = find_peers()[variant].base
-    assert base is not None
-    new, old = (each.ratios(measure, variant, base) for each in (run, other))
+def _change(run: Pass, other: Pass, measure: str, variant: str, base: str | None) -> Change | None:
+    new, old = (each.ratios(measure, variant, base or "") for each in (run, other))
     if not new or not old:
         base = None
         new, old = (each.taken(measure, variant) for each in (run, other))
@@ -102,12 +87,11 @@ def _change(run: Pass, other: Pass, measure: str, variant: str) -> Change | None
 
 
 def lines(found: list[Change], count: int, before: Result, name: str) -> list[str]:
-    """Return what people are told."""
-    slower = [change for change in found if change.slower]
-    faster = len(found) - len(slower)
+    """Return what people are told, first what is slower."""
+    ordered = sorted(found, key=lambda change: not change.slower)
+    slower = sum(change.slower for change in found)
     return [
-        f"{count} figures are in {name}, of {before.taken_at}, too: {len(slower)} slower, "
-        f"{faster} faster, the others the same within the spread",
-        *map(str, slower),
-        *(str(change) for change in found if not change.slower),
+        f"{count} figures are in {name}, of {before.taken_at}, too: {slower} slower, "
+        f"{len(found) - slower} faster, the others the same within the spread",
+        *map(str, ordered),
     ]

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .peer import Peer
 
-__all__ = ["cores", "describe", "described", "lines", "missing_module"]
-
 PACKAGES = (
     *("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel", "msgpack"),
     *("grpcio", "paramiko"),
@@ -27,24 +25,6 @@ PACKAGES = (
 
 # Seconds for an interpreter to start and look.
 PATIENCE = 30.0
-
-_MISSING = """
-import importlib.util, json, sys
-print(json.dumps(next((m for m in sys.argv[1:] if importlib.util.find_spec(m) is None), None)))
-"""
-
-_DESCRIBE = """
-import json, platform, sys
-from importlib.metadata import PackageNotFoundError, version
-packages = {}
-for name in sys.argv[1:]:
-    try:
-        packages[name] = version(name)
-    except PackageNotFoundError:
-        pass  # a module may be named unlike its package
-python = f"{platform.python_implementation()} {platform.python_version()}"
-print(json.dumps({"python": python, "packages": packages}))
-"""
 
 
 def cores() -> list[int]:
@@ -65,11 +45,10 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
         },
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
         "system": platform.platform(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        **versions(PACKAGES),
         "openssl": ssl.OPENSSL_VERSION,
         "switch_interval": sys.getswitchinterval(),
         "wsmux": wsmux.__version__,
-        "packages": {package: _version(package) for package in PACKAGES},
         "others": {
             peer.name: described(peer.python, peer.needs)
             for peer in peers
@@ -112,14 +91,24 @@ def _memory_gib() -> int:
     return round(pages / 1024**3)
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+# What a Python has: this file is also the program that another one runs to tell that.
 
 
-# Other Pythons
+def versions(packages: Sequence[str]) -> dict[str, Any]:
+    """Return the version of this Python, and those of packages, ``None`` for what is not there."""
+    found = dict[str, str | None]()
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return {"python": python, "packages": found}
+
+
+def missing(modules: Sequence[str]) -> str | None:
+    """Return the first module that is not installed for this Python."""
+    return next((name for name in modules if importlib.util.find_spec(name) is None), None)
 
 
 def missing_module(python: str, modules: Sequence[str]) -> str | None:
@@ -128,22 +117,27 @@ def missing_module(python: str, modules: Sequence[str]) -> str | None:
     Raises:
         OSError: there is no such Python, or it does not answer.
     """
-    if python == sys.executable:
-        return next((m for m in modules if importlib.util.find_spec(m) is None), None)
-    missing: str | None = _ask(python, _MISSING, modules)
-    return missing
+    answer: str | None = (
+        missing(modules) if python == sys.executable else _ask(python, "missing", modules)
+    )
+    return answer
 
 
 def described(python: str, packages: Sequence[str]) -> dict[str, Any]:
     """Return the versions of ``python`` and of those packages that are installed for it."""
-    versions: dict[str, Any] = _ask(python, _DESCRIBE, packages)
-    return versions
+    told: dict[str, Any] = _ask(python, "versions", packages)
+    there = {name: number for name, number in told["packages"].items() if number}
+    return {**told, "packages": there}  # a module may be named unlike its package
 
 
-def _ask(python: str, program: str, arguments: Sequence[str]) -> Any:
-    call = [python, "-c", program, *arguments]
+def _ask(python: str, function: str, names: Sequence[str]) -> Any:
+    call = [python, "-c", Path(__file__).read_text(), function, *names]
     try:
         done = subprocess.run(call, capture_output=True, check=True, timeout=PATIENCE)
         return json.loads(done.stdout)
     except (ValueError, subprocess.SubprocessError) as error:
         raise OSError(f"{python} does not answer as a Python does") from error
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(globals()[sys.argv[1]](sys.argv[2:])))

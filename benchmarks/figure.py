@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Measure", "Rate"]
-
 # Of what a variant's ``connect`` yields; see ``Peer.kind``.
 Rate = Callable[[Any, float, dict[str, float]], float]
 

@@ -8,26 +8,19 @@ seconds up all that there may be.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from .bus.figures import BusClient
-from .calls import Calls
 from .figure import Measure, Rate
-from .payload import CHUNK
-from .peer import Client
 from .spark.measures import SPARK_MEASURES
-
-__all__ = ["BUS_MEASURES", "EVERY_MEASURE", "MEASURES", "MEASURES_OF", "RPC_MEASURES"]
+from .words import CHUNK, SMALL
 
 KIB = 1024
 
-# Bytes of the first upload and download, which only finds the rate.
-PROBE = 4 * 1024 * 1024
-
-# Bytes of a small message, and of the exchange on a freshly opened line.
-SMALL, EXCHANGE = 64, 1024
+# Bytes of the first upload and download, which only finds the rate; of the exchange on a freshly
+# opened line.
+PROBE, EXCHANGE = 4 * 1024 * 1024, 1024
 
 # How many times longer a measurement under bulk takes than others: a p99 wants many messages.
 LONGER = 2.5
@@ -35,9 +28,9 @@ LONGER = 2.5
 # How many times shorter a turn is of what is compared within the same processes, and its bulk.
 SHORTER, TURN_BULK = 10, 16 * 1024 * 1024
 
-# The part of the most idle things that is opened for each second that a measurement is to take;
-# the fewest; and the most connections. A client knows how many lines.
-IDLE_RATE, FEWEST_IDLE, MOST_CONNECTIONS = 4.0, 20, 100
+# Of what is idle: the part of the most that is opened for each second that a measurement is to
+# take; the fewest; and the most connections. A client knows how many lines.
+IDLE_RATE, FEWEST_IDLE, MOST_CONNECTIONS = 4, 20, 100
 
 # Messages of the first stream of calls, which only finds the rate, and of any, at most; the same of
 # those that are kept for a twin.
@@ -48,135 +41,126 @@ FIRST_KEPT, MOST_KEPT = 200, 5_000
 SESSIONS_RATE, TWINS_RATE, MOST_TWINS = 500, 2_500, 1_000
 
 
-def _bulk(name: str, move: Callable[[Client, int], float]) -> Rate:
-    def run(client: Client, seconds: float, known: dict[str, float]) -> float:
+def _moved(
+    name: str, first: int, most: float = math.inf, step: int | None = None, unit: float = 1.0
+) -> Rate:
+    """Return what moves as much as fits the time, by the last known rate.
+
+    Args:
+        first: what is moved to find it. step: what is moved at least, and a multiple of it.
+    """
+
+    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
+        move = getattr(client, name)
         if name not in known:
-            known[name] = PROBE / move(client, PROBE)
-        size = _size(known[name], seconds)
-        known[name] = size / move(client, size)
-        return known[name] / 1e6
+            known[name] = first / move(first)
+        fits = known[name] * seconds
+        size = step * max(1, round(fits / step)) if step else round(max(first, min(most, fits)))
+        known[name] = size / move(size)
+        return known[name] / unit
 
     return run
 
 
-def _size(rate: float, seconds: float) -> int:
-    return max(1, round(rate * seconds / CHUNK)) * CHUNK
-
-
-def _pings(client: Client, seconds: float, known: dict[str, float], size: int, lines: int) -> float:
-    return _rate(client.pings(size, lines, seconds))
-
-
-def _opens(client: Client, seconds: float, known: dict[str, float]) -> float:
-    return _rate(client.opens(EXCHANGE, seconds))
-
-
-def _tail(client: Client, seconds: float, known: dict[str, float], figure: str) -> float:
-    """Return one figure of a measurement that gives several, each of them once."""
-    if figure not in known:
-        if "tail" not in known:
-            known["tail"] = client.tail(SMALL, PROBE).rate
-        taken = client.tail(SMALL, _size(known["tail"], LONGER * seconds))
-        known |= {
-            "tail": taken.rate,
-            "tail-p50": taken.p50 * 1e6,
-            "tail-p99": taken.p99 * 1e6,
-            "tail-bulk": taken.rate / 1e6,
-        }
-        if taken.window:
-            known["tail-window"] = 100 * taken.p99 * taken.rate / taken.window
-        elif figure == "tail-window":
-            raise NotImplementedError(f"{type(client).__name__} tells no window")
-    return known.pop(figure)
-
-
-def _connections(
-    client: Client, seconds: float, known: dict[str, float], connections: int
-) -> float:
-    return _rate(client.connections(SMALL, connections, seconds))
-
-
-def _idle_lines(client: Client, seconds: float, known: dict[str, float], side: int) -> float:
-    return client.idle_lines(_many(client.most_idle, seconds))[side] / KIB
-
-
-def _idle_connections(client: Client, seconds: float, known: dict[str, float], side: int) -> float:
-    return client.idle_connections(_many(MOST_CONNECTIONS, seconds))[side] / KIB
-
-
-def _among_idle(client: Client, seconds: float, known: dict[str, float]) -> float:
-    return 100 * client.pings_among_idle(SMALL, _many(client.most_idle, seconds), seconds)
-
-
-def _beside(
-    client: Client, seconds: float, known: dict[str, float], rate: Callable[[Client, float], float]
-) -> float:
-    """Compare in short turns, so that what else the machine does meets both alike."""
-    return 100 * client.beside(lambda each: rate(each, seconds / SHORTER))
+def _bulk(name: str, title: str) -> Measure:
+    return Measure(title, "MB/s", _moved(name, PROBE, step=CHUNK, unit=1e6))
 
 
 def _rate(counted: tuple[int, float]) -> float:
     return counted[0] / counted[1]
 
 
-def _watched(title: str, rate: Callable[[Client, float], float]) -> Measure:
-    title = f"{title}, recorder and watchdog on, of off"
-    return Measure(title, "%", partial(_beside, rate=rate), only="wsmux-watched")
+def _often(
+    title: str, name: str, *arguments: int, fresh: bool = False, heavy: bool = False
+) -> Measure:
+    """Return how often a second a client does what a method counts."""
+
+    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
+        return _rate(getattr(client, name)(*arguments, seconds))
+
+    return Measure(title, "/s", run, fresh, heavy)
 
 
-def _many(most: int, seconds: float) -> int:
-    return max(FEWEST_IDLE, min(most, round(IDLE_RATE * seconds * most)))
+def _pings(size: int, lines: int) -> Measure:
+    length = "1 KiB" if size == KIB else f"{size} B"
+    title = f"ping {length}, {lines:,} stream{'s' if lines > 1 else ''}"
+    return _often(title, "pings", size, lines, heavy=lines == 1000)
 
 
-def _idle(title: str, run: Rate) -> Measure:
-    return Measure(title, "KiB", run, fresh=True, heavy=True, less_is_better=True)
+def _tail(title: str, unit: str, figure: str) -> Measure:
+    """Return one figure of a measurement that gives several, each of them once."""
+
+    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
+        if figure not in known:
+            if "tail" not in known:
+                known["tail"] = client.tail(SMALL, PROBE).rate
+            size = CHUNK * max(1, round(known["tail"] * LONGER * seconds / CHUNK))
+            p50, p99, rate, window = client.tail(SMALL, size)
+            known |= {"tail": rate, "p50": p50 * 1e6, "p99": p99 * 1e6, "bulk": rate / 1e6}
+            if window:
+                known["window"] = 100 * p99 * rate / window
+            elif figure == "window":
+                raise NotImplementedError(f"{type(client).__name__} tells no window")
+        return known.pop(figure)
+
+    return Measure(title, unit, run, less_is_better=figure != "bulk")
+
+
+def _many(rate: float, most: float, seconds: float) -> int:
+    return round(max(FEWEST_IDLE, min(most, rate * seconds)))
+
+
+def _idle(
+    name: str, title: str, take: Callable[[Any, float], tuple[float, float]], heavy: bool = True
+) -> dict[str, Measure]:
+    """Return what something idle takes at both sides."""
+
+    def measure(side: int) -> Rate:
+        return lambda client, seconds, _: take(client, seconds)[side] / KIB
+
+    return {
+        f"{name}-{side}": Measure(f"{title}, {side}", "KiB", measure(place), True, heavy, True)
+        for place, side in enumerate(("server", "client"))
+    }
+
+
+def _idle_lines(client: Any, seconds: float) -> int:
+    return _many(IDLE_RATE * client.most_idle, client.most_idle, seconds)
+
+
+def _watched(title: str, rate: Callable[[Any, float], float]) -> Measure:
+    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
+        """Compare in short turns, so that what else the machine does meets both alike."""
+        compared: float = client.beside(lambda each: rate(each, seconds / SHORTER))
+        return 100 * compared
+
+    return Measure(f"{title}, recorder and watchdog on, of off", "%", run, only="wsmux-watched")
 
 
 MEASURES = {
-    "upload": Measure("upload", "MB/s", _bulk("upload", lambda c, size: c.upload(size))),
-    "download": Measure("download", "MB/s", _bulk("download", lambda c, size: c.download(size))),
-    "echo": Measure("echo, each way", "MB/s", _bulk("echo", lambda c, size: c.echo(size))),
-    "ping-64": Measure("ping 64 B, 1 stream", "/s", partial(_pings, size=SMALL, lines=1)),
-    "ping-1k": Measure("ping 1 KiB, 1 stream", "/s", partial(_pings, size=KIB, lines=1)),
-    "ping-1k-10": Measure("ping 1 KiB, 10 streams", "/s", partial(_pings, size=KIB, lines=10)),
-    "ping-1k-100": Measure("ping 1 KiB, 100 streams", "/s", partial(_pings, size=KIB, lines=100)),
-    "ping-1k-1000": Measure(
-        "ping 1 KiB, 1,000 streams", "/s", partial(_pings, size=KIB, lines=1000), heavy=True
-    ),
-    "opens": Measure("open + 1 KiB echo + close", "/s", _opens),
-    "tail-p50": Measure(
-        "64 B ping under an upload, p50",
-        "us",
-        partial(_tail, figure="tail-p50"),
-        less_is_better=True,
-    ),
-    "tail-p99": Measure(
-        "64 B ping under an upload, p99",
-        "us",
-        partial(_tail, figure="tail-p99"),
-        less_is_better=True,
-    ),
-    "tail-bulk": Measure("that upload", "MB/s", partial(_tail, figure="tail-bulk")),
-    "tail-window": Measure(
-        "that p99 x that upload, of the window at its end",
-        "%",
-        partial(_tail, figure="tail-window"),
-        less_is_better=True,
-    ),
+    "upload": _bulk("upload", "upload"),
+    "download": _bulk("download", "download"),
+    "echo": _bulk("echo", "echo, each way"),
+    "ping-64": _pings(SMALL, 1),
+    "ping-1k": _pings(KIB, 1),
+    **{f"ping-1k-{lines}": _pings(KIB, lines) for lines in (10, 100, 1000)},
+    "opens": _often("open + 1 KiB echo + close", "opens", EXCHANGE),
+    "tail-p50": _tail("64 B ping under an upload, p50", "us", "p50"),
+    "tail-p99": _tail("64 B ping under an upload, p99", "us", "p99"),
+    "tail-bulk": _tail("that upload", "MB/s", "bulk"),
+    "tail-window": _tail("that p99 x that upload, of the window at its end", "%", "window"),
     **{
-        f"connections-{count}": Measure(
-            f"ping 64 B, {count} connections",
-            "/s",
-            partial(_connections, connections=count),
-            fresh=True,
-            heavy=True,
+        f"connections-{count}": _often(
+            f"ping 64 B, {count} connections", "connections", SMALL, count, fresh=True, heavy=True
         )
         for count in (1, 10, 50, 200)
     },
-    "idle-stream-server": _idle("idle stream, server", partial(_idle_lines, side=0)),
-    "idle-stream-client": _idle("idle stream, client", partial(_idle_lines, side=1)),
-    "idle-connection-server": _idle("idle connection, server", partial(_idle_connections, side=0)),
-    "idle-connection-client": _idle("idle connection, client", partial(_idle_connections, side=1)),
+    **_idle("idle-stream", "idle stream", lambda c, s: c.idle_lines(_idle_lines(c, s))),
+    **_idle(
+        "idle-connection",
+        "idle connection",
+        lambda c, s: c.idle_connections(_many(IDLE_RATE * MOST_CONNECTIONS, MOST_CONNECTIONS, s)),
+    ),
     "watched-upload": _watched("upload", lambda c, _: TURN_BULK / c.upload(TURN_BULK)),
     "watched-download": _watched("download", lambda c, _: TURN_BULK / c.download(TURN_BULK)),
     "watched-ping": _watched("ping 1 KiB", lambda c, s: _rate(c.pings(KIB, 1, s))),
@@ -184,98 +168,53 @@ MEASURES = {
     "among-idle": Measure(
         "64 B ping among 10,000 idle streams, of it among none",
         "%",
-        _among_idle,
+        lambda c, s, _: 100 * c.pings_among_idle(SMALL, _idle_lines(c, s), s),
         fresh=True,
         heavy=True,
     ),
 }
 
-
-# Calls
-
-
-def _rpcs(client: Calls, seconds: float, known: dict[str, float], at_once: int) -> float:
-    return _rate(client.rpcs(at_once, seconds))
-
-
-def _echoes(client: Calls, seconds: float, known: dict[str, float]) -> float:
-    return _rate(client.echoes(CHUNK, seconds)) * CHUNK / 1e6
-
-
-def _counted(name: str, first: int, most: int, move: Callable[[Any, int], float]) -> Rate:
-    """Return what moves so many messages as fit the time, by the last known rate."""
-
-    def run(client: Any, seconds: float, known: dict[str, float]) -> float:
-        if name not in known:
-            known[name] = first / move(client, first)
-        count = max(first, min(most, round(known[name] * seconds)))
-        known[name] = count / move(client, count)
-        return known[name]
-
-    return run
-
-
-def _streamed(name: str, move: Callable[[Calls, int], float]) -> Rate:
-    return _counted(name, FIRST_MESSAGES, MOST_MESSAGES, move)
-
-
-def _sessions(client: Calls, seconds: float, known: dict[str, float], side: int) -> float:
-    return client.idle(max(FEWEST_IDLE, round(SESSIONS_RATE * seconds)))[side] / KIB
-
-
 RPC_MEASURES = {
-    "rpc-1": Measure("rpc, one at a time", "/s", partial(_rpcs, at_once=1)),
-    "rpc-32": Measure("rpc, 32 at a time", "/s", partial(_rpcs, at_once=32)),
+    "rpc-1": _often("rpc, one at a time", "rpcs", 1),
+    "rpc-32": _often("rpc, 32 at a time", "rpcs", 32),
     "stream": Measure(
-        "stream, echoed messages", "/s", _streamed("stream", lambda c, count: c.streamed(count))
+        "stream, echoed messages", "/s", _moved("streamed", FIRST_MESSAGES, MOST_MESSAGES)
     ),
     "subscription": Measure(
-        "subscription, messages", "/s", _streamed("messages", lambda c, count: c.subscribed(count))
+        "subscription, messages", "/s", _moved("subscribed", FIRST_MESSAGES, MOST_MESSAGES)
     ),
-    "echo-64k": Measure("echo of 64 KiB, each way", "MB/s", _echoes),
-    **{
-        f"idle-{name}": Measure(
-            f"idle session, {name}",
-            "KiB",
-            partial(_sessions, side=side),
-            fresh=True,
-            less_is_better=True,
-        )
-        for side, name in enumerate(("server", "client"))
-    },
+    "echo-64k": Measure(
+        "echo of 64 KiB, each way", "MB/s", lambda c, s, _: _rate(c.echoes(CHUNK, s)) * CHUNK / 1e6
+    ),
+    **_idle(
+        "idle", "idle session", lambda c, s: c.idle(_many(SESSIONS_RATE, math.inf, s)), heavy=False
+    ),
 }
 
 
-# The bus
-
-
-def _twins(client: BusClient, seconds: float, known: dict[str, float]) -> float:
-    count = max(FEWEST_IDLE, min(MOST_TWINS, round(TWINS_RATE * seconds)))
-    return client.idle(count) / KIB
-
-
-def _messages(count: int) -> dict[str, Measure]:
+def _messages(count: int) -> Measure:
     title = f"messages, {count} twin{'s' if count > 1 else ''}"
-    return {f"twins-{count}": Measure(title, "/s", lambda c, s, _: c.messages(count, s))}
+    return Measure(title, "/s", lambda c, s, _: c.messages(count, s))
 
 
-def _smaller(title: str, unit: str, run: Rate, fresh: bool = False) -> Measure:
-    return Measure(title, unit, run, fresh=fresh, less_is_better=True)
+def _less(title: str, unit: str, run: Rate, fresh: bool = False) -> Measure:
+    return Measure(title, unit, run, fresh, less_is_better=True)
 
 
 BUS_MEASURES = {
-    **_messages(1),
-    **_messages(10),
-    **_messages(100),
+    **{f"twins-{count}": _messages(count) for count in (1, 10, 100)},
     "kept": Measure(
-        "messages kept for a twin, then taken",
-        "/s",
-        _counted("kept", FIRST_KEPT, MOST_KEPT, lambda c, count: c.kept(count)),
+        *("messages kept for a twin, then taken", "/s"),
+        _moved("kept", FIRST_KEPT, MOST_KEPT),
     ),
-    "trip": _smaller("message and one back, median", "us", lambda c, s, _: c.trip_p50(s)),
-    "call": _smaller("call, median", "us", lambda c, s, _: c.call_p50(s)),
-    "idle-twin": _smaller("idle twin, relay", "KiB", _twins, fresh=True),
-    "flood": _smaller("p99 of others in a flood, of it without", "%", lambda c, s, _: c.flooded(s)),
+    "trip": _less("message and one back, median", "us", lambda c, s, _: c.trip_p50(s)),
+    "call": _less("call, median", "us", lambda c, s, _: c.call_p50(s)),
+    "idle-twin": _less(
+        *("idle twin, relay", "KiB"),
+        lambda c, s, _: c.idle(_many(TWINS_RATE, MOST_TWINS, s)) / KIB,
+        fresh=True,
+    ),
+    "flood": _less("p99 of others in a flood, of it without", "%", lambda c, s, _: c.flooded(s)),
 }
 
 

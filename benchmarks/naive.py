@@ -10,10 +10,7 @@ import threading
 from itertools import count
 from queue import SimpleQueue
 
-from .payload import CHUNK
-from .peer import Line, Serve
-
-__all__ = ["Mux"]
+from .words import CHUNK, Line, Serve
 
 OPEN, DATA, ACK, END = range(4)
 HEAD, WINDOW = struct.Struct(">BI"), 1024 * 1024

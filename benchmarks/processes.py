@@ -17,8 +17,6 @@ from wsmux.cli.terminal import CommandError
 from .environment import cores
 from .peer import Peer
 
-__all__ = ["MeasurementFailed", "Processes", "Worker"]
-
 # Seconds for a process to end after its stdin has.
 PATIENCE = 20.0
 
@@ -35,26 +33,27 @@ class MeasurementFailed(CommandError):
 
 
 class Worker:
-    """Hold a process that answers in lines of JSON, and ends when its stdin does.
-
-    It says first that it is ready, with what there is to know of it: ``told``.
+    """Hold a process that runs a context manager of this package, as ``worker.py`` does.
 
     Args:
-        module: the module of this package whose ``main`` it runs. arguments: of that.
+        module: of this package. name: of the context manager there. arguments: of that.
         peer: whose Python, hidden modules and environment it has. role: of the process there.
+
+    Attributes:
+        told: what the context manager has yielded.
 
     Raises:
         CommandError: it has ended instead.
     """
 
     def __init__(
-        self, module: str, *arguments: object, peer: Peer | None = None, role: str = ""
+        self, module: str, name: str, *arguments: Any, peer: Peer | None = None, role: str = ""
     ) -> None:
         hides = peer.hides if peer else ()
-        hidden = "".join(f"sys.modules[{module!r}] = None; " for module in hides)
+        hidden = "".join(f"sys.modules[{each!r}] = None; " for each in hides)
         program = (
             f"import sys; {hidden}sys.path.insert(0, {str(ROOT)!r}); "
-            f"from {__package__}.{module} import main; main(*{arguments})"
+            f"from {__package__}.worker import main; main(*{(module, name, *arguments)})"
         )
         environment = {**os.environ, **(peer.environment if peer else {})}
         python = peer.python_of(role) if peer else None
@@ -71,30 +70,29 @@ class Worker:
             self.told = self._answer(LATENESS)
             stack.pop_all()
 
-    def ask(self, seconds: float = 0.0, **what: object) -> dict[str, Any]:
+    def ask(self, lasting: float = 0.0, **question: Any) -> Any:
         """Return the answer to a question that is meant to take so many seconds.
 
         Raises:
             CommandError: there is none, or it is an error. BrokenPipeError: it has ended.
         """
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"seconds": seconds, **what}) + "\n")
+        self.process.stdin.write(json.dumps(question) + "\n")
         self.process.stdin.flush()
-        answer = self._answer(LATENESS + STRETCH * seconds)
-        if "error" in answer:
-            raise CommandError(answer["error"])
-        return answer
+        return self._answer(LATENESS + STRETCH * lasting)
 
-    def _answer(self, longest: float) -> dict[str, Any]:
-        """Return the next line, for which nothing else was written before."""
+    def _answer(self, longest: float) -> Any:
+        """Return what the next line tells, for which nothing else was written before."""
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], longest)[0]:
             raise CommandError(f"no answer in {longest:.0f} s")
         line = self.process.stdout.readline()
         if not line:
             raise CommandError(f"a process ended with status {self.process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        answer = json.loads(line)
+        if "error" in answer:
+            raise CommandError(answer["error"])
+        return answer["value"]
 
     def close(self, at_once: bool = False) -> None:
         """End it."""
@@ -114,6 +112,20 @@ class Worker:
         self.close()
 
 
+class Workers(ExitStack):
+    """Hold processes of those that stand beside a client, which begin when they are wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[tuple[Any, ...], Worker] = {}
+
+    def worker(self, *arguments: Any) -> Worker:
+        """Return the one that runs what ``Worker`` is told so."""
+        if arguments not in self._held:
+            self._held[arguments] = self.enter_context(Worker(*arguments))
+        return self._held[arguments]
+
+
 class Processes:
     """Hold both processes of one variant, each on a core of its own if ``pinned``.
 
@@ -129,11 +141,11 @@ class Processes:
 
     def _begin(self) -> None:
         try:
-            address = ""
+            address: tuple[Any, ...] = ()
             for role, core in zip(("server", "client"), self._places, strict=True):
-                arguments = (role, self.peer.name, core, address)
-                self._running.append(Worker("worker", *arguments, peer=self.peer, role=role))
-                address = self._running[-1].told.get("address", "")
+                arguments = ("worker", role, self.peer.name, core, *address)
+                self._running.append(Worker(*arguments, peer=self.peer, role=role))
+                address = (self._running[-1].told,)
         except BaseException:
             self.close(at_once=True)
             raise
@@ -149,7 +161,7 @@ class Processes:
                 raise CommandError(self._broken)
             if not self._running:
                 self._begin()
-            return float(self._running[-1].ask(seconds, measure=name)["value"])
+            return float(self._running[-1].ask(seconds, measure=name, seconds=seconds))
         except (CommandError, BrokenPipeError) as error:
             self.close(at_once=True)
             raise MeasurementFailed(str(error)) from None

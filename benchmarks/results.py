@@ -1,18 +1,25 @@
-"""Hold what was measured, with its ratios, as a table and for machines."""
+"""Hold what was measured, with its ratios, as a table and as JSON that can be read again.
+
+``SCHEMA`` counts the shapes that the JSON has had; a file of another one is refused.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from wsmux.cli.terminal import Table
+from wsmux.cli.terminal import CommandError, Table
 
 from .measures import EVERY_MEASURE
 from .peer import Peer
+from .peers import find_peers
 
-__all__ = ["Figures", "Pass", "pass_as_json", "pass_from_json", "pass_table"]
+SCHEMA = 1
 
 # Measure, variant, one figure a repetition; ``None`` for one that failed.
 Figures = dict[str, dict[str, list[float | None]]]
@@ -26,15 +33,6 @@ class Pass:
     figures: Figures
     failures: tuple[str, ...] = ()
     kind: str = "streams"
-
-    @property
-    def title(self) -> str:
-        """Say what was measured, and how the processes ran."""
-        where = "each process on a core of its own" if self.pinned else "processes not pinned"
-        return f"{self.kind}; {where}; {self._repetitions()} repetitions"
-
-    def _repetitions(self) -> int:
-        return max(len(values) for row in self.figures.values() for values in row.values())
 
     def variants(self) -> list[str]:
         """Return every variant that was measured, in order."""
@@ -57,70 +55,68 @@ class Pass:
         pairs = zip(row[variant], other_row[base], strict=over is None)
         return [one / other for one, other in pairs if one is not None and other]
 
+    def described(self, measure: str, peer: Peer) -> dict[str, Any]:
+        """Return everything about one figure of a variant."""
+        values, ratios = self.taken(measure, peer.name), self.ratios(measure, peer.name, peer.base)
+        return {
+            "values": self.figures[measure][peer.name],
+            "median": median(values) if values else None,
+            "min": min(values, default=None),
+            "max": max(values, default=None),
+            "base": peer.base,
+            "ratios": ratios,
+            "ratio": median(ratios) if ratios else None,
+        }
+
 
 def pass_table(run: Pass, peers: Sequence[Peer]) -> Table:
     """Return a row for each measure: median, (lowest-highest), and the ratio to the base."""
-    rows = []
-    for measure in run.figures:
-        cells = [f"{EVERY_MEASURE[measure].title}, {EVERY_MEASURE[measure].unit}"]
-        for peer in peers:
-            cells.append(_cell(run, measure, peer.name))
-            if peer.name != peer.base:
-                cells.append(_ratio(run.ratios(measure, peer.name, peer.base)))
-        rows.append(cells)
     columns = [""]
     for peer in peers:
         columns += [peer.name] if peer.name == peer.base else [peer.name, f"x {peer.base}"]
+    rows = []
+    for measure, row in run.figures.items():
+        cells = [f"{EVERY_MEASURE[measure].title}, {EVERY_MEASURE[measure].unit}"]
+        for peer in peers:
+            figures = run.described(measure, peer) if peer.name in row else None
+            cells.append(_cell(figures))
+            if peer.name != peer.base:
+                cells.append(f"{figures['ratio']:.2f}" if figures and figures["ratios"] else "-")
+        rows.append(cells)
+    where = "each process on a core of its own" if run.pinned else "processes not pinned"
+    repetitions = max(len(values) for row in run.figures.values() for values in row.values())
     notes = [f"{peer.name}: {peer.about}" for peer in peers]
     notes += [f"failed: {failure}" for failure in run.failures]
-    return Table(run.title, columns, rows, notes)
+    return Table(f"{run.kind}; {where}; {repetitions} repetitions", columns, rows, notes)
 
 
-def _cell(run: Pass, measure: str, variant: str) -> str:
-    if variant not in run.figures[measure]:
+def _cell(figures: dict[str, Any] | None) -> str:
+    if figures is None:
         return "-"
-    values = run.taken(measure, variant)
-    failed = len(run.figures[measure][variant]) - len(values)
-    if not values:
+    if figures["median"] is None:
         return "failed"
-    text = f"{_short(median(values))} ({_short(min(values))}-{_short(max(values))})"
-    return f"{text}, {failed} failed" if failed else text
+    middle, low, high = (_short(figures[name]) for name in ("median", "min", "max"))
+    failed = figures["values"].count(None)
+    return f"{middle} ({low}-{high}){f', {failed} failed' if failed else ''}"
 
 
 def _short(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0") if abs(value) < 10 else f"{value:,.0f}"
 
 
-def _ratio(ratios: list[float]) -> str:
-    return f"{median(ratios):.2f}" if ratios else "-"
-
-
 def pass_as_json(run: Pass, peers: Sequence[Peer]) -> dict[str, Any]:
     """Return everything that was measured in a pass."""
-    measures = {}
-    for measure, row in run.figures.items():
-        variants: dict[str, Any] = {}
-        for peer in peers:
-            if peer.name not in row:
-                continue
-            values = run.taken(measure, peer.name)
-            ratios = run.ratios(measure, peer.name, peer.base)
-            variants[peer.name] = {
-                "values": row[peer.name],
-                "median": median(values) if values else None,
-                "min": min(values, default=None),
-                "max": max(values, default=None),
-                "base": peer.base,
-                "ratios": ratios,
-                "ratio": median(ratios) if ratios else None,
-            }
-        measures[measure] = {"unit": EVERY_MEASURE[measure].unit, "variants": variants}
-    return {
-        "kind": run.kind,
-        "pinned": run.pinned,
-        "measures": measures,
-        "failures": list(run.failures),
+    measures = {
+        measure: {
+            "unit": EVERY_MEASURE[measure].unit,
+            "variants": {
+                peer.name: run.described(measure, peer) for peer in peers if peer.name in row
+            },
+        }
+        for measure, row in run.figures.items()
     }
+    failures = list(run.failures)
+    return {"kind": run.kind, "pinned": run.pinned, "measures": measures, "failures": failures}
 
 
 def pass_from_json(stored: dict[str, Any]) -> Pass:
@@ -137,3 +133,58 @@ def pass_from_json(stored: dict[str, Any]) -> Pass:
         for measure, row in stored["measures"].items()
     }
     return Pass(bool(stored["pinned"]), figures, tuple(stored["failures"]), str(stored["kind"]))
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold everything that was measured, and where."""
+
+    environment: dict[str, Any]
+    passes: Sequence[Pass]
+    taken_at: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what ``read`` reads."""
+        return {
+            "schema": SCHEMA,
+            "taken_at": self.taken_at,
+            "environment": self.environment,
+            "passes": [pass_as_json(each, peers_of(each)) for each in self.passes],
+        }
+
+
+def peers_of(run: Pass) -> list[Peer]:
+    """Return the variants of a pass."""
+    known = find_peers()
+    return [known[name] for name in run.variants()]
+
+
+def read(path: Path) -> Result:
+    """Return a result that was kept.
+
+    Raises:
+        CommandError: it cannot be read, or is none, or none of this version.
+    """
+    try:
+        stored = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{path} cannot be read: {error}", status=2) from error
+    if not isinstance(stored, dict) or "schema" not in stored:
+        raise CommandError(f"{path} is no result of these benchmarks", status=2)
+    if stored["schema"] != SCHEMA:
+        text = f"{path} has schema {stored['schema']!r}, and only {SCHEMA} can be read"
+        raise CommandError(text, status=2)
+    try:
+        passes = [pass_from_json(each) for each in stored["passes"]]
+        result = Result(stored["environment"], passes, str(stored["taken_at"]))
+        result.environment["machine"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        text = f"{path} is no whole result of these benchmarks: {type(error).__name__}: {error}"
+        raise CommandError(text, status=2) from error
+    known = find_peers()
+    for each in passes:
+        strange = [name for name in each.figures if name not in EVERY_MEASURE]
+        strange += [name for name in each.variants() if name not in known]
+        if strange:
+            raise CommandError(f"{path} knows {strange[0]!r}, this version does not", status=2)
+    return result

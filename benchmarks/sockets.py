@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["AUTHORITY", "client_context", "listening", "server_context"]
-
 BACKLOG = 256
 
 # What must be installed for TLS.
@@ -44,9 +42,19 @@ def _served(sock: socket.socket, serve: Callable[[socket.socket], object]) -> No
         serve(sock)
 
 
+def connected(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Return a socket that does not wait to send."""
+    sock = socket.create_connection((host, port))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
 @contextmanager
-def server_context() -> Iterator[tuple[ssl.SSLContext, str]]:
+def server_context(wanted: bool) -> Iterator[tuple[ssl.SSLContext | None, str | None]]:
     """Yield a server's settings, and the file of the authority that its clients must trust."""
+    if not wanted:
+        yield None, None
+        return
     import trustme
 
     authority = trustme.CA()
@@ -58,6 +66,6 @@ def server_context() -> Iterator[tuple[ssl.SSLContext, str]]:
         yield context, str(path)
 
 
-def client_context(certificate: str) -> ssl.SSLContext:
+def client_context(certificate: str | None) -> ssl.SSLContext | None:
     """Return the settings of a client that trusts that authority alone."""
-    return ssl.create_default_context(cafile=certificate)
+    return ssl.create_default_context(cafile=certificate) if certificate else None

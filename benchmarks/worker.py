@@ -1,49 +1,63 @@
-"""The client or the server process of one variant.
+"""Hold something in a process of its own: a client, a server, or what stands beside them.
 
-``processes.py`` starts it and talks to it in lines of JSON: the server tells its address and then
-only waits for the end of stdin; the client measures what it is told and answers with the figure.
+``processes.py`` starts it and talks to it in lines of JSON. A context manager yields what is to be
+told, or a function that answers questions. Either lasts until stdin ends.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .measures import EVERY_MEASURE
 from .peers import find_peers
 
-__all__ = ["main", "say"]
 
-
-def main(role: str, name: str, core: int | None, address: str = "") -> None:
-    """Run until stdin ends."""
+def main(module: str, name: str, *arguments: Any) -> None:
+    """Run a context manager of this package."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
-    if core is not None:
-        os.sched_setaffinity(0, {core})  # before there are threads: they inherit it
+    manager = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    with manager(*arguments) as held:
+        _say(None if callable(held) else held)
+        for line in sys.stdin:
+            try:
+                _say(held(**json.loads(line)))
+            except Exception as error:
+                _say(error=f"{type(error).__name__}: {str(error)[:500]}")
+
+
+@contextmanager
+def server(name: str, core: int | None) -> Iterator[Any]:
+    """Serve as a variant does; yield the address."""
+    _pin(core)
     peer = find_peers()[name]
     peer.check()
-    if role == "server":
-        with peer.serve() as told:
-            say(address=told)
-            sys.stdin.read()
-        return
-    known: dict[str, float] = {}
-    with peer.connect(address) as client:
-        say()
-        for line in sys.stdin:
-            order = json.loads(line)
-            try:
-                value = EVERY_MEASURE[order["measure"]].run(client, order["seconds"], known)
-            except Exception as error:
-                say(error=f"{type(error).__name__}: {str(error)[:500]}")
-            else:
-                say(value=value)
+    with peer.serve() as address:
+        yield address
 
 
-def say(**what: Any) -> None:
+@contextmanager
+def client(name: str, core: int | None, address: Any) -> Iterator[Callable[..., float]]:
+    """Connect as a variant does; yield what takes figures."""
+    _pin(core)
+    peer, known = find_peers()[name], dict[str, float]()
+    peer.check()
+    with peer.connect(address) as measuring:
+        yield lambda measure, seconds: EVERY_MEASURE[measure].run(measuring, seconds, known)
+
+
+def _pin(core: int | None) -> None:
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # before there are threads: they inherit it
+
+
+def _say(value: Any = None, **more: Any) -> None:
     """Tell whoever started this process."""
-    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.write(json.dumps({"value": value, **more}) + "\n")
     sys.stdout.flush()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from functools import cached_property
 from itertools import chain, cycle
 from statistics import quantiles
-from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -17,9 +17,9 @@ from wsmux.bus.session.link import Link
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
-from ..processes import Worker
+from ..blocking import median_us, repeated
+from ..processes import Worker, Workers
 from .companion import RETURNER, SERVICE, TRAVELLER
-from .figures import BusClient, timed, trips_p50
 from .moving import (
     PATIENCE,
     Numbered,
@@ -29,8 +29,6 @@ from .moving import (
     open_link,
     small_request,
 )
-
-__all__ = ["EchoClient", "RelayClient", "Trips"]
 
 # Twins that exchange messages with themselves while another floods, each thread one at a time; and
 # how often quiet and flood alternate.
@@ -62,67 +60,59 @@ class Trips:
         self._link.discard()
 
 
-def _median_trip(trips: Trips, seconds: float) -> float:
-    try:
-        return trips_p50(trips.exchange, seconds)
-    finally:
-        trips.close()
-
-
-class EchoClient(BusClient):
+class EchoClient:
     """Measure what sends everything back."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close nothing: each figure has links of its own."""
-
     def messages(self, twins: int, seconds: float) -> float:
+        """Return how many messages a second come to so many twins."""
         return messages_per_second(self._url, twins, seconds)
 
     def trip_p50(self, seconds: float) -> float:
+        """Return the median of the microseconds that a message and one back take."""
         address = fresh(1)
-        return _median_trip(Trips(self._url, address, address), seconds)
+        return self._median_trip(address, address, seconds)
+
+    def _median_trip(self, address: Address, to: Address, seconds: float) -> float:
+        with closing(Trips(self._url, address, to)) as trips:
+            return median_us(trips.exchange, seconds)
 
 
-class RelayClient(EchoClient):
+class RelayClient(EchoClient, Workers):
     """Measure a relay."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._stack = ExitStack()
-        self._caller: Client | None = None
-        self._returns = False
-        self._flooder: Worker | None = None
+        Workers.__init__(self)
+        EchoClient.__init__(self, url)
 
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
+    def _companion(self, name: str) -> Worker:
+        return self.worker("bus.companion", name, self._url)
 
     def trip_p50(self, seconds: float) -> float:
-        if not self._returns:
-            self._stack.enter_context(Worker("bus.companion", "returner", self._url))
-            self._returns = True
-        return _median_trip(Trips(self._url, TRAVELLER, RETURNER), seconds)
+        self._companion("returner")
+        return self._median_trip(TRAVELLER, RETURNER, seconds)
+
+    @cached_property
+    def _caller(self) -> Client:
+        self._companion("service")
+        caller = self.enter_context(Client(identity(1), self._url, Numbered(), twin=1))
+        caller.wait_connected(PATIENCE)
+        return caller
 
     def call_p50(self, seconds: float) -> float:
-        if self._caller is None:
-            self._stack.enter_context(Worker("bus.companion", "service", self._url))
-            caller = Client(identity(1), self._url, Numbered(), twin=1)
-            self._caller = self._stack.enter_context(caller)
-            caller.wait_connected(PATIENCE)
+        """Return the median of the microseconds that a call takes, encrypted and signed."""
         call, payload = self._caller.call, {"number": 1}
 
         def trip() -> None:
             if call(SERVICE, "same", payload, timeout=PATIENCE) != payload:
                 raise RuntimeError("the answer is not what was sent")
 
-        return trips_p50(trip, seconds)
+        return median_us(trip, seconds)
 
     def kept(self, count: int) -> float:
+        """Send messages to a twin that is away and comes then; return the seconds for all that."""
         source, away = fresh(1), fresh(2)
         message, probe = small_request(source, away), small_request(source, source)
         sender = open_link(self._url, source)
@@ -143,6 +133,7 @@ class RelayClient(EchoClient):
         return took - start
 
     def idle(self, count: int) -> float:
+        """Connect twins that then do nothing; return by how many bytes for each it has grown."""
         held = [open_link(self._url, fresh(IDLE))]  # whatever is only loaded once
         try:
             before = self._memory()
@@ -153,21 +144,16 @@ class RelayClient(EchoClient):
                 link.discard()
 
     def flooded(self, seconds: float) -> float:
-        if self._flooder is None:
-            self._flooder = self._stack.enter_context(Worker("bus.companion", "flooder", self._url))
+        """Return the p99 of round trips while another twin floods, in percent of it without."""
+        flooder, quiet, loud = self._companion("flooder"), list[float](), list[float]()
         addresses = [fresh(number) for number in range(1, OTHERS + 1)]
-        others = [Trips(self._url, address, address) for address in addresses]
-        quiet: list[float] = []
-        loud: list[float] = []
-        try:
+        with ExitStack() as stack:
+            others = [stack.enter_context(closing(Trips(self._url, at, at))) for at in addresses]
             for _ in range(TURNS):
                 quiet += _together(others, seconds)
-                self._flooder.ask()
+                flooder.ask()
                 loud += _together(others, seconds)
-                self._flooder.ask()
-        finally:
-            for trips in others:
-                trips.close()
+                flooder.ask()
         return 100 * quantiles(loud, n=100)[-1] / quantiles(quiet, n=100)[-1]
 
     def _memory(self) -> float:
@@ -199,7 +185,7 @@ def _together(others: list[Trips], seconds: float) -> list[float]:
 
     def work(mine: list[Trips]) -> list[float]:
         turns = cycle(mine)
-        return timed(lambda: next(turns).exchange(), seconds)
+        return repeated(lambda: next(turns).exchange(), seconds)
 
     with ThreadPoolExecutor(THREADS) as pool:
         return [*chain(*pool.map(work, (others[first::THREADS] for first in range(THREADS))))]

@@ -21,19 +21,7 @@ from wsmux.bus.wire.tokens import make_token
 from wsmux.exceptions import ConnectionClosed
 from wsmux.runtime.deadline import Deadline
 
-from ..calls import SMALL
-
-__all__ = [
-    "COUNT",
-    "DOMAIN",
-    "PATIENCE",
-    "Numbered",
-    "fresh",
-    "identity",
-    "messages_per_second",
-    "open_link",
-    "small_request",
-]
+from ..words import SMALL
 
 DOMAIN = "relay.bench"
 
@@ -106,7 +94,7 @@ def small_request(source: Address, destination: Address) -> bytes:
     return made.SerializeToString()
 
 
-class _Station:
+class Station:
     """Send a message of its own to the next session for each that comes."""
 
     def __init__(self, url: str, address: Address, to: Address) -> None:
@@ -153,10 +141,10 @@ def messages_per_second(url: str, twins: int, seconds: float) -> float:
     have gone round, and does not stop before one has come.
     """
     addresses = [fresh(number) for number in range(1, twins + 1)]
-    stations: list[_Station] = []
+    stations: list[Station] = []
     try:
         for position, address in enumerate(addresses):
-            stations.append(_Station(url, address, addresses[(position + 1) % twins]))
+            stations.append(Station(url, address, addresses[(position + 1) % twins]))
         each = max(FEWEST, UNDER_WAY // twins)
         for station in stations:
             station.begin(each)
@@ -170,7 +158,7 @@ def messages_per_second(url: str, twins: int, seconds: float) -> float:
     return (after - before) / (end - start)
 
 
-def _count(stations: Sequence[_Station]) -> int:
+def _count(stations: Sequence[Station]) -> int:
     """Return how many messages have come.
 
     Raises:
@@ -182,7 +170,7 @@ def _count(stations: Sequence[_Station]) -> int:
     return sum(station.count for station in stations)
 
 
-def _wait_for(stations: Sequence[_Station], count: int) -> int:
+def _wait_for(stations: Sequence[Station], count: int) -> int:
     """Return how many messages have come, once they are so many."""
     deadline = Deadline(PATIENCE)
     while (found := _count(stations)) < count:

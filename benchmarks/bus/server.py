@@ -9,20 +9,18 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from wsmux.bus.relay.setup import serve_relay
 from wsmux.bus.session.link import Link
 from wsmux.cli.children import end, undisturbed
-from wsmux.config import Config
-from wsmux.endpoints.acceptor import DRAIN, MAX_CONNECTIONS, Acceptor, listen
+from wsmux.handshake.websocket_server import accept
 from wsmux.protocols.base import Role
 from wsmux.runtime.deadline import Deadline
 
+from ..peers.raw import request_of
+from ..sockets import listening
 from .moving import DOMAIN, Numbered
-
-__all__ = ["echo", "redis", "relay"]
 
 # Runs a program until it ends or stdin does, as it also does when this process is killed.
 KEEPER = 'exec 3<&0; "$@" & pid=$!; (cat <&3 >/dev/null; kill $pid 2>/dev/null) & wait $pid'
@@ -83,37 +81,14 @@ def _wait_for_redis(url: str, process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def echo() -> Iterator[str]:
     """Send back what comes over links, with nothing in between; yield the address."""
-    with _Echo(listen("127.0.0.1", 0)) as server:
-        yield server.url
+    with listening(_echo) as port:
+        yield f"ws://127.0.0.1:{port}"
 
 
-class _Echo(Acceptor):
-    """Accept links; each is echoed by its own thread, as a relay serves it by its own."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._links: set[Link] = set()
-        super().__init__(
-            listener,
-            Config(),
-            scheme="ws",
-            http=True,
-            ssl_context=None,
-            max_connections=MAX_CONNECTIONS,
-        )
-
-    def shutdown(self, timeout: float | None = DRAIN) -> None:
-        self._shut_down_once(timeout)
-
-    def _end(self, deadline: Deadline) -> None:
-        for link in list(self._links):
-            link.abort()
-        self._join_threads(deadline)
-
-    def _serve(self, sock: socket.socket, address: Any) -> None:
-        environ = self._request(sock, address, Deadline(self._config.handshake_timeout))
-        link = Link(self._upgrade(sock, environ, None), Role.SERVER)
-        self._links.add(link)
-        for data in link.messages():
-            if not link.send_nowait(data):
-                raise RuntimeError("more is under way than a client of the bench sends")
-        self._links.discard(link)
+def _echo(sock: socket.socket) -> None:
+    """Serve a link by its own thread, as a relay does."""
+    with sock:  # the link has a duplicate
+        link = Link(accept(request_of(sock), None).socket, Role.SERVER)
+    for data in link.messages():
+        if not link.send_nowait(data):
+            raise RuntimeError("more is under way than a client of the bench sends")

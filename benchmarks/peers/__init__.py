@@ -7,8 +7,6 @@ import pkgutil
 
 from ..peer import Peer
 
-__all__ = ["find_peers"]
-
 
 def find_peers() -> dict[str, Peer]:
     """Return every variant by name, each behind its base."""

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 from ..blocking import Blocking
-from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Client, Line, Peer, answers
+from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Peer
+from ..words import Line, answers
 
 METHOD = ("bench.Bench", "Line")
 
@@ -25,13 +26,6 @@ OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0))
 
 class Grpc(Peer):
     """One channel; its own HTTP/2 sets TCP_NODELAY."""
-
-    name = "grpcio"
-    about = "grpcio's blocking API, one streaming call a line, 64 KiB messages"
-    base = "wsmux"
-    needs: ClassVar[tuple[str, ...]] = ("grpc",)
-    leaves_out = (*CONNECTIONS, *IDLE_CONNECTIONS, *OURS)
-    on_demand = True
 
     @contextmanager
     def serve(self) -> Iterator[str]:
@@ -50,7 +44,7 @@ class Grpc(Peer):
             server.stop(None).wait()
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
+    def connect(self, address: str) -> Iterator[Blocking]:
         import grpc
 
         with grpc.insecure_channel(address, options=OPTIONS) as channel:
@@ -74,4 +68,13 @@ def _line(call: Any) -> Line:
     return Line(requests.put, lambda size: next(responses, b""), close)
 
 
-PEERS: list[Peer] = [Grpc()]
+PEERS: list[Peer] = [
+    Grpc(
+        "grpcio",
+        "grpcio's blocking API, one streaming call a line, 64 KiB messages",
+        base="wsmux",
+        needs=("grpc",),
+        leaves_out=(*CONNECTIONS, *IDLE_CONNECTIONS, *OURS),
+        on_demand=True,
+    )
+]

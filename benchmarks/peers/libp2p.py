@@ -12,11 +12,25 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from ..measures import MEASURES
-from ..payload import CHUNK, check_piece, pieces
-from ..peer import DOWNLOAD, ECHO, HEAD, UPLOAD, Client, Peer
+from ..peer import Peer
+from ..words import (
+    CHUNK,
+    ECHO,
+    Talk,
+    answer,
+    download,
+    echo_of,
+    exchange,
+    pieces,
+    send,
+    take,
+    upload,
+)
+
+T = TypeVar("T")
 
 # Bytes asked of the socket at a time, as many as wsmux comes to take.
 RECEIVE = 256 * 1024
@@ -25,28 +39,13 @@ RECEIVE = 256 * 1024
 class Libp2pYamux(Peer):
     """Run by a Python of its own, since libp2p wants versions of packages that others do not."""
 
-    name = "libp2p-yamux"
-    about = "libp2p's Yamux over wsproto and trio, without its encryption"
-    base = "wsmux-yamux"
-    protocol = "yamux"
-    needs: ClassVar[tuple[str, ...]] = (
-        "libp2p",
-        "trio",
-        "wsproto",
-        "websocket",
-        "simple_websocket",
-    )
-    python_variable = "WSMUX_LIBP2P_PYTHON"
-    leaves_out = tuple(name for name, each in MEASURES.items() if each.heavy or "tail" in name)
-    on_demand = True
-
     @contextmanager
     def serve(self) -> Iterator[str]:
         with _in_trio(_serve) as (address, _):
             yield address
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
+    def connect(self, address: str) -> Iterator[Any]:
         with _in_trio(_connect, address) as (muxer, token):
             yield Trio(muxer, token)
 
@@ -155,9 +154,16 @@ async def _read(stream: Any) -> bytes:
     return data
 
 
-async def _send_bytes(stream: Any, size: int) -> None:
-    for chunk in pieces(size):
-        await stream.write(chunk)
+async def _talk(stream: Any, words: Talk[T]) -> T:
+    """Do what ``talk`` does."""
+    got = None
+    try:
+        while True:
+            data = words.send(got)
+            got = await _read(stream) if data is None else await stream.write(data)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 # The server
@@ -191,32 +197,10 @@ async def _serve_line(stream: Any) -> None:
     from libp2p.stream_muxer.exceptions import MuxedStreamError
 
     try:
-        await _answer(stream)
+        await _talk(stream, answer())
         await stream.close()
     except MuxedStreamError:
         await stream.reset()  # which the client finds out
-
-
-async def _answer(stream: Any) -> None:
-    first = await _read(stream)
-    if first[:1] == ECHO:
-        while first:
-            await stream.write(first)
-            first = await _read(stream)
-        return
-    while len(first) < HEAD.size:
-        more = await _read(stream) if first else b""
-        if not more:
-            return
-        first += more
-    command, size = HEAD.unpack_from(first)
-    if command == DOWNLOAD:
-        await _send_bytes(stream, size)
-        return
-    received = check_piece(first[HEAD.size :], 0) if first[HEAD.size :] else 0
-    while received < size and (chunk := await _read(stream)):
-        received = check_piece(chunk, received)
-    await stream.write(HEAD.pack(UPLOAD, received))
 
 
 # The client
@@ -235,60 +219,72 @@ async def _connect(tell: Callable[[Any], None], address: str) -> None:
         tell(muxer)
 
 
-class Trio(Client):
+class Trio:
     """Do what ``Blocking`` does, in trio."""
 
     def __init__(self, muxer: Any, token: Any) -> None:
         self._muxer = muxer
         self._token = token
 
-    def _run(self, function: Callable[..., Awaitable[Any]], *args: object) -> Any:
+    def _run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         import trio
 
         try:
-            return trio.from_thread.run(function, *args, trio_token=self._token)
+            value: T = trio.from_thread.run(function, *args, trio_token=self._token)
         except BaseExceptionGroup as group:
             cause: BaseException = group
             while isinstance(cause, BaseExceptionGroup):
                 cause = cause.exceptions[0]
             raise cause from None
+        return value
 
     def upload(self, size: int) -> float:
-        elapsed: float = self._run(self._timed, _upload, size)
-        return elapsed
+        return self._run(self._timed, upload(size))
 
     def download(self, size: int) -> float:
-        elapsed: float = self._run(self._timed, _download, size)
+        return self._run(self._timed, download(size))
+
+    async def _timed(self, words: Talk[None]) -> float:
+        stream = await self._muxer.open_stream()
+        start = time.perf_counter()
+        await _talk(stream, words)
+        elapsed = time.perf_counter() - start
+        await stream.close()
         return elapsed
 
     def echo(self, size: int) -> float:
-        elapsed: float = self._run(self._timed, _echo, size)
-        return elapsed
+        return self._run(self._echo, size)
 
-    async def _timed(self, move: Callable[[Any, int], Awaitable[float]], size: int) -> float:
+    async def _echo(self, size: int) -> float:
+        import trio
+
         stream = await self._muxer.open_stream()
-        elapsed = await move(stream, size)
+        await _talk(stream, exchange(ECHO))
+        start = time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_talk, stream, send(pieces(size)))
+            await _talk(stream, take(size))
+        elapsed = time.perf_counter() - start
         await stream.close()
         return elapsed
 
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        counted: tuple[int, float] = self._run(self._pings, size, lines, seconds)
-        return counted
+        return self._run(self._pings, size, lines, seconds)
 
     async def _pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
         import trio
 
-        message = ECHO + b"".join(pieces(size - 1))
+        message = echo_of(size)
         opened = [await self._muxer.open_stream() for _ in range(lines)]
         for stream in opened:
-            await _exchange(stream, message)
+            await _talk(stream, exchange(message))
         counts: list[int] = []
 
         async def work(stream: Any) -> None:
             count = 0
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
-                await _exchange(stream, message)
+                await _talk(stream, exchange(message))
                 count += 1
             counts.append(count)
 
@@ -302,74 +298,27 @@ class Trio(Client):
         return sum(counts), elapsed
 
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
-        counted: tuple[int, float] = self._run(self._opens, size, seconds)
-        return counted
+        return self._run(self._opens, size, seconds)
 
     async def _opens(self, size: int, seconds: float) -> tuple[int, float]:
-        message = ECHO + b"".join(pieces(size - 1))
-        count = 0
-        start = time.perf_counter()
+        message, count, start = echo_of(size), 0, time.perf_counter()
         while (elapsed := time.perf_counter() - start) < seconds or not count:
             stream = await self._muxer.open_stream()
-            await _exchange(stream, message)
+            await _talk(stream, exchange(message))
             await stream.close()
             count += 1
         return count, elapsed
 
 
-async def _some(stream: Any) -> bytes:
-    data = await _read(stream)
-    if not data:
-        raise RuntimeError("the line ended in the middle of a measurement")
-    return data
-
-
-async def _exchange(stream: Any, message: bytes) -> None:
-    await stream.write(message)
-    data = await _some(stream)
-    while len(data) < len(message):
-        data += await _some(stream)
-    if data != message:
-        raise RuntimeError("the echo is not what was sent")
-
-
-async def _upload(stream: Any, size: int) -> float:
-    start = time.perf_counter()
-    await stream.write(HEAD.pack(UPLOAD, size))
-    await _send_bytes(stream, size)
-    answer = b""
-    while len(answer) < HEAD.size:
-        answer += await _some(stream)
-    elapsed = time.perf_counter() - start
-    if HEAD.unpack(answer) != (UPLOAD, size):
-        raise RuntimeError(f"the server counted {HEAD.unpack(answer)[1]} of {size} bytes")
-    return elapsed
-
-
-async def _download(stream: Any, size: int) -> float:
-    start = time.perf_counter()
-    await stream.write(HEAD.pack(DOWNLOAD, size))
-    await _take(stream, size)
-    return time.perf_counter() - start
-
-
-async def _echo(stream: Any, size: int) -> float:
-    import trio
-
-    await _exchange(stream, ECHO)
-    start = time.perf_counter()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send_bytes, stream, size)
-        await _take(stream, size)
-    return time.perf_counter() - start
-
-
-async def _take(stream: Any, size: int) -> None:
-    received = 0
-    while received < size:
-        received = check_piece(await _some(stream), received)
-    if received > size:
-        raise RuntimeError(f"{received - size} bytes more than {size} came")
-
-
-PEERS: list[Peer] = [Libp2pYamux()]
+PEERS: list[Peer] = [
+    Libp2pYamux(
+        "libp2p-yamux",
+        "libp2p's Yamux over wsproto and trio, without its encryption",
+        base="wsmux-yamux",
+        protocol="yamux",
+        needs=("libp2p", "trio", "wsproto", "websocket", "simple_websocket"),
+        python_variable="WSMUX_LIBP2P_PYTHON",
+        leaves_out=tuple(name for name, each in MEASURES.items() if each.heavy or "tail" in name),
+        on_demand=True,
+    )
+]

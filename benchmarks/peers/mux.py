@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from ..blocking import Blocking, Compared, Dialled
-from ..peer import Client, Line, Peer, serve_line
+from ..blocking import Blocking, Dialled
+from ..peer import Peer
 from ..sockets import AUTHORITY, client_context, server_context
+from ..words import Line, serve_line
 
 if TYPE_CHECKING:
     import wsmux
@@ -29,63 +30,55 @@ PATIENCE = 60.0
 MOST = 12_000
 
 
+@dataclass
 class Mux(Peer):
-    """With the C masker of the websockets package."""
+    """With the C masker of the websockets package, if it needs that.
 
-    name = "wsmux"
-    about = "wsmux, masking by C"
-    needs: ClassVar[tuple[str, ...]] = ("websockets",)
-    wire: ClassVar[str] = "wsmux"
-    c_masker: ClassVar[bool] = True
-    watched: ClassVar[bool] = False
-    environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: None}
+    Attributes:
+        tls: over TLS. watched: with a recorder of the last frames and a watch for stalls.
+    """
+
+    tls: bool = False
+    watched: bool = False
 
     def check(self) -> None:
         from wsmux.protocols.masking import native_masker
 
-        if native_masker is not self.c_masker:
+        if native_masker is not ("websockets" in self.needs):
             raise RuntimeError(f"{self.name}: wsmux does not mask as promised")
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        with self.served(None) as address:
-            yield address
-
-    @contextmanager
-    def served(self, context: ssl.SSLContext | None) -> Iterator[str]:
-        """Serve lines on one address, and idle ones on another; yield both."""
+    def serve(self) -> Iterator[Any]:
+        """Serve lines on one address, and idle ones on another."""
         import wsmux
 
         def handle(stream: wsmux.Stream) -> None:
             serve_line(_line(stream))
 
-        serve = partial(
-            wsmux.serve,
-            protocols=(self.wire,),
-            config=self._config(max_streams=MOST, max_unaccepted=MOST, open_timeout=PATIENCE),
-            ssl_context=context,
-        )
-        with (
-            serve(stream_handler=handle, workers=WORKERS) as server,
-            self._watching(server),
-            serve(_hold) as holder,
-        ):
-            yield f"{server.url} {holder.url}"
+        with server_context(self.tls) as (context, certificate):
+            serve = partial(
+                wsmux.serve,
+                protocols=(self.protocol or "wsmux",),
+                config=self._config(max_streams=MOST, max_unaccepted=MOST, open_timeout=PATIENCE),
+                ssl_context=context,
+            )
+            with (
+                serve(stream_handler=handle, workers=WORKERS) as server,
+                self._watching(server),
+                serve(_hold) as holder,
+            ):
+                yield server.url, holder.url, certificate
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
-        with self.connected(address, None) as client:
-            yield client
-
-    @contextmanager
-    def connected(self, address: str, context: ssl.SSLContext | None) -> Iterator[Blocking]:
-        """Connect to what ``served`` yields."""
+    def connect(self, address: Any) -> Iterator[Blocking]:
         import wsmux
 
-        url, holder = address.split(" ")
-
+        url, holder, certificate = address
         connect = partial(
-            wsmux.connect, protocol=self.wire, ssl_context=context, config=self._config()
+            wsmux.connect,
+            protocol=self.protocol or "wsmux",
+            ssl_context=client_context(certificate),
+            config=self._config(),
         )
 
         def dial(url: str) -> Dialled:
@@ -93,11 +86,8 @@ class Mux(Peer):
             return Dialled(_opener(connection), connection.close)
 
         with connect(url) as connection, self._watching(connection):
-            yield Blocking(
-                _opener(connection),
-                dial=partial(dial, url),
-                hold=partial(dial, holder),
-            )
+            opener = _opener(connection)
+            yield Blocking(opener, dial=partial(dial, url), hold=partial(dial, holder))
 
     def _config(self, **fields: Any) -> wsmux.Config:
         import wsmux
@@ -127,7 +117,7 @@ def _hold(connection: wsmux.Connection) -> None:
     import wsmux
 
     def serve(line: Line) -> None:
-        with suppress(wsmux.ConnectionClosed):  # the client has gone
+        with suppress(wsmux.ConnectionClosed, wsmux.StreamReset):  # the client has gone
             serve_line(line)
 
     held: list[wsmux.Stream] = []
@@ -137,95 +127,45 @@ def _hold(connection: wsmux.Connection) -> None:
         held.extend(connection)
 
 
-class PureMux(Mux):
-    """With the fallback masker."""
-
-    name = "wsmux-python"
-    about = "wsmux, masking in Python"
-    needs = ()
-    c_masker = False
-    environment: ClassVar[dict[str, str | None]] = {PURE_PYTHON: "1"}
-
-
-class TlsMux(Mux):
-    """Over TLS."""
-
-    name = "wsmux-tls"
-    about = "wsmux over TLS, masking by C"
-    base = "wsmux"
-    needs = (*Mux.needs, *AUTHORITY)
-    on_demand = True
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        with server_context() as (context, certificate), self.served(context) as address:
-            yield f"{certificate} {address}"
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
-        certificate, _, urls = address.partition(" ")
-        with self.connected(urls, client_context(certificate)) as client:
-            yield client
-
-
 class WatchedMux(Mux):
-    """With a recorder of the last frames and a watch for stalls at both ends."""
-
-    name = "wsmux-watched"
-    about = "wsmux with recorder and watchdog, masking by C"
-    base = "wsmux"
-    watched = True
-    on_demand = True
+    """Beside connections that are not watched, in the same processes."""
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        with self.served(None) as watched, Mux().served(None) as plain:
-            yield f"{watched}|{plain}"
+    def serve(self) -> Iterator[Any]:
+        with super().serve() as watched, MUX.serve() as plain:
+            yield watched, plain
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
-        watched, _, plain = address.partition("|")
+    def connect(self, address: Any) -> Iterator[Blocking]:
+        watched, plain = address
         with ExitStack() as stack:
-            ends = [
-                stack.enter_context(mux.connected(urls, None))
-                for mux, urls in ((Mux(), plain), (self, watched), (self, watched), (Mux(), plain))
-            ]
-            client = ends[1]
-            client.compared = Compared(tuple(ends[1:3]), (ends[0], ends[3]))
+            first, client, second, last = (
+                stack.enter_context(each)
+                for each in (
+                    MUX.connect(plain),
+                    *(super().connect(watched), super().connect(watched)),
+                    MUX.connect(plain),
+                )
+            )
+            client.compared = (client, second), (first, last)
             yield client
 
 
-class JsWsMux(Mux):
-    """On the wire of npm ``@matrixai/ws``."""
-
-    name = "wsmux-js-ws"
-    about = "wsmux on the wire js-ws, masking by C"
-    base = "wsmux"
-    wire = protocol = "js-ws"
-    on_demand = True
+BY_C: dict[str, Any] = {"needs": ("websockets",), "environment": {PURE_PYTHON: None}}
+MUX = Mux("wsmux", "wsmux, masking by C", **BY_C)
 
 
-class YamuxMux(Mux):
-    """On Yamux."""
-
-    name = "wsmux-yamux"
-    about = "wsmux on the wire yamux, masking by C"
-    base = "wsmux"
-    wire = protocol = "yamux"
-    on_demand = True
-
-
-class BymuxMux(Mux):
-    """On Bymux."""
-
-    name = "wsmux-bymux"
-    about = "wsmux on the wire bymux, masking by C"
-    base = "wsmux"
-    wire = protocol = "bymux"
-    on_demand = True
+def _on_demand(kind: type[Mux], name: str, about: str, **more: Any) -> Mux:
+    return kind(name, f"{about}, masking by C", "wsmux", on_demand=True, **{**BY_C, **more})
 
 
 PEERS: list[Peer] = [
-    *(Mux(), PureMux(), TlsMux(), WatchedMux()),
-    *(JsWsMux(), YamuxMux(), BymuxMux()),
+    MUX,
+    Mux("wsmux-python", "wsmux, masking in Python", environment={PURE_PYTHON: "1"}),
+    _on_demand(Mux, "wsmux-tls", "wsmux over TLS", needs=(*MUX.needs, *AUTHORITY), tls=True),
+    _on_demand(WatchedMux, "wsmux-watched", "wsmux with recorder and watchdog", watched=True),
+    *(
+        _on_demand(Mux, f"wsmux-{wire}", f"wsmux on the wire {wire}", protocol=wire)
+        for wire in ("js-ws", "yamux", "bymux")
+    ),
 ]

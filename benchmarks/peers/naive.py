@@ -6,35 +6,32 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from ..blocking import Blocking, Dialled
 from ..naive import Mux
-from ..peer import OURS, Client, Line, Peer, serve_line
+from ..peer import OURS, Peer
+from ..words import Line, serve_line
 from .raw import Raw, open_line
 
 
 class Naive(Raw):
     """Over the raw pair."""
 
-    name = "naive"
-    about = "a simple mux over the same pair, a thread and a queue a stream"
-    base = "raw"
-    leaves_out = OURS
-
     def serve_line(self, line: Line) -> None:
         Mux(line, serve_line).run()
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
-        dialled = _dial(address)
-        yield Blocking(dialled.open, dial=partial(_dial, address))
+    def connect(self, address: Any) -> Iterator[Blocking]:
+        dialled = _dial(*address)
+        yield Blocking(dialled.open, dial=partial(_dial, *address))
         dialled.close()
 
 
-def _dial(address: str) -> Dialled:
+def _dial(url: str, certificate: str | None = None) -> Dialled:
     import websocket
 
-    socket = open_line(address)
+    socket = open_line(url, certificate)
     mux = Mux(socket, serve_line)
 
     def run() -> None:
@@ -46,4 +43,8 @@ def _dial(address: str) -> Dialled:
     return Dialled(mux.open, socket.close)
 
 
-PEERS: list[Peer] = [Naive()]
+PEERS: list[Peer] = [
+    Naive(
+        "naive", "a simple mux over the same pair, a thread and a queue a stream", leaves_out=OURS
+    )
+]

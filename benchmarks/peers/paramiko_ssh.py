@@ -6,11 +6,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 from ..blocking import Blocking
-from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Client, Line, Peer, serve_line
-from ..sockets import listening
+from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Peer
+from ..sockets import connected, listening
+from ..words import Line, serve_line
 
 HANDSHAKE = 10.0
 
@@ -18,28 +19,19 @@ HANDSHAKE = 10.0
 class Paramiko(Peer):
     """With what it prefers, and nothing to prove who the client is."""
 
-    name = "paramiko"
-    about = "paramiko's SSH channels at both ends, encrypted"
-    base = "wsmux"
-    needs: ClassVar[tuple[str, ...]] = ("paramiko",)
-    leaves_out = (*CONNECTIONS, *IDLE_CONNECTIONS, *OURS)
-    on_demand = True
-
     @contextmanager
-    def serve(self) -> Iterator[str]:
+    def serve(self) -> Iterator[int]:
         import paramiko
 
         key = paramiko.ECDSAKey.generate()
         with listening(lambda sock: _serve(sock, key)) as port:
-            yield str(port)
+            yield port
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
+    def connect(self, address: int) -> Iterator[Blocking]:
         import paramiko
 
-        sock = socket.create_connection(("127.0.0.1", int(address)))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with paramiko.Transport(sock) as transport:
+        with paramiko.Transport(connected(address)) as transport:
             transport.start_client(timeout=HANDSHAKE)
             transport.auth_none("bench")
             yield Blocking(lambda: _line(transport.open_session()))
@@ -75,4 +67,13 @@ def _line(channel: Any) -> Line:
     return Line(channel.sendall, channel.recv, channel.close)
 
 
-PEERS: list[Peer] = [Paramiko()]
+PEERS: list[Peer] = [
+    Paramiko(
+        "paramiko",
+        "paramiko's SSH channels at both ends, encrypted",
+        base="wsmux",
+        needs=("paramiko",),
+        leaves_out=(*CONNECTIONS, *IDLE_CONNECTIONS, *OURS),
+        on_demand=True,
+    )
+]

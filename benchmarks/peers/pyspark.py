@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..peer import Peer
-from .raw import Raw
+from .raw import RAW
 
 if TYPE_CHECKING:
     from ..spark.client import SparkClient
@@ -17,13 +16,8 @@ if TYPE_CHECKING:
 class PySpark(Peer):
     """Serve procedures of River, and a raw echo to hold them against."""
 
-    name = base = "pyspark"
-    about = "rows of 100 bytes, bulk of 64; the outer ones from one thread, without Spark"
-    kind = "spark"
-    needs: ClassVar[tuple[str, ...]] = ("msgpack", "websocket", "simple_websocket")
-
     @contextmanager
-    def serve(self) -> Iterator[str]:
+    def serve(self) -> Iterator[Any]:
         from wsmux import rpc
         from wsmux.spark import batched
 
@@ -38,18 +32,23 @@ class PySpark(Peer):
         def many(ctx: rpc.Context, row: Any) -> Any:
             return row
 
-        with rpc.serve([service]) as server, Raw().serve() as raw:
-            yield json.dumps({"river": server.url, "raw": raw})
+        with rpc.serve([service]) as server, RAW.serve() as (raw, _):
+            yield {"river": server.url, "raw": raw}
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[SparkClient]:
+    def connect(self, address: Any) -> Iterator[SparkClient]:
         from ..spark.client import SparkClient
 
-        client = SparkClient(address)
-        try:
+        with SparkClient(address) as client:
             yield client
-        finally:
-            client.close()
 
 
-PEERS: list[Peer] = [PySpark()]
+PEERS: list[Peer] = [
+    PySpark(
+        "pyspark",
+        "rows of 100 bytes, bulk of 64; the outer ones from one thread, without Spark",
+        base="pyspark",
+        kind="spark",
+        needs=("msgpack", "websocket", "simple_websocket"),
+    )
+]

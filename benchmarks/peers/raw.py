@@ -5,27 +5,30 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from ..blocking import Blocking
-from ..calls import LineCalls, serve_calls
+from ..calls import LineCalls
 from ..measures import MEASURES
-from ..peer import IDLE_CONNECTIONS, OURS, Line, Peer, Serve, serve_line
+from ..peer import IDLE_CONNECTIONS, OURS, Peer
 from ..sockets import AUTHORITY, client_context, listening, server_context
+from ..words import Line, Serve, serve_line
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
 
 
+@dataclass
 class Raw(Peer):
     """Both as shipped, but for TCP_NODELAY on the server, which simple-websocket leaves off."""
 
-    name = "raw"
-    about = "websocket-client and simple-websocket, a new WebSocket a line, 64 KiB messages"
-    needs: ClassVar[tuple[str, ...]] = ("websocket", "simple_websocket")
-    hides: ClassVar[tuple[str, ...]] = ("wsaccel",)
-    leaves_out: ClassVar[tuple[str, ...]] = (*IDLE_CONNECTIONS, *OURS)
+    needs: tuple[str, ...] = ("websocket", "simple_websocket")
+    hides: tuple[str, ...] = ("wsaccel",)
+    leaves_out: tuple[str, ...] = (*IDLE_CONNECTIONS, *OURS)
+    tls: bool = False
+    measure: Any = Blocking
 
     def check(self) -> None:
         from websocket import _abnf
@@ -38,86 +41,48 @@ class Raw(Peer):
         serve_line(line)
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        with listening(partial(_serve, self.serve_line)) as port:
-            yield f"ws://127.0.0.1:{port}/"
+    def serve(self) -> Iterator[Any]:
+        with server_context(self.tls) as (context, certificate):
+
+            def serve(sock: socket.socket) -> None:
+                wrapped = context.wrap_socket(sock, server_side=True) if context else sock
+                _serve(self.serve_line, wrapped)
+
+            with listening(serve) as port:
+                yield f"ws{'s' if context else ''}://127.0.0.1:{port}/", certificate
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Any]:
-        yield Blocking(partial(open_line, address))
+    def connect(self, address: Any) -> Iterator[Any]:
+        yield self.measure(partial(open_line, *address))
 
 
-class Accelerated(Raw):
-    """The same with the C masker that websocket-client takes when it is there."""
-
-    name = "raw-wsaccel"
-    about = "the same with wsaccel"
-    needs = (*Raw.needs, "wsaccel")
-    hides = ()
-
-
-class RawTls(Raw):
-    """The same over TLS; nothing that sends and receives at once, which OpenSSL forbids."""
-
-    name = "raw-tls"
-    about = "the same as raw over TLS"
-    needs = (*Raw.needs, *AUTHORITY)
-    leaves_out = tuple(
-        each for each in MEASURES if each not in ("upload", "download", "ping-64", "ping-1k")
-    )
-    on_demand = True
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        def serve(sock: socket.socket) -> None:
-            _serve(self.serve_line, context.wrap_socket(sock, server_side=True))
-
-        with server_context() as (context, certificate), listening(serve) as port:
-            yield f"{certificate} wss://127.0.0.1:{port}/"
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Any]:
-        certificate, _, url = address.partition(" ")
-        options = {"context": client_context(certificate)}
-        yield Blocking(partial(open_line, url, sslopt=options))
-
-
-class RawCalls(Raw):
-    """The same for calls, each of which is an echo."""
-
-    name = base = "raw-calls"
-    about = "websocket-client and simple-websocket, one WebSocket for each call at a time"
-    kind = "rpc"
-    leaves_out = ("idle-server", "idle-client")
-
-    def serve_line(self, line: Line) -> None:
-        serve_calls(line)
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Any]:
-        yield LineCalls(partial(open_line, address))
-
-
-def open_line(address: str, **options: Any) -> Line:
+def open_line(url: str, certificate: str | None = None) -> Line:
     """Open a WebSocket."""
     import websocket
 
-    client = websocket.create_connection(address, **options)
+    options = {"context": client_context(certificate)} if certificate else None
+    client = websocket.create_connection(url, sslopt=options)
     return Line(client.send_binary, lambda size: cast(bytes, client.recv()), client.close)
+
+
+def request_of(sock: socket.socket) -> dict[str, Any]:
+    """Return the environ of the request that arrives on a socket."""
+    from wsmux.handshake.http_request import read_request
+    from wsmux.runtime.deadline import Deadline
+
+    environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
+    sock.settimeout(None)
+    return environ
 
 
 def _serve(serve: Serve, sock: socket.socket) -> None:
     import simple_websocket
 
     from wsmux.exceptions import HandshakeError
-    from wsmux.handshake.http_request import read_request
-    from wsmux.runtime.deadline import Deadline
 
     # A client that was interrupted may leave at any point.
     with suppress(HandshakeError, simple_websocket.ConnectionClosed):
-        environ = read_request(sock, Deadline(HANDSHAKE), MAX_HEAD)
-        sock.settimeout(None)
-        server = simple_websocket.Server.accept(environ)
+        server = simple_websocket.Server.accept(request_of(sock))
 
         def receive(size: int) -> bytes:
             try:
@@ -128,4 +93,28 @@ def _serve(serve: Serve, sock: socket.socket) -> None:
         serve(Line(server.send, receive, server.close))
 
 
-PEERS: list[Peer] = [Raw(), Accelerated(), RawTls(), RawCalls()]
+RAW = Raw("raw", "websocket-client and simple-websocket, a new WebSocket a line, 64 KiB messages")
+
+# Over TLS nothing sends and receives at once, which OpenSSL forbids.
+TLS_MEASURES = ("upload", "download", "ping-64", "ping-1k")
+
+PEERS: list[Peer] = [
+    RAW,
+    Raw("raw-wsaccel", "the same with wsaccel", needs=(*RAW.needs, "wsaccel"), hides=()),
+    Raw(
+        "raw-tls",
+        "the same as raw over TLS",
+        needs=(*RAW.needs, *AUTHORITY),
+        leaves_out=tuple(name for name in MEASURES if name not in TLS_MEASURES),
+        on_demand=True,
+        tls=True,
+    ),
+    Raw(
+        "raw-calls",
+        "websocket-client and simple-websocket, one WebSocket for each call at a time",
+        base="raw-calls",
+        kind="rpc",
+        leaves_out=("idle-server", "idle-client"),
+        measure=LineCalls,
+    ),
+]

@@ -6,45 +6,33 @@ The loops run in asyncio, and a thread waits for what they return.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from ..calls import SMALL, Calls
-from ..payload import memory
 from ..peer import Peer
-from .river import SERVICE, serve_river
+from ..words import SMALL, memory
+from .river import SERVICE, River
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(seconds=60)
 
 
-class ReplitRiver(Peer):
+class ReplitRiver(River):
     """Run by a Python of its own, since the package wants a newer one and older websockets."""
-
-    name = "replit-river"
-    about = "replit-river's asyncio client, wsmux.rpc's server"
-    base = "raw-calls"
-    kind = "rpc"
-    needs: ClassVar[tuple[str, ...]] = ("replit_river", "websocket", "simple_websocket")
-    python_variable = "WSMUX_RIVER_PYTHON"
 
     def python_of(self, role: str) -> str | None:
         return sys.executable if role == "server" else self.python
 
     @contextmanager
-    def serve(self) -> Iterator[str]:
-        with serve_river() as address:
-            yield address
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Calls]:
+    def connect(self, address: str) -> Iterator[Any]:
         logging.getLogger("replit_river").setLevel(logging.CRITICAL)  # errors are raised, too
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -69,17 +57,24 @@ def _error(payload: Any) -> Any:
     return RiverError(code=payload["code"], message=payload["message"])
 
 
-class AsyncCalls(Calls):
+def _in_loop(work: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    """Return what runs a method in the loop, and waits for it."""
+
+    @functools.wraps(work)
+    def call(self: AsyncCalls, *arguments: Any) -> T:
+        return asyncio.run_coroutine_threadsafe(work(self, *arguments), self.loop).result()
+
+    return call
+
+
+class AsyncCalls:
     """Do what ``RiverCalls`` does, in asyncio."""
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._address = address
-        self._loop = loop
         self._held: list[Any] = []  # all clients
-        self._client = self._run(self._connected())
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        self._client = _in_loop(AsyncCalls._connected)(self)
 
     async def _connected(self) -> Any:
         from replit_river.transport_options import TransportOptions
@@ -94,11 +89,9 @@ class AsyncCalls(Calls):
         await client.ensure_connected()
         return client
 
-    def close(self) -> None:
+    @_in_loop
+    async def close(self) -> None:
         """End all sessions."""
-        self._run(self._close())
-
-    async def _close(self) -> None:
         await asyncio.gather(*(client.close() for client in self._held))
 
     async def _rpc(self, procedure: str, init: Any) -> Any:
@@ -112,10 +105,8 @@ class AsyncCalls(Calls):
         )
         return responses
 
-    def rpcs(self, at_once: int, seconds: float) -> tuple[int, float]:
-        return self._run(self._rpcs(at_once, seconds))
-
-    async def _rpcs(self, at_once: int, seconds: float) -> tuple[int, float]:
+    @_in_loop
+    async def rpcs(self, at_once: int, seconds: float) -> tuple[int, float]:
         message = bytes(SMALL)
         counts: list[int] = []
 
@@ -136,10 +127,8 @@ class AsyncCalls(Calls):
         await asyncio.gather(*(work() for _ in range(at_once)))
         return sum(counts), time.perf_counter() - start
 
-    def streamed(self, count: int) -> float:
-        return self._run(self._streamed(count))
-
-    async def _streamed(self, count: int) -> float:
+    @_in_loop
+    async def streamed(self, count: int) -> float:
         message = bytes(SMALL)
 
         async def requests() -> AsyncIterator[bytes]:
@@ -150,19 +139,15 @@ class AsyncCalls(Calls):
         await _all(self._stream(requests()), message, count)
         return time.perf_counter() - start
 
-    def subscribed(self, count: int) -> float:
-        return self._run(self._subscribed(count))
-
-    async def _subscribed(self, count: int) -> float:
+    @_in_loop
+    async def subscribed(self, count: int) -> float:
         start = time.perf_counter()
         call = self._client.send_subscription
         await _all(call(SERVICE, "small", count, _same, _same, _error), bytes(SMALL), count)
         return time.perf_counter() - start
 
-    def echoes(self, size: int, seconds: float) -> tuple[int, float]:
-        return self._run(self._echoes(size, seconds))
-
-    async def _echoes(self, size: int, seconds: float) -> tuple[int, float]:
+    @_in_loop
+    async def echoes(self, size: int, seconds: float) -> tuple[int, float]:
         message = bytes(size)
         wanted: asyncio.Queue[bool] = asyncio.Queue()
         wanted.put_nowait(True)  # the one that is not counted
@@ -181,10 +166,8 @@ class AsyncCalls(Calls):
             wanted.put_nowait(elapsed < seconds)
         return count, elapsed
 
-    def idle(self, count: int) -> tuple[float, float]:
-        return self._run(self._idle(count))
-
-    async def _idle(self, count: int) -> tuple[float, float]:
+    @_in_loop
+    async def idle(self, count: int) -> tuple[float, float]:
         before = await self._rpc("memory", {}), memory()
         for _ in range(count):
             await self._connected()
@@ -203,4 +186,13 @@ async def _all(responses: AsyncIterator[Any], message: bytes, count: int) -> Non
         raise RuntimeError(f"{received} of {count} responses came")
 
 
-PEERS: list[Peer] = [ReplitRiver()]
+PEERS: list[Peer] = [
+    ReplitRiver(
+        "replit-river",
+        "replit-river's asyncio client, wsmux.rpc's server",
+        base="raw-calls",
+        kind="rpc",
+        needs=("replit_river", "websocket", "simple_websocket"),
+        python_variable="WSMUX_RIVER_PYTHON",
+    )
+]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 from ..blocking import count_at_once
-from ..calls import SMALL, Calls, receive_all, time_pipelined
-from ..payload import memory
+from ..calls import LineCalls, take_all
 from ..peer import Peer
-
-if TYPE_CHECKING:
-    from wsmux import rpc
-
-__all__ = ["SERVICE", "serve_river"]
+from ..words import SMALL, Line, memory, talk
 
 SERVICE = "bench"
 
@@ -23,73 +18,72 @@ SERVICE = "bench"
 PATIENCE = 60.0
 
 
-@contextmanager
-def serve_river() -> Iterator[str]:
-    """Serve what the clients call; yield the address."""
-    from wsmux import rpc
-
-    service = rpc.Service(SERVICE)
-
-    @service.rpc()
-    def same(ctx: rpc.Context, init: Any) -> Any:
-        return init
-
-    @service.stream()
-    def echo(
-        ctx: rpc.Context, init: Any, requests: rpc.Readable[Any], responses: rpc.Writable[Any]
-    ) -> None:
-        for request in requests:
-            responses.write(request)
-
-    @service.subscription()
-    def small(ctx: rpc.Context, init: int, responses: rpc.Writable[bytes]) -> None:
-        message = bytes(SMALL)
-        for _ in range(init):
-            responses.write(message)
-
-    @service.rpc(name="memory")
-    def used(ctx: rpc.Context, init: Any) -> int:
-        return memory()
-
-    with rpc.serve([service]) as server:
-        yield server.url
-
-
 class River(Peer):
     """Ours at both ends, with msgpack."""
 
-    name = "river"
-    about = "wsmux.rpc, client and server"
-    base = "raw-calls"
-    kind = "rpc"
-    needs: ClassVar[tuple[str, ...]] = ("msgpack",)
-
     @contextmanager
     def serve(self) -> Iterator[str]:
-        with serve_river() as address:
-            yield address
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Calls]:
         from wsmux import rpc
 
-        with rpc.connect(address) as client:
-            client.wait_connected(PATIENCE)
-            calls = RiverCalls(client, lambda: rpc.connect(address))
-            yield calls
-            calls.close()
+        service = rpc.Service(SERVICE)
+
+        @service.rpc()
+        def same(ctx: rpc.Context, init: Any) -> Any:
+            return init
+
+        @service.stream()
+        def echo(
+            ctx: rpc.Context, init: Any, requests: rpc.Readable[Any], responses: rpc.Writable[Any]
+        ) -> None:
+            for request in requests:
+                responses.write(request)
+
+        @service.subscription()
+        def small(ctx: rpc.Context, init: int, responses: rpc.Writable[bytes]) -> None:
+            message = bytes(SMALL)
+            for _ in range(init):
+                responses.write(message)
+
+        @service.rpc(name="memory")
+        def used(ctx: rpc.Context, init: Any) -> int:
+            return memory()
+
+        with rpc.serve([service]) as server:
+            yield server.url
+
+    @contextmanager
+    def connect(self, address: str) -> Iterator[Any]:
+        calls = RiverCalls(address)
+        yield calls
+        calls.close()
 
 
-class RiverCalls(Calls):
+class RiverCalls(LineCalls):
     """Measure with one client, which any number of threads use."""
 
-    def __init__(self, client: rpc.Client, connect: Callable[[], rpc.Client]) -> None:
-        self._client = client
-        self._connect = connect
-        self._held: list[rpc.Client] = []
+    def __init__(self, address: str) -> None:
+        super().__init__(self._stream)
+        self._address = address
+        self._held: list[Any] = []  # all clients
+        self._client = self._connected()
+
+    def _connected(self) -> Any:
+        from wsmux import rpc
+
+        self._held.append(rpc.connect(self._address))
+        self._held[-1].wait_connected(PATIENCE)
+        return self._held[-1]
+
+    def _stream(self) -> Line:
+        stream = self._client.stream(SERVICE, "echo", None)
+        return Line(
+            lambda data: stream.write(data, PATIENCE),
+            lambda size: stream.read(PATIENCE),
+            stream.cancel,
+        )
 
     def close(self) -> None:
-        """End the idle sessions."""
+        """End all sessions."""
         for client in self._held:
             client.close()
 
@@ -102,38 +96,18 @@ class RiverCalls(Calls):
 
         return count_at_once([exchange] * at_once, seconds)
 
-    def streamed(self, count: int) -> float:
-        message = bytes(SMALL)
-        with self._client.stream(SERVICE, "echo", None) as stream:
-            return time_pipelined(
-                lambda: stream.write(message, PATIENCE),
-                lambda: stream.read(PATIENCE) == message,
-                count,
-            )
-
     def subscribed(self, count: int) -> float:
-        message = bytes(SMALL)
         start = time.perf_counter()
-        with self._client.subscribe(SERVICE, "small", count) as subscription:
-            receive_all(lambda: subscription.read(PATIENCE) == message, count)
+        with self._client.subscribe(SERVICE, "small", count) as ones:
+            line = Line(len, lambda size: ones.read(PATIENCE), ones.close)
+            talk(line, take_all(bytes(SMALL), count))
             return time.perf_counter() - start
 
-    def echoes(self, size: int, seconds: float) -> tuple[int, float]:
-        message = bytes(size)
-        with self._client.stream(SERVICE, "echo", None) as stream:
-
-            def exchange() -> None:
-                stream.write(message, PATIENCE)
-                if stream.read(PATIENCE) != message:
-                    raise RuntimeError("the echo is not what was sent")
-
-            return count_at_once([exchange], seconds)
-
     def idle(self, count: int) -> tuple[float, float]:
+        """Open sessions that stay; return the bytes by which both processes grew for each."""
         before = self._memory()
         for _ in range(count):
-            self._held.append(self._connect())
-            self._held[-1].wait_connected(PATIENCE)
+            self._connected()
         after = self._memory()
         return (after[0] - before[0]) / count, (after[1] - before[1]) / count
 
@@ -141,4 +115,12 @@ class RiverCalls(Calls):
         return self._client.rpc(SERVICE, "memory", None, PATIENCE), memory()
 
 
-PEERS: list[Peer] = [River()]
+PEERS: list[Peer] = [
+    River(
+        "river",
+        "wsmux.rpc, client and server",
+        base="raw-calls",
+        kind="rpc",
+        needs=("msgpack",),
+    )
+]

@@ -9,25 +9,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from ..blocking import Blocking
-from ..peer import IDLE_CONNECTIONS, OURS, Client, Line, Peer, serve_line
+from ..peer import IDLE_CONNECTIONS, OURS, Peer
+from ..words import Line, serve_line
 
 
 class WebsocketsSync(Peer):
     """Without compression, as all the others."""
-
-    name = "websockets"
-    about = "websockets.sync at both ends, one WebSocket a line, 64 KiB messages"
-    base = "raw"
-    needs: ClassVar[tuple[str, ...]] = ("websockets",)
-    leaves_out: ClassVar[tuple[str, ...]] = (
-        *IDLE_CONNECTIONS,
-        *OURS,
-        "echo",  # stands still: who sends holds the lock that who receives needs
-    )
-    on_demand = True
 
     @contextmanager
     def serve(self) -> Iterator[str]:
@@ -42,7 +32,7 @@ class WebsocketsSync(Peer):
             thread.join()
 
     @contextmanager
-    def connect(self, address: str) -> Iterator[Client]:
+    def connect(self, address: str) -> Iterator[Blocking]:
         yield Blocking(partial(_open_line, address))
 
 
@@ -69,4 +59,13 @@ def _line(connection: Any) -> Line:
     return Line(connection.send, receive, connection.close)
 
 
-PEERS: list[Peer] = [WebsocketsSync()]
+PEERS: list[Peer] = [
+    WebsocketsSync(
+        "websockets",
+        "websockets.sync at both ends, one WebSocket a line, 64 KiB messages",
+        needs=("websockets",),
+        # An echo of bulk stands still: who sends holds the lock that who receives needs.
+        leaves_out=(*IDLE_CONNECTIONS, *OURS, "echo"),
+        on_demand=True,
+    )
+]

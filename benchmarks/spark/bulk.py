@@ -5,11 +5,9 @@ Both hold everything in memory, so that no disk is measured.
 
 from __future__ import annotations
 
-import signal
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
-
-__all__ = ["DATASET", "PARTS", "ROWS_THERE", "ROW_BYTES", "SCHEMA_TEXT", "TOPIC", "main"]
 
 DATASET, TOPIC = "bulk", "heads"
 
@@ -40,14 +38,12 @@ def _batches() -> list[Any]:
     return made
 
 
-def main() -> None:
-    """Serve both, in a process of its own, until stdin ends."""
+@contextmanager
+def serve_bulk() -> Iterator[dict[str, str]]:
+    """Serve both; yield the addresses."""
     from wsmux.spark import MemoryDatasets, MemoryTopics, serve_data
 
-    from ..worker import say
     from .flight import serve_flight
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
 
     batches = _batches()
     schema = batches[0].schema
@@ -65,5 +61,4 @@ def main() -> None:
         serve_data(datasets=datasets, topics=topics, sweep=1.0) as server,
         serve_flight(batches, PARTS) as flight,
     ):
-        say(addresses={"data": server.url, "flight": flight})
-        sys.stdin.read()
+        yield {"data": server.url, "flight": flight}

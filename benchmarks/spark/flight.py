@@ -23,8 +23,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-__all__ = ["FlightSource", "serve_flight"]
-
 
 class _Server(flight.FlightServerBase):
     def __init__(self, batches: list[Any], parts: int) -> None:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from ..blocking import repeated
 from ..figure import Measure
 from .bulk import DATASET, PARTS, ROW_BYTES, ROWS_THERE, SCHEMA_TEXT, TOPIC
 from .client import TASKS, SparkClient
-
-__all__ = ["SPARK_MEASURES", "warm_up"]
 
 # Milliseconds of a round trip; the first is that of the loopback itself.
 NEAR, DELAYS = (0,), (0, 1, 5)
@@ -31,9 +30,6 @@ STEP, FIRST = 64, 8
 # Rows of the job of a DataFrame, for each second that it may take: so many that the job's own half
 # second counts for little; and of a write.
 FRAME_RATE, WRITE_RATE = 2_000_000, 3_000_000
-
-# Questions for offsets between two looks at the clock.
-QUESTIONS = 100
 
 WITHIN = ("pyspark", "pyarrow", "pandas")
 
@@ -66,19 +62,22 @@ def _measures(
 def rows_until(end: float) -> Rows:
     """Yield rows until a time."""
     while time.perf_counter() < end:
-        for _ in range(STEP):
-            yield ROW
+        yield from [ROW] * STEP
 
 
 def count_rows(call: Call, seconds: float) -> float:
     """Return how many rows a second come out of a call that is given rows for so long."""
     for _ in call(iter([ROW] * FIRST)):
         pass
-    count = 0
     start = time.perf_counter()
-    for _ in call(rows_until(start + seconds)):
-        count += 1
+    count = sum(1 for _ in call(rows_until(start + seconds)))
     return count / (time.perf_counter() - start)
+
+
+def rate_of(action: Callable[[], object], seconds: float) -> float:
+    """Return how often an action is done in a second."""
+    took = repeated(action, seconds)
+    return len(took) / sum(took)
 
 
 # Calls
@@ -127,14 +126,14 @@ def _bare_each(client: SparkClient, delay: int, seconds: float) -> float:
     from ..peers.raw import open_line
 
     message, address = ROW.encode(), client.address("raw", delay)
-    count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or not count:
+
+    def one() -> None:
         line = open_line(address)
         line.send(message)
         line.receive(len(message))
         line.close()
-        count += 1
-    return count / elapsed
+
+    return rate_of(one, seconds)
 
 
 def _latest_offset(client: SparkClient, delay: int, seconds: float) -> float:
@@ -144,13 +143,9 @@ def _latest_offset(client: SparkClient, delay: int, seconds: float) -> float:
     source = DefaultSource({"url": client.address("data", delay), "topic": TOPIC})
     reader = source.streamReader(source.schema())
     first, limit = reader.initialOffset(), reader.getDefaultReadLimit()
-    count, start = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - start) < seconds or not count:
-        for _ in range(QUESTIONS):
-            reader.latestOffset(first, limit)
-        count += QUESTIONS
+    rate = rate_of(lambda: reader.latestOffset(first, limit), seconds)
     reader.stop()
-    return count / elapsed
+    return rate
 
 
 # Within Spark
@@ -167,7 +162,7 @@ def _within(client: SparkClient, delay: int, seconds: float, make: Callable[[str
     def task(_: Iterator[int]) -> Iterator[float]:
         yield count_rows(make(address), seconds)
 
-    rdd = client.session().sparkContext.parallelize(range(TASKS), TASKS)
+    rdd = client.session.sparkContext.parallelize(range(TASKS), TASKS)
     return float(sum(rdd.mapPartitions(task).collect()))
 
 
@@ -176,10 +171,12 @@ def _frame(
 ) -> float:
     """Send a DataFrame of strings through ``mapInArrow``, into nothing."""
     count = round(FRAME_RATE * seconds)
-    mapped = _mapped(client.session(), count, make(client.address("river", delay)))
-    start = time.perf_counter()
-    mapped.write.format("noop").mode("overwrite").save()
-    return count / (time.perf_counter() - start)
+    mapped = _mapped(client.session, count, make(client.address("river", delay)))
+    return count * rate_of(partial(_into_nothing, mapped), 0)
+
+
+def _into_nothing(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
 
 
 def _mapped(spark: Any, count: int, mapper: Callable[[Any], Any]) -> Any:
@@ -207,7 +204,7 @@ def _arrow(address: str) -> Callable[[Any], Any]:
 def warm_up(spark: Any) -> None:
     """Have everything loaded and compiled that jobs need, before the first is timed."""
     spark.sparkContext.parallelize(range(TASKS), TASKS).count()
-    _mapped(spark, FRAME_RATE // 2, same).write.format("noop").mode("overwrite").save()
+    _into_nothing(_mapped(spark, FRAME_RATE // 2, same))
 
 
 # Bulk
@@ -219,19 +216,15 @@ def _format(client: SparkClient, flight: bool, dataset: str) -> tuple[str, Mappi
         return "wsmux", {"url": client.address("data"), "dataset": dataset}
     from .flight import FlightSource
 
-    client.session().dataSource.register(FlightSource)
+    client.session.dataSource.register(FlightSource)
     return FlightSource.name(), {"url": client.address("flight"), "parts": str(PARTS)}
 
 
 def _read(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
     """Read all that is there, as often as fits the time, into nothing."""
     name, options = _format(client, flight, DATASET)
-    frame = client.session().read.format(name).options(**options).schema(SCHEMA_TEXT).load()
-    times, start = 0, time.perf_counter()
-    while not times or time.perf_counter() - start < seconds:
-        frame.write.format("noop").mode("overwrite").save()
-        times += 1
-    return times * ROWS_THERE * ROW_BYTES / (time.perf_counter() - start) / 1e6
+    frame = client.session.read.format(name).options(**options).schema(SCHEMA_TEXT).load()
+    return ROWS_THERE * ROW_BYTES * rate_of(partial(_into_nothing, frame), seconds) / 1e6
 
 
 def _write(client: SparkClient, delay: int, seconds: float, flight: bool) -> float:
@@ -239,10 +232,9 @@ def _write(client: SparkClient, delay: int, seconds: float, flight: bool) -> flo
     name, options = _format(client, flight, "written")
     count = round(WRITE_RATE * seconds)
     columns = [f"id + {number} as c{number}" for number in range(ROW_BYTES // 8)]
-    frame = client.session().range(0, count, 1, PARTS).selectExpr(*columns)
-    start = time.perf_counter()
-    frame.write.format(name).options(**options).mode("overwrite").save()
-    return count * ROW_BYTES / (time.perf_counter() - start) / 1e6
+    frame = client.session.range(0, count, 1, PARTS).selectExpr(*columns)
+    writer = frame.write.format(name).options(**options).mode("overwrite")
+    return count * ROW_BYTES * rate_of(writer.save, 0) / 1e6
 
 
 def _pipelines() -> dict[str, Measure]:
@@ -254,17 +246,22 @@ def _pipelines() -> dict[str, Measure]:
         name = f"{in_flight}x{batch_rows}"
         found |= _measures(name, title, partial(_outside, make=make))
         if (in_flight, batch_rows) in ((256, 1), (32, 512)):
-            take = partial(_within, make=make)
-            found |= _measures(f"spark-{name}", f"Spark: {title}", take, needs=WITHIN)
+            found |= _in_spark(name, title, partial(_within, make=make))
     return found
+
+
+def _in_spark(
+    name: str, title: str, take: Take, delays: tuple[int, ...] = DELAYS, unit: str = "rows/s"
+) -> dict[str, Measure]:
+    return _measures(f"spark-{name}", f"Spark: {title}", take, delays, unit, WITHIN)
 
 
 def _bulk() -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for name, take in (("read", _read), ("write", _write)):
         for suffix, peer in (("", 'format("wsmux")'), ("-flight", "Arrow Flight")):
-            title, part = f"Spark: {name}, {peer}", partial(take, flight=bool(suffix))
-            found |= _measures(f"spark-{name}{suffix}", title, part, NEAR, "MB/s", WITHIN)
+            part = partial(take, flight=bool(suffix))
+            found |= _in_spark(f"{name}{suffix}", f"{name}, {peer}", part, NEAR, "MB/s")
     return found
 
 
@@ -277,22 +274,12 @@ SPARK_MEASURES = {
         *("latest-offset", "latest offsets of an idle topic", _latest_offset),
         *((5,), "calls/s", ("pyspark", "pyarrow")),
     ),
-    **_measures(
-        *("spark-alone", "Spark: no network", partial(_within, make=_nobody), NEAR),
-        needs=WITHIN,
-    ),
-    **_measures(
-        *("spark-sync", "Spark: one synchronous call a row", partial(_within, make=sync)),
-        needs=WITHIN,
-    ),
-    **_measures(
-        *("spark-identity", "Spark: mapInArrow, identity", partial(_frame, make=_identity), NEAR),
-        needs=WITHIN,
-    ),
-    **_measures(
-        *("spark-arrow", "Spark: mapInArrow, a batch a message, 4 in flight"),
+    **_in_spark("alone", "no network", partial(_within, make=_nobody), NEAR),
+    **_in_spark("sync", "one synchronous call a row", partial(_within, make=sync)),
+    **_in_spark("identity", "mapInArrow, identity", partial(_frame, make=_identity), NEAR),
+    **_in_spark(
+        *("arrow", "mapInArrow, a batch a message, 4 in flight"),
         *(partial(_frame, make=_arrow), (0, 5)),
-        needs=WITHIN,
     ),
     **_bulk(),
 }

@@ -12,8 +12,7 @@ import pytest
 
 from benchmarks import command
 from benchmarks.comparing import changes
-from benchmarks.results import Figures, Pass
-from benchmarks.stored import SCHEMA, Result, read
+from benchmarks.results import SCHEMA, Figures, Pass, Result, read
 from wsmux.cli import terminal
 from wsmux.cli.terminal import CommandError
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from benchmarks import blocking
-from benchmarks.blocking import Blocking
-from benchmarks.calls import SMALL, LineCalls, time_pipelined
-from benchmarks.measures import MEASURES
-from benchmarks.payload import CHUNK, check_piece, memory, pieces
-from benchmarks.peer import HEAD, MEMORY, UPLOAD, Client, Line, Tail, answers
+from benchmarks.blocking import Blocking, Tail
+from benchmarks.calls import LineCalls
+from benchmarks.measures import EVERY_MEASURE, MEASURES
+from benchmarks.words import (
+    CHUNK,
+    HEAD,
+    MEMORY,
+    SMALL,
+    UPLOAD,
+    Line,
+    answers,
+    check_piece,
+    echo_of,
+    memory,
+    pieces,
+)
+
+from ..helpers.timeouts import WAIT
 
 
 def line(*received: bytes) -> Blocking:
@@ -89,32 +104,27 @@ def test_a_server_refuses_what_it_does_not_know() -> None:
         list(answers(lambda size: HEAD.pack(b"X", 0)))
 
 
-class Plain(Client):
-    upload = download = echo = pings = opens = None  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize(
-    ("figure", "arguments"),
+    ("figure", "method"),
     [
-        ("tail", (64, 1)),
-        ("connections", (64, 1, 0.01)),
-        ("idle_lines", (1,)),
-        ("idle_connections", (1,)),
-        ("pings_among_idle", (64, 1, 0.01)),
+        ("tail-p99", "tail"),
+        ("connections-1", "connections"),
+        ("idle-stream-server", "idle_lines"),
+        ("idle-connection-client", "idle_connections"),
+        ("among-idle", "pings_among_idle"),
+        ("idle-server", "idle"),
     ],
 )
-def test_a_client_says_what_it_cannot_measure(figure: str, arguments: tuple[float]) -> None:
-    Plain.__abstractmethods__ = frozenset()
-    with pytest.raises(NotImplementedError, match="Plain"):
-        getattr(Plain(), figure)(*arguments)
+def test_a_figure_says_what_a_client_cannot_measure(figure: str, method: str) -> None:
+    with pytest.raises(AttributeError, match=f"'LineCalls' object has no attribute '{method}'"):
+        EVERY_MEASURE[figure].run(calls(), 0.01, {})
 
 
 def test_without_a_window_nothing_is_told_of_it() -> None:
-    class Windowless(Plain):
+    class Windowless:
         def tail(self, size: int, bulk: int) -> Tail:
             return Tail(0.1, 0.2, 1e6, 0)
 
-    Windowless.__abstractmethods__ = frozenset()
     run = MEASURES["tail-window"].run
     with pytest.raises(NotImplementedError, match="Windowless tells no window"):
         run(Windowless(), 0.01, {})
@@ -133,24 +143,28 @@ def calls(*answers: bytes) -> LineCalls:
 
 def test_a_call_that_is_answered_wrongly_fails() -> None:
     with pytest.raises(RuntimeError, match="not what was sent"):
-        calls(bytes(SMALL), bytes(SMALL), bytes(1)).rpcs(1, seconds=60)
+        calls(echo_of(SMALL), echo_of(SMALL), bytes(SMALL)).rpcs(1, seconds=60)
 
 
 def test_a_message_that_does_not_come_back_fails() -> None:
     with pytest.raises(RuntimeError, match="message 3 of 5"):
-        calls(bytes(SMALL), bytes(SMALL)).streamed(5)
+        calls(echo_of(SMALL), echo_of(SMALL)).streamed(5)
     with pytest.raises(RuntimeError, match="message 2 of 5"):
         calls(bytes(SMALL)).subscribed(5)
 
 
 def test_a_message_that_cannot_be_sent_fails() -> None:
-    def refuse() -> None:
+    def refuse(data: bytes) -> None:
         raise ConnectionError("it is gone")
 
+    line = Line(refuse, lambda size: echo_of(SMALL), lambda: None)
     with pytest.raises(ConnectionError, match="it is gone"):
-        time_pipelined(refuse, lambda: True, 3)
+        LineCalls(lambda: line).streamed(3)
 
 
-def test_a_client_without_sessions_has_none_that_are_idle() -> None:
-    with pytest.raises(NotImplementedError, match="LineCalls has no sessions"):
-        calls().idle(1)
+def test_who_sends_is_ended_by_a_message_that_does_not_come_back() -> None:
+    closed = threading.Event()
+    line = Line(lambda data: closed.wait(WAIT), lambda size: b"", closed.set)
+    with pytest.raises(RuntimeError, match="message 1 of 5"):
+        LineCalls(lambda: line).streamed(5)
+    assert closed.is_set()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from benchmarks import naive
-from benchmarks.peer import Line
 from benchmarks.peers import find_peers, raw
 from benchmarks.peers.naive import Naive
+from benchmarks.words import Line
 
 from ..helpers.benchmark_commands import run
 
@@ -115,9 +115,13 @@ def sent_and_received(line: Line, data: bytes, generator: random.Random) -> byte
 
 
 def test_the_naive_mux_is_byte_exact() -> None:
-    peer, streams, size = Echoing(), 4, 2 * naive.WINDOW  # more than one window of each
+    peer, streams, size = (
+        Echoing("echoing", "an echo"),
+        4,
+        2 * naive.WINDOW,
+    )  # more than one window of each
     with peer.serve() as address, peer.connect(address) as client:
-        opener = client._open  # type: ignore[attr-defined]
+        opener = client._open
 
         def exchange(seed: int) -> bool:
             generator = random.Random(seed)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from benchmarks import schedule
+from benchmarks.choosing import Order
 from benchmarks.measures import MEASURES
 from benchmarks.peer import Peer
 from benchmarks.peers import find_peers
@@ -24,15 +25,12 @@ def test_an_upper_limit_is_missed_from_above() -> None:
     assert "65 KiB, wanted at most 64" in str(verdict)
 
 
-class Flawed(Peer):
-    name = "flawed"
-    about = "fails half of the time"
-    base = "sound"
+class Unserved(Peer):
     serve = connect = lambda *_: pytest.fail("nothing is really run")  # type: ignore[assignment]
 
 
-class Sound(Flawed):
-    name = base = "sound"
+SOUND = Unserved("sound", "never fails", base="sound")
+FLAWED = Unserved("flawed", "fails half of the time", base="sound")
 
 
 class Scripted:
@@ -59,32 +57,25 @@ class Scripted:
 def scripted(monkeypatch: pytest.MonkeyPatch, **answers: list[float | None]) -> Pass:
     Scripted.answers = answers
     monkeypatch.setattr(schedule, "Processes", Scripted)
-    return run_pass(
-        [Sound(), Flawed()],
-        ["upload"],
-        pinned=False,
-        repetitions=len(answers["sound"]),
-        seconds=1,
-        progress=lambda count: None,
-    )
+    return run_pass(Order([SOUND, FLAWED], ["upload"], False, len(answers["sound"]), 1))
 
 
 def test_a_failure_is_shown_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     done = scripted(monkeypatch, sound=[2.0, 2.0, 4.0], flawed=[1.0, None, 3.0])
     assert done.failures == ("flawed, upload, repetition 2: it stalled",)
     assert done.ratios("upload", "flawed", "sound") == [0.5, 0.75]
-    text = str(pass_table(done, [Sound(), Flawed()]))
+    text = str(pass_table(done, [SOUND, FLAWED]))
     assert "2 (1-3), 1 failed" in text
     assert "failed: flawed, upload, repetition 2: it stalled" in text
-    described = pass_as_json(done, [Sound(), Flawed()])
+    described = pass_as_json(done, [SOUND, FLAWED])
     assert described["measures"]["upload"]["variants"]["flawed"]["values"] == [1.0, None, 3.0]
     assert described["failures"] == list(done.failures)
 
 
 def test_a_variant_may_fail_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
     done = scripted(monkeypatch, sound=[2.0], flawed=[None])
-    assert "failed" in str(pass_table(done, [Sound(), Flawed()]))
-    figures = pass_as_json(done, [Sound(), Flawed()])["measures"]["upload"]["variants"]["flawed"]
+    assert "failed" in str(pass_table(done, [SOUND, FLAWED]))
+    figures = pass_as_json(done, [SOUND, FLAWED])["measures"]["upload"]["variants"]["flawed"]
     assert figures["median"] is figures["min"] is figures["ratio"] is None
 
 
@@ -144,16 +135,13 @@ def test_every_target_of_streams_can_be_measured() -> None:
 def test_what_takes_long_is_taken_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
     Scripted.answers = {"sound": [1.0] * 5, "flawed": [1.0] * 5}
     monkeypatch.setattr(schedule, "Processes", Scripted)
-    peers: list[Peer] = [Sound(), Flawed()]
-    steps: list[int] = []
-    options = {"pinned": False, "repetitions": 5, "seconds": 1, "progress": steps.append}
-    measures = ["ping-1k-1000"]
-    done = run_pass(peers, measures, **options)  # type: ignore[arg-type]
+    order, steps = Order([SOUND, FLAWED], ["ping-1k-1000"], False, 5, 1), list[int]()
+    done = run_pass(order, steps.append)
     assert [len(values) for values in done.figures["ping-1k-1000"].values()] == [3, 3]
-    assert len(steps) == count_steps(peers, measures, 5) == 6
+    assert len(steps) == count_steps(order) == 6
 
 
 def test_a_pass_is_the_same_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     done = scripted(monkeypatch, sound=[2.0, 2.0], flawed=[1.0, None])
-    kept = json.loads(json.dumps(pass_as_json(done, [Sound(), Flawed()])))
+    kept = json.loads(json.dumps(pass_as_json(done, [SOUND, FLAWED])))
     assert pass_from_json(kept) == done

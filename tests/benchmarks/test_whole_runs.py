@@ -11,12 +11,13 @@ import sys
 import pytest
 
 from benchmarks import processes
+from benchmarks.choosing import Order
 from benchmarks.environment import cores, described, missing_module
 from benchmarks.measures import MEASURES
 from benchmarks.peers import find_peers
 from benchmarks.processes import MeasurementFailed, Processes
+from benchmarks.results import SCHEMA
 from benchmarks.schedule import run_pass
-from benchmarks.stored import SCHEMA
 
 from ..helpers.benchmark_commands import PATIENCE, command, run
 from ..helpers.commands import children
@@ -295,11 +296,8 @@ def test_a_variant_that_does_not_begin_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = find_peers()["naive"]
-    monkeypatch.setattr(type(broken), "environment", {"PYTHONHOME": "/nowhere"})
-    peers = [find_peers()["wsmux"], broken]
-    taken = run_pass(
-        peers, ["opens"], pinned=False, repetitions=2, seconds=0.01, progress=lambda _: None
-    )
+    monkeypatch.setattr(broken, "environment", {"PYTHONHOME": "/nowhere"})
+    taken = run_pass(Order([find_peers()["wsmux"], broken], ["opens"], False, 2, 0.01))
     assert all(value is not None and value > 0 for value in taken.figures["opens"]["wsmux"])
     assert taken.figures["opens"]["naive"] == [None, None]
     assert [failure.partition(": it does not begin: ")[0] for failure in taken.failures] == [
