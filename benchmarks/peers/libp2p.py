@@ -7,28 +7,16 @@ that comes with it. The loops run in trio, and a thread waits for what they retu
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from queue import SimpleQueue
+from functools import partial
 from typing import Any, TypeVar
 
+from .. import words
 from ..measures import MEASURES
 from ..peer import Peer
-from ..words import (
-    CHUNK,
-    ECHO,
-    Talk,
-    answer,
-    download,
-    echo_of,
-    exchange,
-    pieces,
-    send,
-    take,
-    upload,
-)
+from ..words import CHUNK, Talk
 
 T = TypeVar("T")
 
@@ -41,46 +29,24 @@ class Libp2pYamux(Peer):
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        with _in_trio(_serve) as (address, _):
+        with _in_trio(_serve) as (_, address):
             yield address
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Any]:
-        with _in_trio(_connect, address) as (muxer, token):
-            yield Trio(muxer, token)
+        with _in_trio(_connect, address) as (portal, muxer):
+            yield Trio(portal, muxer)
 
 
 @contextmanager
-def _in_trio(main: Callable[..., Awaitable[None]], *args: object) -> Iterator[tuple[Any, Any]]:
-    """Run ``main`` in a thread of trio; yield what it tells first, and trio's token."""
-    import trio
+def _in_trio(main: Callable[..., Awaitable[None]], *arguments: str) -> Iterator[tuple[Any, Any]]:
+    """Run ``main`` in a thread of trio; yield what calls functions there, and what it tells."""
+    from anyio.from_thread import start_blocking_portal  # which libp2p needs
 
-    told: SimpleQueue[Any] = SimpleQueue()
-
-    async def run() -> None:
-        with trio.CancelScope() as scope:
-            await main(
-                lambda what: told.put((what, trio.lowlevel.current_trio_token(), scope)), *args
-            )
-
-    def work() -> None:
-        try:
-            trio.run(run)
-        except BaseException as error:
-            told.put(error)
-            raise
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    first = told.get()
-    if isinstance(first, BaseException):
-        raise first
-    what, token, scope = first
-    try:
-        yield what, token
-    finally:
-        token.run_sync_soon(scope.cancel)
-        thread.join()
+    with start_blocking_portal("trio") as portal:
+        running, told = portal.start_task(main, *arguments)
+        yield portal, told
+        running.cancel()
 
 
 class _Carrier:
@@ -154,12 +120,12 @@ async def _read(stream: Any) -> bytes:
     return data
 
 
-async def _talk(stream: Any, words: Talk[T]) -> T:
+async def _talk(stream: Any, side: Talk[T]) -> T:
     """Do what ``talk`` does."""
     got = None
     try:
         while True:
-            data = words.send(got)
+            data = side.send(got)
             got = await _read(stream) if data is None else await stream.write(data)
     except StopIteration as end:
         value: T = end.value
@@ -169,7 +135,7 @@ async def _talk(stream: Any, words: Talk[T]) -> T:
 # The server
 
 
-async def _serve(tell: Callable[[str], None]) -> None:
+async def _serve(*, task_status: Any) -> None:
     import trio
 
     async def serve(stream: Any) -> None:
@@ -188,7 +154,7 @@ async def _serve(tell: Callable[[str], None]) -> None:
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listeners[0].socket.getsockname()
-    tell(f"{host}:{port}")
+    task_status.started(f"{host}:{port}")
     await trio.serve_listeners(serve, listeners)
 
 
@@ -197,7 +163,7 @@ async def _serve_line(stream: Any) -> None:
     from libp2p.stream_muxer.exceptions import MuxedStreamError
 
     try:
-        await _talk(stream, answer())
+        await _talk(stream, words.answer())
         await stream.close()
     except MuxedStreamError:
         await stream.reset()  # which the client finds out
@@ -206,7 +172,7 @@ async def _serve_line(stream: Any) -> None:
 # The client
 
 
-async def _connect(tell: Callable[[Any], None], address: str) -> None:
+async def _connect(address: str, *, task_status: Any) -> None:
     import trio
 
     host, port = address.split(":")
@@ -216,98 +182,97 @@ async def _connect(tell: Callable[[Any], None], address: str) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(muxer.start)
         await muxer.event_started.wait()
-        tell(muxer)
+        task_status.started(muxer)
 
 
 class Trio:
     """Do what ``Blocking`` does, in trio."""
 
-    def __init__(self, muxer: Any, token: Any) -> None:
+    def __init__(self, portal: Any, muxer: Any) -> None:
+        self._portal = portal
         self._muxer = muxer
-        self._token = token
-
-    def _run(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        import trio
-
-        try:
-            value: T = trio.from_thread.run(function, *args, trio_token=self._token)
-        except BaseExceptionGroup as group:
-            cause: BaseException = group
-            while isinstance(cause, BaseExceptionGroup):
-                cause = cause.exceptions[0]
-            raise cause from None
-        return value
 
     def upload(self, size: int) -> float:
-        return self._run(self._timed, upload(size))
+        return self._on_a_line(lambda stream: _timed(_talk, stream, words.upload(size)))
 
     def download(self, size: int) -> float:
-        return self._run(self._timed, download(size))
-
-    async def _timed(self, words: Talk[None]) -> float:
-        stream = await self._muxer.open_stream()
-        start = time.perf_counter()
-        await _talk(stream, words)
-        elapsed = time.perf_counter() - start
-        await stream.close()
-        return elapsed
+        return self._on_a_line(lambda stream: _timed(_talk, stream, words.download(size)))
 
     def echo(self, size: int) -> float:
-        return self._run(self._echo, size)
+        async def move(stream: Any) -> float:
+            await _talk(stream, words.exchange(words.echo_of(1)))
+            return await _timed(
+                *(_together, partial(_talk, stream, words.send(words.pieces(size)))),
+                partial(_talk, stream, words.take(size)),
+            )
 
-    async def _echo(self, size: int) -> float:
-        import trio
+        return self._on_a_line(move)
 
-        stream = await self._muxer.open_stream()
-        await _talk(stream, exchange(ECHO))
-        start = time.perf_counter()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_talk, stream, send(pieces(size)))
-            await _talk(stream, take(size))
-        elapsed = time.perf_counter() - start
-        await stream.close()
+    def _on_a_line(self, move: Callable[[Any], Awaitable[float]]) -> float:
+        async def work() -> float:
+            stream = await self._muxer.open_stream()
+            elapsed = await move(stream)
+            await stream.close()
+            return elapsed
+
+        elapsed: float = self._portal.call(work)
         return elapsed
 
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        return self._run(self._pings, size, lines, seconds)
+        message = words.echo_of(size)
 
-    async def _pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        import trio
-
-        message = echo_of(size)
-        opened = [await self._muxer.open_stream() for _ in range(lines)]
-        for stream in opened:
-            await _talk(stream, exchange(message))
-        counts: list[int] = []
-
-        async def work(stream: Any) -> None:
-            count = 0
-            end = time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                await _talk(stream, exchange(message))
-                count += 1
-            counts.append(count)
-
-        start = time.perf_counter()
-        async with trio.open_nursery() as nursery:
+        async def work() -> tuple[int, float]:
+            opened = [await self._muxer.open_stream() for _ in range(lines)]
+            pings = [lambda each=each: _talk(each, words.exchange(message)) for each in opened]
+            for ping in pings:
+                await ping()
+            counts: list[int] = []
+            repeats = (partial(_repeat, ping, seconds, counts) for ping in pings)
+            elapsed = await _timed(_together, *repeats)
             for stream in opened:
-                nursery.start_soon(work, stream)
-        elapsed = time.perf_counter() - start
-        for stream in opened:
-            await stream.close()
-        return sum(counts), elapsed
+                await stream.close()
+            return sum(counts), elapsed
+
+        counted: tuple[int, float] = self._portal.call(work)
+        return counted
 
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
-        return self._run(self._opens, size, seconds)
+        message, counts = words.echo_of(size), list[int]()
 
-    async def _opens(self, size: int, seconds: float) -> tuple[int, float]:
-        message, count, start = echo_of(size), 0, time.perf_counter()
-        while (elapsed := time.perf_counter() - start) < seconds or not count:
+        async def one() -> None:
             stream = await self._muxer.open_stream()
-            await _talk(stream, exchange(message))
+            await _talk(stream, words.exchange(message))
             await stream.close()
-            count += 1
-        return count, elapsed
+
+        elapsed: float = self._portal.call(_timed, _repeat, one, seconds, counts)
+        return sum(counts), elapsed
+
+
+async def _timed(work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
+    start = time.perf_counter()
+    await work(*arguments)
+    return time.perf_counter() - start
+
+
+async def _repeat(work: Callable[[], Awaitable[object]], seconds: float, counts: list[int]) -> None:
+    """Do something again and again, and count how often."""
+    counts.append(0)
+    place, end = len(counts) - 1, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        await work()
+        counts[place] += 1
+
+
+async def _together(*works: Callable[[], Awaitable[object]]) -> None:
+    """Do all at once; the first of their errors is the error."""
+    import trio
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                nursery.start_soon(work)
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
 PEERS: list[Peer] = [
