@@ -1,4 +1,4 @@
-"""Measure a library whose calls block, with a thread for each line.
+"""Measure a library that blocks, with a thread for each line or call.
 
 What moves so many bytes returns the seconds that takes, and what lasts so many seconds how many
 there were, and the seconds that took. What a client cannot measure it has no method for, and its
@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from . import words
-from .words import CHUNK, HEAD, MEMORY, WINDOW, Line, Open, Talk, talk
+from .words import CHUNK, HEAD, MEMORY, SMALL, SMALL_ONES, WINDOW, Line, Open, Talk, talk
 
 # Lines and connections that come before those whose memory counts: the first touch what all share.
 FIRST = 20
@@ -78,11 +78,11 @@ class Blocking:
 
     def upload(self, size: int) -> float:
         """Send ``size`` bytes on a new line, until their count has come."""
-        return self._on_a_line(lambda line: timed(lambda: talk(line, words.upload(size))))
+        return self._on_a_line(lambda line: _moving(line, words.upload(size)))
 
     def download(self, size: int) -> float:
         """Have ``size`` bytes sent on a new line, until the last has come."""
-        return self._on_a_line(lambda line: timed(lambda: talk(line, words.download(size))))
+        return self._on_a_line(lambda line: _moving(line, words.download(size)))
 
     def echo(self, size: int) -> float:
         """Have ``size`` bytes sent back on a new line, none waited for."""
@@ -123,15 +123,15 @@ class Blocking:
         ping = exchanging(small, size)
         ping()
         with ThreadPoolExecutor(1) as pool:
-            uploaded = pool.submit(timed, lambda: talk(large, words.upload(bulk)))
+            uploaded = pool.submit(repeated, lambda: talk(large, words.upload(bulk)), 0)
             while not times or not uploaded.done():
-                times.append(timed(ping))
+                times += repeated(ping, 0)
         large.send(HEAD.pack(WINDOW, 0))
         window = talk(large, words.number(WINDOW))
         small.close()
         large.close()
         times.sort()
-        rate = bulk / uploaded.result()
+        rate = bulk / sum(uploaded.result())
         return Tail(times[len(times) // 2], times[len(times) * 99 // 100], rate, window)
 
     def beside(self, rate: Callable[[Any], float]) -> float:
@@ -198,11 +198,46 @@ class Blocking:
             return among_idle / among_none
 
 
-def timed(action: Callable[[], object]) -> float:
-    """Return the seconds that an action takes."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+class LineCalls:
+    """Measure remote calls with lines that keep messages apart, one call at a time on each.
+
+    Calls carry ``SMALL`` bytes and return them, but for those of ``echoes``.
+    """
+
+    def __init__(self, opener: Open) -> None:
+        self._open = opener
+
+    def rpcs(self, at_once: int, seconds: float) -> tuple[int, float]:
+        """Make calls, so many at a time, each line of them after one not counted."""
+        return exchange_on_all([self._open() for _ in range(at_once)], SMALL, seconds)
+
+    def streamed(self, count: int) -> float:
+        """Have messages echoed on one stream, none waited for; return the seconds for all."""
+        message, line = words.echo_of(SMALL), self._open()
+        elapsed = both_ways(line, [message] * count, take_all(message, count))
+        line.close()
+        return elapsed
+
+    def subscribed(self, count: int) -> float:
+        """Have messages sent; return the seconds until the last has come."""
+        line = self._open()
+        elapsed = both_ways(line, [HEAD.pack(SMALL_ONES, count)], take_all(bytes(SMALL), count))
+        line.close()
+        return elapsed
+
+    def echoes(self, size: int, seconds: float) -> tuple[int, float]:
+        """Have messages of ``size`` bytes echoed on one stream, one after the other."""
+        line = self._open()
+        counted = count_at_once([exchanging(line, size)], seconds)
+        line.close()
+        return counted
+
+
+def take_all(message: bytes, count: int) -> Talk[None]:
+    """Receive so many messages, each of which must be that one."""
+    for received in range(count):
+        if (yield None) != message:
+            raise RuntimeError(f"message {received + 1} of {count} is not what was asked for")
 
 
 def repeated(action: Callable[[], object], seconds: float) -> list[float]:
@@ -221,6 +256,10 @@ def median_us(action: Callable[[], object], seconds: float) -> float:
     """Return the median of the microseconds that an action takes, after once not counted."""
     action()
     return median(repeated(action, seconds)) * 1e6
+
+
+def _moving(line: Line, side: Talk[None]) -> float:
+    return sum(repeated(lambda: talk(line, side), 0))
 
 
 def exchanging(line: Line, size: int) -> Callable[[], None]:
@@ -262,13 +301,8 @@ def count_at_once(actions: Sequence[Callable[[], object]], seconds: float) -> tu
     ready = threading.Barrier(len(actions) + 1)
 
     def work(action: Callable[[], object]) -> int:
-        count = 0
         ready.wait()
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            action()
-            count += 1
-        return count
+        return len(repeated(action, seconds))
 
     with ThreadPoolExecutor(len(actions)) as pool:
         working = [pool.submit(work, action) for action in actions]

@@ -102,26 +102,14 @@ def _check(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None
 
 
 def _measures(args: argparse.Namespace, kind: str) -> list[str]:
-    """Return the named ones; else all, without those that take long if not asked for all.
-
-    Raises:
-        CommandError: a named one cannot be taken.
-    """
-    found, left = [], dict[str, list[str]]()  # by what is missing
+    """Return the named ones; else all, without those that take long if not asked for all."""
+    wanted = []
     for name, figure in MEASURES_OF[kind].items():
         named = bool({name, figure.group} & set(args.measures or ()))
-        if not (named if args.measures else args.all or not figure.heavy):
-            continue
-        missing = missing_module(sys.executable, figure.needs)
-        if missing and named:
-            raise CommandError(f"{name} cannot be measured: {missing} is not installed")
-        if missing:
-            left.setdefault(missing, []).append(name)
-        else:
-            found.append(name)
-    for missing, names in left.items():
-        talk(f"{', '.join(names)} are left out: {missing} is not installed")
-    return found
+        if named if args.measures else args.all or not figure.heavy:
+            missing = missing_module(sys.executable, figure.needs)
+            wanted.append((name, named, missing and f"{missing} is not installed"))
+    return _able(wanted)
 
 
 def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[str]) -> list[Peer]:
@@ -129,18 +117,31 @@ def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[s
 
     Those that have none of the figures are left out silently.
     """
-    present = []
+    wanted = []
     for peer in known:
         named = peer.name in (args.peers or ())
         usual = not args.peers and (args.all or not peer.on_demand)
-        if not (named or usual or peer.protocol in (args.protocol or ())):
-            continue
-        if all(name in peer.leaves_out for name in measures):
-            continue
-        if reason := peer.lacks():
-            if named:
-                raise CommandError(f"{peer.name} cannot be measured: {reason}")
-            talk(f"{peer.name} is left out: {reason}")
+        asked = named or usual or peer.protocol in (args.protocol or ())
+        if asked and not set(measures) <= set(peer.leaves_out):
+            wanted.append((peer.name, named, peer.lacks()))
+    able = _able(wanted)
+    return [peer for peer in known if peer.name in able]
+
+
+def _able(wanted: Sequence[tuple[str, bool, str | None]]) -> list[str]:
+    """Return the names of those that can be measured, and tell why others cannot.
+
+    Raises:
+        CommandError: one of those was named.
+    """
+    able, left = [], dict[str, list[str]]()
+    for name, named, reason in wanted:
+        if not reason:
+            able.append(name)
+        elif named:
+            raise CommandError(f"{name} cannot be measured: {reason}")
         else:
-            present.append(peer)
-    return present
+            left.setdefault(reason, []).append(name)
+    for reason, names in left.items():
+        talk(f"{', '.join(names)} {'are' if names[1:] else 'is'} left out: {reason}")
+    return able

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from wsmux.cli.main import USAGE, guarded
@@ -14,7 +15,6 @@ from wsmux.cli.terminal import emit, positive_int, seconds, show, tqdm_class
 from . import environment
 from .choosing import ALL_SECONDS, QUICK, SPARK, USUAL, Order, orders
 from .comparing import changes, check_machine, lines
-from .plotting import check_plot, plot
 from .results import Pass, Result, pass_table, peers_of, read
 from .schedule import count_steps, run_pass
 from .targets import judge
@@ -72,8 +72,6 @@ def parser() -> argparse.ArgumentParser:
     add("--from", dest="source", type=Path, metavar="FILE.json", help=text)
     text = "tell what is slower than what --json printed before, on the same machine; with "
     add("--compare", type=Path, metavar="OLD.json", help=f"{text}--check that is a failure, too")
-    text = "draw what was reached of each target; needs matplotlib (extra bench)"
-    add("--plot", type=Path, metavar="FILE.svg", help=text)
     return parser
 
 
@@ -92,15 +90,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
-    if args.plot:
-        check_plot(args.plot)
     result, before = _results(args)
     verdicts = judge(result.passes)
     found, count = changes(result, before) if before else ([], 0)
     if args.json:
         kept = {**result.as_json(), "targets": [verdict.as_json() for verdict in verdicts]}
         if before:
-            told = [change.as_json() for change in found]
+            told = [asdict(change) for change in found]
             kept["compared"] = {"figures": count, "changes": told}
         emit(json.dumps(kept, indent=2))
     else:
@@ -111,8 +107,6 @@ def run(args: argparse.Namespace) -> int:
             emit(str(verdict))
         if before:
             emit("\n" + "\n".join(lines(found, count, before, str(args.compare))))
-    if args.plot:
-        plot(result, verdicts, args.plot)
     good = all(verdict.met for verdict in verdicts)
     good = good and not any(change.slower for change in found)
     return 1 if args.check and not good else 0

@@ -6,7 +6,7 @@ themselves. A change counts when each median is outside of what the other result
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -26,11 +26,7 @@ class Change:
     base: str | None
     before: float
     now: float
-
-    @property
-    def slower(self) -> bool:
-        """Whether it has become worse, be it a rate, a time or a size."""
-        return (self.now < self.before) is not EVERY_MEASURE[self.measure].less_is_better
+    slower: bool  # or larger, where less is better
 
     def __str__(self) -> str:
         what = EVERY_MEASURE[self.measure]
@@ -40,10 +36,6 @@ class Change:
             f"{'pinned' if self.pinned else 'not pinned'}: "
             f"{self.now:,.3g} {unit}, was {self.before:,.3g}"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the same for machines."""
-        return {**asdict(self), "slower": self.slower}
 
 
 def check_machine(environment: dict[str, Any], other: Result, name: str) -> None:
@@ -83,7 +75,8 @@ def _change(run: Pass, other: Pass, measure: str, variant: str, base: str | None
     now, before = median(new), median(old)
     if min(old) <= now <= max(old) or min(new) <= before <= max(new):
         return None
-    return Change(measure, variant, run.pinned, base, before, now)
+    slower = (now < before) is not EVERY_MEASURE[measure].less_is_better
+    return Change(measure, variant, run.pinned, base, before, now, slower)
 
 
 def lines(found: list[Change], count: int, before: Result, name: str) -> list[str]:

@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,9 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
             "cpu": _cpu(),
             "cores": len(cores()) or os.cpu_count(),
             "architecture": platform.machine(),
-            "memory_gib": _memory_gib(),
+            "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         },
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "load": os.getloadavg(),
         "system": platform.platform(),
         **versions(PACKAGES),
         "openssl": ssl.OPENSSL_VERSION,
@@ -60,12 +61,12 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
 def lines(environment: dict[str, Any]) -> list[str]:
     """Return the same for people."""
     machine = environment["machine"]
-    load = ", ".join(f"{value:.2f}" for value in environment["load"] or ())
+    load = ", ".join(f"{value:.2f}" for value in environment["load"])
+    where = f"{machine['cpu']}, {machine['cores']} cores, load {load}"
+    python, ours = f"{environment['python']}, {environment['openssl']}", environment["wsmux"]
     return [
-        f"{machine['cpu']}, {machine['cores']} cores, load {load or 'unknown'}; "
-        f"{environment['system']}",
-        f"{environment['python']}, {environment['openssl']}; wsmux {environment['wsmux']}, "
-        f"{_list(environment['packages'])}",
+        f"{where}; {environment['system']}",
+        f"{python}; wsmux {ours}, {_list(environment['packages'])}",
         *(
             f"{name}: {other['python']}; {_list(other['packages'])}"
             for name, other in environment["others"].items()
@@ -73,8 +74,8 @@ def lines(environment: dict[str, Any]) -> list[str]:
     ]
 
 
-def _list(packages: dict[str, str | None]) -> str:
-    return ", ".join(f"{name} {number or '-'}" for name, number in packages.items())
+def _list(packages: dict[str, str]) -> str:
+    return ", ".join(map(" ".join, packages.items()))
 
 
 def _cpu() -> str:
@@ -86,22 +87,15 @@ def _cpu() -> str:
     return names[0] if names else platform.machine()
 
 
-def _memory_gib() -> int:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return round(pages / 1024**3)
-
-
 # What a Python has: this file is also the program that another one runs to tell that.
 
 
 def versions(packages: Sequence[str]) -> dict[str, Any]:
-    """Return the version of this Python, and those of packages, ``None`` for what is not there."""
-    found = dict[str, str | None]()
+    """Return the versions of this Python and of those packages that are installed for it."""
+    found = {}
     for name in packages:
-        try:
+        with suppress(PackageNotFoundError):  # a module may be named unlike its package
             found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {"python": python, "packages": found}
 
@@ -117,17 +111,15 @@ def missing_module(python: str, modules: Sequence[str]) -> str | None:
     Raises:
         OSError: there is no such Python, or it does not answer.
     """
-    answer: str | None = (
-        missing(modules) if python == sys.executable else _ask(python, "missing", modules)
-    )
+    own = python == sys.executable
+    answer: str | None = missing(modules) if own else _ask(python, "missing", modules)
     return answer
 
 
 def described(python: str, packages: Sequence[str]) -> dict[str, Any]:
-    """Return the versions of ``python`` and of those packages that are installed for it."""
+    """Return what ``versions`` does, of another Python."""
     told: dict[str, Any] = _ask(python, "versions", packages)
-    there = {name: number for name, number in told["packages"].items() if number}
-    return {**told, "packages": there}  # a module may be named unlike its package
+    return told
 
 
 def _ask(python: str, function: str, names: Sequence[str]) -> Any:

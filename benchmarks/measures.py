@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .figure import Measure, Rate
+from .peer import Measure, Rate
 from .spark.measures import SPARK_MEASURES
 from .words import CHUNK, SMALL
 

@@ -1,11 +1,11 @@
-"""Say what a measured library must offer."""
+"""Say what a figure is, and what a library must offer that it is taken of."""
 
 from __future__ import annotations
 
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,31 @@ from .environment import missing_module
 CONNECTIONS = tuple(f"connections-{count}" for count in (1, 10, 50, 200))
 IDLE_CONNECTIONS = ("idle-connection-server", "idle-connection-client")
 OURS = ("among-idle", "tail-window")
+
+
+# Of what a variant's ``connect`` yields; see ``Peer.kind``.
+Rate = Callable[[Any, float, dict[str, float]], float]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Name one figure; ``run(client, seconds, known)`` returns it, ``known`` keeps rates.
+
+    A ``fresh`` one is taken of processes that have done nothing else, and do nothing more. A
+    ``heavy`` one takes long: only when it is named or with ``--all``, fewer times, and in one pass.
+    ``only`` names the one variant that it is taken of, ``group`` what it is of several of, and
+    ``needs`` the modules that must be installed.
+    """
+
+    title: str
+    unit: str
+    run: Rate
+    fresh: bool = False
+    heavy: bool = False
+    less_is_better: bool = False
+    only: str | None = None
+    group: str = ""
+    needs: tuple[str, ...] = ()
 
 
 @dataclass

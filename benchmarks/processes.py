@@ -37,7 +37,7 @@ class Worker:
 
     Args:
         module: of this package. name: of the context manager there. arguments: of that.
-        peer: whose Python, hidden modules and environment it has. role: of the process there.
+        peer: whose Python, hidden modules and environment it has. core: the one that it is put on.
 
     Attributes:
         told: what the context manager has yielded.
@@ -47,16 +47,21 @@ class Worker:
     """
 
     def __init__(
-        self, module: str, name: str, *arguments: Any, peer: Peer | None = None, role: str = ""
+        self,
+        module: str,
+        name: str,
+        *arguments: Any,
+        peer: Peer | None = None,
+        core: int | None = None,
     ) -> None:
         hides = peer.hides if peer else ()
         hidden = "".join(f"sys.modules[{each!r}] = None; " for each in hides)
         program = (
             f"import sys; {hidden}sys.path.insert(0, {str(ROOT)!r}); "
-            f"from {__package__}.worker import main; main(*{(module, name, *arguments)})"
+            f"from {__package__}.worker import main; main(*{(core, module, name, *arguments)})"
         )
         environment = {**os.environ, **(peer.environment if peer else {})}
-        python = peer.python_of(role) if peer else None
+        python = peer.python_of(name) if peer else None
         with ExitStack() as stack:
             with undisturbed():
                 self.process = subprocess.Popen(
@@ -143,8 +148,8 @@ class Processes:
         try:
             address: tuple[Any, ...] = ()
             for role, core in zip(("server", "client"), self._places, strict=True):
-                arguments = ("worker", role, self.peer.name, core, *address)
-                self._running.append(Worker(*arguments, peer=self.peer, role=role))
+                arguments = ("worker", role, self.peer.name, *address)
+                self._running.append(Worker(*arguments, peer=self.peer, core=core))
                 address = (self._running[-1].told,)
         except BaseException:
             self.close(at_once=True)

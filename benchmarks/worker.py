@@ -19,9 +19,11 @@ from .measures import EVERY_MEASURE
 from .peers import find_peers
 
 
-def main(module: str, name: str, *arguments: Any) -> None:
-    """Run a context manager of this package."""
+def main(core: int | None, module: str, name: str, *arguments: Any) -> None:
+    """Run a context manager of this package, on one core if that is named."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends stdin
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # before there are threads: they inherit it
     manager = getattr(importlib.import_module(f"{__package__}.{module}"), name)
     with manager(*arguments) as held:
         _say(None if callable(held) else held)
@@ -33,9 +35,8 @@ def main(module: str, name: str, *arguments: Any) -> None:
 
 
 @contextmanager
-def server(name: str, core: int | None) -> Iterator[Any]:
+def server(name: str) -> Iterator[Any]:
     """Serve as a variant does; yield the address."""
-    _pin(core)
     peer = find_peers()[name]
     peer.check()
     with peer.serve() as address:
@@ -43,18 +44,12 @@ def server(name: str, core: int | None) -> Iterator[Any]:
 
 
 @contextmanager
-def client(name: str, core: int | None, address: Any) -> Iterator[Callable[..., float]]:
+def client(name: str, address: Any) -> Iterator[Callable[..., float]]:
     """Connect as a variant does; yield what takes figures."""
-    _pin(core)
     peer, known = find_peers()[name], dict[str, float]()
     peer.check()
     with peer.connect(address) as measuring:
         yield lambda measure, seconds: EVERY_MEASURE[measure].run(measuring, seconds, known)
-
-
-def _pin(core: int | None) -> None:
-    if core is not None:
-        os.sched_setaffinity(0, {core})  # before there are threads: they inherit it
 
 
 def _say(value: Any = None, **more: Any) -> None:

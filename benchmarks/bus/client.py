@@ -60,10 +60,11 @@ class Trips:
         self._link.discard()
 
 
-class EchoClient:
+class EchoClient(Workers):
     """Measure what sends everything back."""
 
     def __init__(self, url: str) -> None:
+        super().__init__()
         self._url = url
 
     def messages(self, twins: int, seconds: float) -> float:
@@ -80,12 +81,8 @@ class EchoClient:
             return median_us(trips.exchange, seconds)
 
 
-class RelayClient(EchoClient, Workers):
+class RelayClient(EchoClient):
     """Measure a relay."""
-
-    def __init__(self, url: str) -> None:
-        Workers.__init__(self)
-        EchoClient.__init__(self, url)
 
     def _companion(self, name: str) -> Worker:
         return self.worker("bus.companion", name, self._url)

@@ -81,15 +81,8 @@ def open_link(url: str, address: Address) -> Link:
 
 def small_request(source: Address, destination: Address) -> bytes:
     """Return an envelope with a small payload, as it travels."""
-    made = request(
-        secrets.token_hex(16),
-        source,
-        destination,
-        "echo",
-        int(time.time()),
-        LIFE,
-        plain=bytes(SMALL),
-    )
+    number, now, plain = secrets.token_hex(16), int(time.time()), bytes(SMALL)
+    made = request(number, source, destination, "echo", now, LIFE, plain=plain)
     made.signature = identity(source.twin).sign(digest(made))
     return made.SerializeToString()
 
@@ -158,22 +151,17 @@ def messages_per_second(url: str, twins: int, seconds: float) -> float:
     return (after - before) / (end - start)
 
 
-def _count(stations: Sequence[Station]) -> int:
-    """Return how many messages have come.
+def _wait_for(stations: Sequence[Station], count: int) -> int:
+    """Return how many messages have come, once they are so many.
 
     Raises:
         Exception: what ended a station.
     """
-    for station in stations:
-        if failure := station.failure or station.link.error:
-            raise failure
-    return sum(station.count for station in stations)
-
-
-def _wait_for(stations: Sequence[Station], count: int) -> int:
-    """Return how many messages have come, once they are so many."""
     deadline = Deadline(PATIENCE)
-    while (found := _count(stations)) < count:
+    while (found := sum(station.count for station in stations)) < count:
+        for station in stations:
+            if failure := station.failure or station.link.error:
+                raise failure
         if deadline.expired():
             raise RuntimeError(f"{found} messages came in {PATIENCE:.0f} s, not {count}")
         time.sleep(PAUSE)

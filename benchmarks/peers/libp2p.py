@@ -62,32 +62,34 @@ class _Carrier:
         )
         self._unread = bytearray()
 
+    async def _events(self) -> list[Any]:
+        """Return what the next bytes mean."""
+        from libp2p.io.exceptions import IOException
+
+        data = await self._stream.receive_some(RECEIVE)
+        if not data:
+            raise IOException("the connection ended")
+        self._socket.receive_data(data)
+        return list(self._socket.events())
+
     async def shake_hands(self) -> None:
         from wsproto.events import AcceptConnection, Request
 
         if self.is_initiator:
             request = Request(host="localhost", target="/", subprotocols=["yamux"])
             await self._stream.send_all(self._socket.send(request))
-        while True:
-            self._socket.receive_data(await self._stream.receive_some(RECEIVE))
-            for event in self._socket.events():
-                if isinstance(event, Request):
-                    accepted = AcceptConnection(subprotocol="yamux")
-                    await self._stream.send_all(self._socket.send(accepted))
-                if isinstance(event, Request | AcceptConnection):
-                    return
+        while not await self._events():
+            pass
+        if not self.is_initiator:
+            accepted = AcceptConnection(subprotocol="yamux")
+            await self._stream.send_all(self._socket.send(accepted))
 
     async def read(self, size: int) -> bytes:
-        from libp2p.io.exceptions import IOException
         from wsproto.events import BytesMessage
 
         unread = self._unread
         while not unread:
-            data = await self._stream.receive_some(RECEIVE)
-            if not data:
-                raise IOException("the connection ended")
-            self._socket.receive_data(data)
-            for event in self._socket.events():
+            for event in await self._events():
                 if isinstance(event, BytesMessage):
                     unread += event.data
         taken = bytes(unread[:size])

@@ -10,7 +10,7 @@ from ..peer import Peer
 from .raw import RAW
 
 if TYPE_CHECKING:
-    from ..spark.client import SparkClient
+    from ..spark.measures import SparkClient
 
 
 class PySpark(Peer):
@@ -37,7 +37,7 @@ class PySpark(Peer):
 
     @contextmanager
     def connect(self, address: Any) -> Iterator[SparkClient]:
-        from ..spark.client import SparkClient
+        from ..spark.measures import SparkClient
 
         with SparkClient(address) as client:
             yield client

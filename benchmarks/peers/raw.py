@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from ..blocking import Blocking
-from ..calls import LineCalls
+from ..blocking import Blocking, LineCalls
 from ..measures import MEASURES
 from ..peer import IDLE_CONNECTIONS, OURS, Peer
 from ..sockets import AUTHORITY, client_context, listening, server_context

@@ -42,8 +42,11 @@ class LineTrips:
 
 
 @dataclass
-class LinkEcho(Peer):
-    """Send every message back, over the links that the relay has, without a relay."""
+class Relay(Peer):
+    """Relay with queues in memory, or in a Redis of its own, which shares the relay's core.
+
+    One that is ``bare`` is an echo over the links that a relay has.
+    """
 
     base: str = "link-echo"
     kind: str = "bus"
@@ -51,25 +54,7 @@ class LinkEcho(Peer):
         *("base58", "cryptography", "mnemonic", "prometheus_client", "redis", "requests"),
         "sr25519",
     )
-
-    @contextmanager
-    def serve(self) -> Iterator[str]:
-        from ..bus.server import echo
-
-        with echo() as address:
-            yield address
-
-    @contextmanager
-    def connect(self, address: str) -> Iterator[Any]:
-        from ..bus.client import EchoClient
-
-        yield EchoClient(address)
-
-
-@dataclass
-class Relay(LinkEcho):
-    """Relay with queues in memory, or in a Redis of its own, which shares the relay's core."""
-
+    bare: bool = False
     redis: bool = False
     limit: tuple[int, int] | None = None
 
@@ -81,21 +66,19 @@ class Relay(LinkEcho):
 
     @contextmanager
     def serve(self) -> Iterator[str]:
-        from ..bus.server import redis, relay
+        from ..bus.server import echo, redis, relay
 
         if self.limit:
             logger("wsmux.bus").setLevel(logging.ERROR)  # that it drops messages is known
-        with (
-            redis(REDIS) if self.redis else nullcontext() as url,
-            relay(url, self.limit) as address,
-        ):
+        own = redis(REDIS) if self.redis else nullcontext()
+        with own as url, echo() if self.bare else relay(url, self.limit) as address:
             yield address
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Any]:
-        from ..bus.client import RelayClient
+        from ..bus.client import EchoClient, RelayClient
 
-        with RelayClient(address) as client:
+        with (EchoClient if self.bare else RelayClient)(address) as client:
             yield client
 
 
@@ -108,10 +91,11 @@ PEERS: list[Peer] = [
         leaves_out=(*RATES, "kept", "idle-twin", "flood"),
         measure=LineTrips,
     ),
-    LinkEcho(
+    Relay(
         "link-echo",
         "an echo over the relay's links, each message sent back",
         leaves_out=("kept", "call", "idle-twin", "flood"),
+        bare=True,
     ),
     Relay(
         "relay",

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..blocking import count_at_once
-from ..calls import LineCalls, take_all
+from ..blocking import LineCalls, count_at_once, take_all
 from ..peer import Peer
 from ..words import SMALL, Line, memory, talk
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from ..blocking import repeated
-from ..figure import Measure
+from wsmux.cli.spark_session import spark_session
+
+from ..blocking import Blocking, repeated
+from ..peer import Measure
+from ..processes import Workers
 from .bulk import DATASET, PARTS, ROW_BYTES, ROWS_THERE, SCHEMA_TEXT, TOPIC
-from .client import TASKS, SparkClient
 
 # Milliseconds of a round trip; the first is that of the loopback itself.
 NEAR, DELAYS = (0,), (0, 1, 5)
 
-# What a row of data is: 100 bytes, of which the first is what the raw echo wants to see.
-ROW = "E" + "x" * 99
+# What a row of data is: 100 bytes.
+ROW = "x" * 100
 
 # Rows made between two looks at the clock; and before it starts: they connect, and grow a window.
 STEP, FIRST = 64, 8
@@ -31,32 +33,67 @@ STEP, FIRST = 64, 8
 # second counts for little; and of a write.
 FRAME_RATE, WRITE_RATE = 2_000_000, 3_000_000
 
-WITHIN = ("pyspark", "pyarrow", "pandas")
+ARROW = ("pyspark", "pyarrow")
+WITHIN = (*ARROW, "pandas")
+
+# Task slots of the session.
+TASKS = 2
+
+
+class SparkClient(Workers):
+    """Find servers at any distance.
+
+    Args:
+        near: the addresses of those that are always there, by their names.
+    """
+
+    def __init__(self, near: dict[str, str]) -> None:
+        super().__init__()
+        self._near = near
+
+    def address(self, name: str, delay: int = 0) -> str:
+        """Return where a server is: ``river``, ``raw``, or of bulk ``data`` or ``flight``.
+
+        Args:
+            delay: milliseconds of a round trip to it.
+        """
+        near = self._near.get(name) or self.worker("spark.bulk", "serve_bulk").told[name]
+        line = ("spark.delayline", "delayed", near, delay / 1000)
+        address: str = self.worker(*line).told if delay else near
+        return address
+
+    @cached_property
+    def session(self) -> Any:
+        """The session; everything is loaded and compiled that jobs need."""
+        session = self.enter_context(spark_session("benchmarks", TASKS))
+        warm_up(session)
+        return session
+
 
 Rows = Iterator[str]
 Call = Callable[[Rows], Any]  # what Spark would be given
-Take = Callable[[SparkClient, int, float], float]  # at a distance, for so many seconds
 
 
 def _measures(
     name: str,
     title: str,
-    take: Take,
+    take: Callable[..., float],
     delays: tuple[int, ...] = DELAYS,
     unit: str = "rows/s",
-    needs: tuple[str, ...] = (),
+    **how: Any,
 ) -> dict[str, Measure]:
     """Return a figure at each distance, all of them of one name."""
+    if name.startswith("spark-"):
+        title = f"Spark: {title}"
+    needs = WITHIN if title.startswith("Spark") else ARROW if take is _offset else ()
 
-    def run(client: SparkClient, seconds: float, known: dict[str, float], *, delay: int) -> float:
-        return take(client, delay, seconds)
+    def at(delay: int) -> Measure:
+        def run(client: SparkClient, seconds: float, known: dict[str, float]) -> float:
+            return take(client, delay, seconds, **how)
 
-    return {
-        f"{name}-{delay}ms": Measure(
-            f"{title}, RTT {delay} ms", unit, partial(run, delay=delay), group=name, needs=needs
-        )
-        for delay in delays
-    }
+        return Measure(f"{title}, RTT {delay} ms", unit, run, group=name, needs=needs)
+
+    return {f"{name}-{delay}ms": at(delay) for delay in delays}
 
 
 def rows_until(end: float) -> Rows:
@@ -104,39 +141,17 @@ def _outside(client: SparkClient, delay: int, seconds: float, make: Callable[[st
     return count_rows(make(client.address("river", delay)), seconds)
 
 
-def _bare_sync(client: SparkClient, delay: int, seconds: float) -> float:
-    """Exchange messages on one WebSocket of websocket-client's, without anything above."""
+def _bare(client: SparkClient, delay: int, seconds: float, each: bool) -> float:
+    """Exchange messages on one WebSocket of websocket-client's, or each on a new one."""
     from ..peers.raw import open_line
 
-    line, message = open_line(client.address("raw", delay)), ROW.encode()
-
-    def call(rows: Rows) -> Iterator[bytes]:
-        for _ in rows:
-            line.send(message)
-            yield line.receive(len(message))
-
-    try:
-        return count_rows(call, seconds)
-    finally:
-        line.close()
+    lines = Blocking(partial(open_line, client.address("raw", delay)))
+    size = len(ROW)
+    count, elapsed = lines.opens(size, seconds) if each else lines.pings(size, 1, seconds)
+    return count / elapsed
 
 
-def _bare_each(client: SparkClient, delay: int, seconds: float) -> float:
-    """Open a WebSocket for each row."""
-    from ..peers.raw import open_line
-
-    message, address = ROW.encode(), client.address("raw", delay)
-
-    def one() -> None:
-        line = open_line(address)
-        line.send(message)
-        line.receive(len(message))
-        line.close()
-
-    return rate_of(one, seconds)
-
-
-def _latest_offset(client: SparkClient, delay: int, seconds: float) -> float:
+def _offset(client: SparkClient, delay: int, seconds: float) -> float:
     """Ask for the latest offsets of an idle topic, as the planner does."""
     from wsmux.spark.source.datasource import DefaultSource
 
@@ -149,10 +164,6 @@ def _latest_offset(client: SparkClient, delay: int, seconds: float) -> float:
 
 
 # Within Spark
-
-
-def _nobody(address: str) -> Call:
-    return iter
 
 
 def _within(client: SparkClient, delay: int, seconds: float, make: Callable[[str], Call]) -> float:
@@ -187,10 +198,6 @@ def _mapped(spark: Any, count: int, mapper: Callable[[Any], Any]) -> Any:
 def same(batches: Iterator[Any]) -> Iterator[Any]:
     """Return what came; a plain function, which is what ``mapInArrow`` wants."""
     return batches
-
-
-def _identity(address: str) -> Callable[[Any], Any]:
-    return same
 
 
 def _arrow(address: str) -> Callable[[Any], Any]:
@@ -240,46 +247,35 @@ def _write(client: SparkClient, delay: int, seconds: float, flight: bool) -> flo
 def _pipelines() -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for in_flight, batch_rows in ((1, 1), (8, 1), (64, 1), (256, 1), (8, 64), (32, 512)):
-        title = f"{in_flight} in flight"
+        name, title = f"{in_flight}x{batch_rows}", f"{in_flight} in flight"
         title += f", {batch_rows} rows a message" if batch_rows > 1 else ""
         make = partial(pipelined, in_flight=in_flight, batch_rows=batch_rows)
-        name = f"{in_flight}x{batch_rows}"
-        found |= _measures(name, title, partial(_outside, make=make))
-        if (in_flight, batch_rows) in ((256, 1), (32, 512)):
-            found |= _in_spark(name, title, partial(_within, make=make))
+        found |= _measures(name, title, _outside, make=make)
+        if name in ("256x1", "32x512"):
+            found |= _measures(f"spark-{name}", title, _within, make=make)
     return found
 
 
-def _in_spark(
-    name: str, title: str, take: Take, delays: tuple[int, ...] = DELAYS, unit: str = "rows/s"
-) -> dict[str, Measure]:
-    return _measures(f"spark-{name}", f"Spark: {title}", take, delays, unit, WITHIN)
-
-
-def _bulk() -> dict[str, Measure]:
-    found: dict[str, Measure] = {}
-    for name, take in (("read", _read), ("write", _write)):
-        for suffix, peer in (("", 'format("wsmux")'), ("-flight", "Arrow Flight")):
-            part = partial(take, flight=bool(suffix))
-            found |= _in_spark(f"{name}{suffix}", f"{name}, {peer}", part, NEAR, "MB/s")
-    return found
+def _bulk(name: str, take: Callable[..., float]) -> dict[str, Measure]:
+    of, bulk = f"spark-{name}", (take, NEAR, "MB/s")
+    return {
+        **_measures(of, f'{name}, format("wsmux")', *bulk, flight=False),
+        **_measures(f"{of}-flight", f"{name}, Arrow Flight", *bulk, flight=True),
+    }
 
 
 SPARK_MEASURES = {
-    **_measures("bare-each", "one bare WebSocket for each row", _bare_each),
-    **_measures("bare-sync", "one bare WebSocket, request and reply a row", _bare_sync),
-    **_measures("sync", "one synchronous call a row", partial(_outside, make=sync)),
+    **_measures("bare-each", "one bare WebSocket for each row", _bare, each=True),
+    **_measures("bare-sync", "one bare WebSocket, request and reply a row", _bare, each=False),
+    **_measures("sync", "one synchronous call a row", _outside, make=sync),
     **_pipelines(),
+    **_measures("latest-offset", "latest offsets of an idle topic", _offset, (5,), "calls/s"),
+    **_measures("spark-alone", "no network", _within, NEAR, make=lambda address: iter),
+    **_measures("spark-sync", "one synchronous call a row", _within, make=sync),
+    **_measures("spark-identity", "mapInArrow, identity", _frame, NEAR, make=lambda address: same),
     **_measures(
-        *("latest-offset", "latest offsets of an idle topic", _latest_offset),
-        *((5,), "calls/s", ("pyspark", "pyarrow")),
+        "spark-arrow", "mapInArrow, a batch a message, 4 in flight", _frame, (0, 5), make=_arrow
     ),
-    **_in_spark("alone", "no network", partial(_within, make=_nobody), NEAR),
-    **_in_spark("sync", "one synchronous call a row", partial(_within, make=sync)),
-    **_in_spark("identity", "mapInArrow, identity", partial(_frame, make=_identity), NEAR),
-    **_in_spark(
-        *("arrow", "mapInArrow, a batch a message, 4 in flight"),
-        *(partial(_frame, make=_arrow), (0, 5)),
-    ),
-    **_bulk(),
+    **_bulk("read", _read),
+    **_bulk("write", _write),
 }

@@ -1,9 +1,8 @@
-"""Show, compare and draw results of ``python -m benchmarks`` that were kept as JSON."""
+"""Show and compare results of ``python -m benchmarks`` that were kept as JSON."""
 
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ import pytest
 from benchmarks import command
 from benchmarks.comparing import changes
 from benchmarks.results import SCHEMA, Figures, Pass, Result, read
-from wsmux.cli import terminal
 from wsmux.cli.terminal import CommandError
-
-from ..helpers.benchmark_commands import run
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "architecture": "x86_64", "memory_gib": 8}
 
@@ -225,48 +221,3 @@ def test_names_that_are_not_known_are_refused(keep: Keep, measure: str, variant:
 @pytest.mark.parametrize("option", ["--rpc", "--bus", "--spark"])
 def test_all_has_calls_and_relays(option: str) -> None:
     assert "--all measures calls and relays, too" in refused("--all", option)
-
-
-# What is drawn
-
-
-def drawn(path: Path) -> str:
-    root = xml.etree.ElementTree.parse(path).getroot()
-    assert root.tag.endswith("svg")
-    return path.read_text()
-
-
-def test_a_plot_is_an_svg(keep: Keep, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "figure.svg"
-    # In a process of its own, since matplotlib keeps the files of its fonts open.
-    done = run("--from", str(keep(result())), "--plot", str(path))
-    assert done.returncode == 0, done.stderr.decode()
-    text = drawn(path)
-    assert "wsmux, upload" in text  # as the comment beside the glyphs
-    assert "8.00 x raw" in text
-
-
-def test_nothing_judged_is_nothing_to_draw(keep: Keep, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    empty = Result(ENVIRONMENT, [Pass(True, {"upload": {"raw": [1.0]}})])
-    with pytest.raises(CommandError, match="no target was measured"):
-        bench("--from", keep(empty), "--plot", tmp_path / "figure.svg")
-
-
-def test_a_plot_needs_matplotlib(
-    keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("benchmarks.plotting.installed", lambda module: False)
-    with pytest.raises(CommandError, match=r"pip install 'wsmux-streams\[bench\]'"):
-        bench("--from", keep(result()), "--plot", tmp_path / "figure.svg")
-    assert terminal.installed("json")
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"), [("figure.gif", "must end in .svg"), ("none/figure.svg", "no directory")]
-)
-def test_a_plot_that_cannot_be_written_is_refused(
-    keep: Keep, tmp_path: Path, name: str, reason: str
-) -> None:
-    assert reason in refused("--from", keep(result()), "--plot", tmp_path / name)

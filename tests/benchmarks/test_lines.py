@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from benchmarks import blocking
-from benchmarks.blocking import Blocking, Tail
-from benchmarks.calls import LineCalls
+from benchmarks.blocking import Blocking, LineCalls, Tail
 from benchmarks.measures import EVERY_MEASURE, MEASURES
 from benchmarks.words import (
     CHUNK,
