@@ -5,11 +5,10 @@
   line say.
 - ``measures.py``: which figures there are; ``blocking.py``: what the client's side does for them;
   ``bus/``: the same for the bus; ``spark/``: for what PySpark does.
-- ``naive.py``: the mux that first comes to mind; ``sockets.py``: sockets and certificates for the
-  servers.
+- ``sockets.py``: sockets and certificates for the servers.
 - ``worker.py``, ``processes.py``: one client and one server process for each variant, if need be
   in a Python of its own; ``environment.py`` asks that what it has.
-- ``choosing.py``: what was asked for. ``schedule.py``: which is measured when.
+- ``schedule.py``: what of what was asked for is measured, and when.
 - ``results.py``: medians, ratios, tables, and the JSON. ``targets.py``: what must be, and what is
-  the goal; ``comparing.py``: what got slower.
+  the goal.
 """

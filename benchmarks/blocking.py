@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from . import words
-from .words import CHUNK, HEAD, MEMORY, SMALL, SMALL_ONES, WINDOW, Line, Open, Talk, talk
+from .words import CHUNK, HEAD, MEMORY, SMALL, WINDOW, Line, Open, Talk, talk
 
 # Lines and connections that come before those whose memory counts: the first touch what all share.
 FIRST = 20
@@ -50,6 +50,9 @@ class Dialled(NamedTuple):
     close: Callable[[], object]
 
 
+Dial = Callable[[], Dialled]
+
+
 class Blocking:
     """Measure with lines.
 
@@ -65,12 +68,7 @@ class Blocking:
 
     compared: tuple[Sequence[Blocking], Sequence[Blocking]]
 
-    def __init__(
-        self,
-        opener: Open,
-        dial: Callable[[], Dialled] | None = None,
-        hold: Callable[[], Dialled] | None = None,
-    ) -> None:
+    def __init__(self, opener: Open, dial: Dial | None = None, hold: Dial | None = None) -> None:
         self._open = opener
         self._dial = dial or (lambda: Dialled(opener, int))
         self._hold = hold or (lambda: Dialled(opener, int))
@@ -78,27 +76,19 @@ class Blocking:
 
     def upload(self, size: int) -> float:
         """Send ``size`` bytes on a new line, until their count has come."""
-        return self._on_a_line(lambda line: _moving(line, words.upload(size)))
+        with closing(self._open()) as line:
+            return spent(line, words.upload(size))
 
     def download(self, size: int) -> float:
         """Have ``size`` bytes sent on a new line, until the last has come."""
-        return self._on_a_line(lambda line: _moving(line, words.download(size)))
+        with closing(self._open()) as line:
+            return spent(line, words.download(size))
 
     def echo(self, size: int) -> float:
         """Have ``size`` bytes sent back on a new line, none waited for."""
-
-        def move(line: Line) -> float:
+        with closing(self._open()) as line:
             exchanging(line, 1)()
             return both_ways(line, words.pieces(size), words.take(size))
-
-        return self._on_a_line(move)
-
-    def _on_a_line(self, move: Callable[[Line], float]) -> float:
-        line = self._open()
-        try:
-            return move(line)
-        finally:
-            line.close()
 
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
         """Exchange messages of ``size`` bytes on all lines at once, each after one not counted."""
@@ -109,9 +99,8 @@ class Blocking:
         message = words.echo_of(size)
 
         def one() -> None:
-            line = self._open()
-            talk(line, words.exchange(message))
-            line.close()
+            with closing(self._open()) as line:
+                talk(line, words.exchange(message))
 
         took = repeated(one, seconds)
         return len(took), sum(took)
@@ -119,19 +108,17 @@ class Blocking:
     def tail(self, size: int, bulk: int) -> Tail:
         """Exchange messages of ``size`` bytes on one line while another uploads ``bulk`` bytes."""
         times: list[float] = []
-        small, large = self._open(), self._open()
-        ping = exchanging(small, size)
-        ping()
-        with ThreadPoolExecutor(1) as pool:
-            uploaded = pool.submit(repeated, lambda: talk(large, words.upload(bulk)), 0)
-            while not times or not uploaded.done():
-                times += repeated(ping, 0)
-        large.send(HEAD.pack(WINDOW, 0))
-        window = talk(large, words.number(WINDOW))
-        small.close()
-        large.close()
+        with closing(self._open()) as small, closing(self._open()) as large:
+            ping = exchanging(small, size)
+            ping()
+            with ThreadPoolExecutor(1) as pool:
+                uploaded = pool.submit(spent, large, words.upload(bulk))
+                while not times or not uploaded.done():
+                    times += repeated(ping, 0)
+            large.send(HEAD.pack(WINDOW, 0))
+            window = talk(large, words.number(WINDOW))
         times.sort()
-        rate = bulk / sum(uploaded.result())
+        rate = bulk / uploaded.result()
         return Tail(times[len(times) // 2], times[len(times) * 99 // 100], rate, window)
 
     def beside(self, rate: Callable[[Any], float]) -> float:
@@ -213,31 +200,26 @@ class LineCalls:
 
     def streamed(self, count: int) -> float:
         """Have messages echoed on one stream, none waited for; return the seconds for all."""
-        message, line = words.echo_of(SMALL), self._open()
-        elapsed = both_ways(line, [message] * count, take_all(message, count))
-        line.close()
-        return elapsed
+        message = words.echo_of(SMALL)
+        with closing(self._open()) as line:
+            return both_ways(line, [message] * count, words.take_all(message, count))
 
     def subscribed(self, count: int) -> float:
         """Have messages sent; return the seconds until the last has come."""
-        line = self._open()
-        elapsed = both_ways(line, [HEAD.pack(SMALL_ONES, count)], take_all(bytes(SMALL), count))
-        line.close()
-        return elapsed
+        with closing(self._open()) as line:
+            return spent(line, words.subscribe(count))
 
     def echoes(self, size: int, seconds: float) -> tuple[int, float]:
         """Have messages of ``size`` bytes echoed on one stream, one after the other."""
-        line = self._open()
-        counted = count_at_once([exchanging(line, size)], seconds)
-        line.close()
-        return counted
+        with closing(self._open()) as line:
+            return count_at_once([exchanging(line, size)], seconds)
 
 
-def take_all(message: bytes, count: int) -> Talk[None]:
-    """Receive so many messages, each of which must be that one."""
-    for received in range(count):
-        if (yield None) != message:
-            raise RuntimeError(f"message {received + 1} of {count} is not what was asked for")
+def spent(line: Line, side: Talk[None]) -> float:
+    """Return the seconds that one side takes."""
+    start = time.perf_counter()
+    talk(line, side)
+    return time.perf_counter() - start
 
 
 def repeated(action: Callable[[], object], seconds: float) -> list[float]:
@@ -258,10 +240,6 @@ def median_us(action: Callable[[], object], seconds: float) -> float:
     return median(repeated(action, seconds)) * 1e6
 
 
-def _moving(line: Line, side: Talk[None]) -> float:
-    return sum(repeated(lambda: talk(line, side), 0))
-
-
 def exchanging(line: Line, size: int) -> Callable[[], None]:
     """Return what exchanges a message of ``size`` bytes."""
     message = words.echo_of(size)
@@ -279,14 +257,12 @@ def exchange_on_all(lines: Sequence[Line], size: int, seconds: float) -> tuple[i
 def both_ways(line: Line, chunks: Sequence[bytes], receive: Talk[None]) -> float:
     """Send from another thread, and return the seconds until everything is back."""
     with ThreadPoolExecutor(1) as pool:
-        start = time.perf_counter()
-        sent = pool.submit(talk, line, words.send(chunks))
+        sent = pool.submit(talk, line, (chunk for chunk in chunks))
         try:
-            talk(line, receive)
+            elapsed = spent(line, receive)
         except BaseException:
             line.close()  # which ends who sends, too
             raise
-        elapsed = time.perf_counter() - start
         sent.result()
     return elapsed
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
-from pathlib import Path
 
 from wsmux.cli.main import USAGE, guarded
 from wsmux.cli.terminal import emit, positive_int, seconds, show, tqdm_class
 
 from . import environment
-from .choosing import ALL_SECONDS, QUICK, SPARK, USUAL, Order, orders
-from .comparing import changes, check_machine, lines
-from .results import Pass, Result, pass_table, peers_of, read
-from .schedule import count_steps, run_pass
+from .peer import Peer
+from .peers import find_peers
+from .results import Pass, pass_as_json, pass_table
+from .schedule import ALL_SECONDS, QUICK, SPARK, USUAL, Order, count_steps, orders, run_pass
 from .targets import judge
+
+# Counts the shapes that the JSON has had.
+SCHEMA = 1
 
 EPILOG = (
     "MB are 10^6 bytes. Ratios are taken within each repetition; their median is shown. "
@@ -49,16 +51,9 @@ def parser() -> argparse.ArgumentParser:
     add("--protocol", type=_names, action="extend", metavar="PROTOCOLS", help=text)
     for option, text in (
         ("rpc", "remote calls over River instead of streams, and the memory of a session"),
-        (
-            "spark",
-            "calls as PySpark makes them, near the server and far, within Spark if it is installed",
-        ),
+        ("spark", "calls as PySpark makes them, near and far, within Spark if it is installed"),
         ("bus", "relays of the bus, calls over them, an idle twin and what a flood does"),
-        (
-            "all",
-            "streams with every variant and wire, then calls, then relays, and what takes "
-            "long: memory, 10,000 idle streams, 200 connections",
-        ),
+        ("all", "every variant and wire, then calls, then relays, and what takes long"),
     ):
         add(f"--{option}", action="store_true", help=f"measure {text}")
     text = "figures to take, comma-separated; with --spark a row at every distance, or as in "
@@ -68,10 +63,6 @@ def parser() -> argparse.ArgumentParser:
     text = "exit 1 when a target is missed, whatever the goal"
     add("--check", action="store_true", help=text)
     add("--json", action="store_true", help="print everything as JSON")
-    text = "measure nothing, and show what --json has printed before"
-    add("--from", dest="source", type=Path, metavar="FILE.json", help=text)
-    text = "tell what is slower than what --json printed before, on the same machine; with "
-    add("--compare", type=Path, metavar="OLD.json", help=f"{text}--check that is a failure, too")
     return parser
 
 
@@ -90,44 +81,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print, judge."""
-    result, before = _results(args)
-    verdicts = judge(result.passes)
-    found, count = changes(result, before) if before else ([], 0)
+    planned = orders(args)
+    described = environment.describe([peer for order in planned for peer in order.peers])
+    passes = _measure(planned)
+    verdicts = judge(passes)
+    shown = [(each, _peers(each)) for each in passes]
     if args.json:
-        kept = {**result.as_json(), "targets": [verdict.as_json() for verdict in verdicts]}
-        if before:
-            told = [asdict(change) for change in found]
-            kept["compared"] = {"figures": count, "changes": told}
-        emit(json.dumps(kept, indent=2))
+        told = {
+            "schema": SCHEMA,
+            "taken_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "environment": described,
+            "passes": [pass_as_json(each, peers) for each, peers in shown],
+            "targets": [verdict.as_json() for verdict in verdicts],
+        }
+        emit(json.dumps(told, indent=2))
     else:
-        emit("\n".join(environment.lines(result.environment)) + "\n")
-        for each in result.passes:
-            show(pass_table(each, peers_of(each)))
+        emit("\n".join(environment.lines(described)) + "\n")
+        for each, peers in shown:
+            show(pass_table(each, peers))
         for verdict in verdicts:
             emit(str(verdict))
-        if before:
-            emit("\n" + "\n".join(lines(found, count, before, str(args.compare))))
-    good = all(verdict.met for verdict in verdicts)
-    good = good and not any(change.slower for change in found)
-    return 1 if args.check and not good else 0
+    return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
 
 
-def _results(args: argparse.Namespace) -> tuple[Result, Result | None]:
-    """Return what was measured, or kept, and what it is compared with.
-
-    What is wrong with a file is told before anything is measured.
-    """
-    before = read(args.compare) if args.compare else None
-    kept = read(args.source) if args.source else None
-    planned = [] if kept else orders(args)
-    described = (
-        kept.environment
-        if kept
-        else environment.describe([peer for order in planned for peer in order.peers])
-    )
-    if before:
-        check_machine(described, before, str(args.compare))
-    return kept or Result(described, _measure(planned)), before
+def _peers(run: Pass) -> list[Peer]:
+    """Return the variants of a pass, in order."""
+    names = {name for row in run.figures.values() for name in row}
+    return [peer for peer in find_peers().values() if peer.name in names]
 
 
 def _measure(planned: Sequence[Order]) -> list[Pass]:

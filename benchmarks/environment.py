@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .peer import Peer
 
-PACKAGES = (
-    *("websocket-client", "simple-websocket", "wsproto", "websockets", "wsaccel", "msgpack"),
-    *("grpcio", "paramiko"),
-)
-
+PACKAGES = "websocket-client simple-websocket wsproto websockets wsaccel msgpack grpcio paramiko"
 
 # Seconds for an interpreter to start and look.
 PATIENCE = 30.0
@@ -46,14 +42,14 @@ def describe(peers: Sequence[Peer]) -> dict[str, Any]:
         },
         "load": os.getloadavg(),
         "system": platform.platform(),
-        **versions(PACKAGES),
+        **versions(PACKAGES.split()),
         "openssl": ssl.OPENSSL_VERSION,
         "switch_interval": sys.getswitchinterval(),
         "wsmux": wsmux.__version__,
         "others": {
-            peer.name: described(peer.python, peer.needs)
+            peer.name: described(python, peer.needs)
             for peer in peers
-            if peer.python_variable and peer.python
+            if peer.python_variable and (python := peer.python())
         },
     }
 
@@ -79,12 +75,11 @@ def _list(packages: dict[str, str]) -> str:
 
 
 def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if "model name" in line:
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 # What a Python has: this file is also the program that another one runs to tell that.

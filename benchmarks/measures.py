@@ -192,20 +192,19 @@ RPC_MEASURES = {
 }
 
 
-def _messages(count: int) -> Measure:
-    title = f"messages, {count} twin{'s' if count > 1 else ''}"
-    return Measure(title, "/s", lambda c, s, _: c.messages(count, s))
-
-
 def _less(title: str, unit: str, run: Rate, fresh: bool = False) -> Measure:
     return Measure(title, unit, run, fresh, less_is_better=True)
+
+
+def _messages(twins: int) -> Measure:
+    title = f"messages, {twins} twin{'s' if twins > 1 else ''}"
+    return Measure(title, "/s", lambda c, s, _: c.messages(twins, s))
 
 
 BUS_MEASURES = {
     **{f"twins-{count}": _messages(count) for count in (1, 10, 100)},
     "kept": Measure(
-        *("messages kept for a twin, then taken", "/s"),
-        _moved("kept", FIRST_KEPT, MOST_KEPT),
+        *("messages kept for a twin, then taken", "/s"), _moved("kept", FIRST_KEPT, MOST_KEPT)
     ),
     "trip": _less("message and one back, median", "us", lambda c, s, _: c.trip_p50(s)),
     "call": _less("call, median", "us", lambda c, s, _: c.call_p50(s)),

@@ -78,25 +78,21 @@ class Peer(ABC):
     leaves_out: tuple[str, ...] = ()
     on_demand: bool = False
 
-    @property
-    def python(self) -> str | None:
-        """The Python that runs it; ``None`` when nobody has named the one it needs."""
+    def python(self, role: str = "client") -> str | None:
+        """Return the Python that runs it; ``None`` when nobody has named the one it needs."""
         variable = self.python_variable
         return sys.executable if variable is None else os.environ.get(variable) or None
 
-    def python_of(self, role: str) -> str | None:
-        """Return the Python of the server's or the client's process."""
-        return self.python
-
     def lacks(self) -> str | None:
         """Return why it cannot be measured here; ``None`` when it can."""
-        if self.python is None:
+        python = self.python()
+        if python is None:
             return f"{self.python_variable} names no Python that has {self.needs[0]}"
         try:
-            missing = missing_module(self.python, self.needs)
+            missing = missing_module(python, self.needs)
         except OSError as error:
             return str(error)
-        where = f" for {self.python}" if self.python_variable else ""
+        where = f" for {python}" if self.python_variable else ""
         return missing and f"{missing} is not installed{where}"
 
     def check(self) -> None:  # noqa: B027  (most have nothing to check)

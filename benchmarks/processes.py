@@ -61,7 +61,7 @@ class Worker:
             f"from {__package__}.worker import main; main(*{(core, module, name, *arguments)})"
         )
         environment = {**os.environ, **(peer.environment if peer else {})}
-        python = peer.python_of(name) if peer else None
+        python = peer.python(name) if peer else None
         with ExitStack() as stack:
             with undisturbed():
                 self.process = subprocess.Popen(
@@ -140,17 +140,17 @@ class Processes:
     def __init__(self, peer: Peer, pinned: bool) -> None:
         self.peer = peer
         self.pinned = pinned
-        self._places: list[int | None] = [*cores()[:2]] if pinned else [None, None]
         self._running: list[Worker] = []
         self._broken: str | None = None  # why they do not begin
 
     def _begin(self) -> None:
+        places: list[int | None] = [*cores()[:2]] if self.pinned else [None, None]
+        told: tuple[Any, ...] = ()
         try:
-            address: tuple[Any, ...] = ()
-            for role, core in zip(("server", "client"), self._places, strict=True):
-                arguments = ("worker", role, self.peer.name, *address)
-                self._running.append(Worker(*arguments, peer=self.peer, core=core))
-                address = (self._running[-1].told,)
+            for role, core in zip(("server", "client"), places, strict=True):
+                worker = Worker("worker", role, self.peer.name, *told, peer=self.peer, core=core)
+                self._running.append(worker)
+                told = (worker.told,)
         except BaseException:
             self.close(at_once=True)
             raise

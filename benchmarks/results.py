@@ -1,25 +1,16 @@
-"""Hold what was measured, with its ratios, as a table and as JSON that can be read again.
-
-``SCHEMA`` counts the shapes that the JSON has had; a file of another one is refused.
-"""
+"""Hold what was measured, with its ratios, as a table and as JSON."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from wsmux.cli.terminal import CommandError, Table
+from wsmux.cli.terminal import Table
 
 from .measures import EVERY_MEASURE
 from .peer import Peer
-from .peers import find_peers
-
-SCHEMA = 1
 
 # Measure, variant, one figure a repetition; ``None`` for one that failed.
 Figures = dict[str, dict[str, list[float | None]]]
@@ -33,10 +24,6 @@ class Pass:
     figures: Figures
     failures: tuple[str, ...] = ()
     kind: str = "streams"
-
-    def variants(self) -> list[str]:
-        """Return every variant that was measured, in order."""
-        return list(dict.fromkeys(name for row in self.figures.values() for name in row))
 
     def taken(self, measure: str, variant: str) -> list[float]:
         """Return the figures that did not fail."""
@@ -117,74 +104,3 @@ def pass_as_json(run: Pass, peers: Sequence[Peer]) -> dict[str, Any]:
     }
     failures = list(run.failures)
     return {"kind": run.kind, "pinned": run.pinned, "measures": measures, "failures": failures}
-
-
-def pass_from_json(stored: dict[str, Any]) -> Pass:
-    """Return what ``pass_as_json`` was made of.
-
-    Raises:
-        KeyError, TypeError, AttributeError: it was not.
-    """
-    figures: Figures = {
-        measure: {
-            name: [None if value is None else float(value) for value in variant["values"]]
-            for name, variant in row["variants"].items()
-        }
-        for measure, row in stored["measures"].items()
-    }
-    return Pass(bool(stored["pinned"]), figures, tuple(stored["failures"]), str(stored["kind"]))
-
-
-@dataclass(frozen=True)
-class Result:
-    """Hold everything that was measured, and where."""
-
-    environment: dict[str, Any]
-    passes: Sequence[Pass]
-    taken_at: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what ``read`` reads."""
-        return {
-            "schema": SCHEMA,
-            "taken_at": self.taken_at,
-            "environment": self.environment,
-            "passes": [pass_as_json(each, peers_of(each)) for each in self.passes],
-        }
-
-
-def peers_of(run: Pass) -> list[Peer]:
-    """Return the variants of a pass."""
-    known = find_peers()
-    return [known[name] for name in run.variants()]
-
-
-def read(path: Path) -> Result:
-    """Return a result that was kept.
-
-    Raises:
-        CommandError: it cannot be read, or is none, or none of this version.
-    """
-    try:
-        stored = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{path} cannot be read: {error}", status=2) from error
-    if not isinstance(stored, dict) or "schema" not in stored:
-        raise CommandError(f"{path} is no result of these benchmarks", status=2)
-    if stored["schema"] != SCHEMA:
-        text = f"{path} has schema {stored['schema']!r}, and only {SCHEMA} can be read"
-        raise CommandError(text, status=2)
-    try:
-        passes = [pass_from_json(each) for each in stored["passes"]]
-        result = Result(stored["environment"], passes, str(stored["taken_at"]))
-        result.environment["machine"]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        text = f"{path} is no whole result of these benchmarks: {type(error).__name__}: {error}"
-        raise CommandError(text, status=2) from error
-    known = find_peers()
-    for each in passes:
-        strange = [name for name in each.figures if name not in EVERY_MEASURE]
-        strange += [name for name in each.variants() if name not in known]
-        if strange:
-            raise CommandError(f"{path} knows {strange[0]!r}, this version does not", status=2)
-    return result

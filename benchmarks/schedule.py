@@ -1,19 +1,159 @@
-"""Decide what is measured when."""
+"""Choose what is measured of what was asked for, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
-from wsmux.cli.terminal import CommandError
+from wsmux.cli.terminal import CommandError, talk
 
-from .choosing import Order
-from .measures import EVERY_MEASURE
+from .environment import cores, missing_module
+from .measures import EVERY_MEASURE, MEASURES_OF
+from .peer import Peer
+from .peers import find_peers
 from .processes import Processes
 from .results import Figures, Pass
 
+# Repetitions, and seconds that a measurement takes, usually and with --quick.
+USUAL, QUICK = (7, 0.4), (3, 0.1)
+SPARK, SPARK_QUICK = (5, 1.0), (3, 0.25)
+
+# With ``--all``, so that it takes half an hour on two idle cores with every library.
+ALL_SECONDS = 0.3
+
 # How often a measure that takes long is taken at most.
 HEAVY_REPETITIONS = 3
+
+# What is measured by an option of that name, and in words.
+NO_WIRES = {"rpc": "calls", "bus": "relays", "spark": "calls"}
+
+
+class Order(NamedTuple):
+    """Name what one pass measures, and how long."""
+
+    peers: list[Peer]
+    measures: list[str]
+    pinned: bool
+    repetitions: int
+    seconds: float
+
+
+def orders(args: argparse.Namespace) -> list[Order]:
+    """Return the passes to run.
+
+    What takes long is in one of them only, that which is judged.
+
+    Raises:
+        CommandError: there is no such thing, or nothing is left.
+    """
+    wanted = {"both": [True, False], "yes": [True], "no": [False]}[args.pin]
+    if args.spark:
+        wanted = [False]  # Java has threads of its own
+    if True in wanted and len(cores()) < 2:
+        talk("the processes cannot be pinned: fewer than two cores, or no such call here")
+        wanted = [False]
+    usual, quick = (SPARK, SPARK_QUICK) if args.spark else (USUAL, QUICK)
+    repetitions, seconds = quick if args.quick else usual
+    seconds = ALL_SECONDS if args.all and not args.quick else seconds
+    return [
+        Order(peers, taken, pinned, args.repetitions or repetitions, args.seconds or seconds)
+        for peers, measures in _chosen(args)
+        for pinned in wanted
+        if (taken := [m for m in measures if pinned is wanted[0] or not EVERY_MEASURE[m].heavy])
+    ]
+
+
+def _chosen(args: argparse.Namespace) -> list[tuple[list[Peer], list[str]]]:
+    """Return the variants and figures to take of each kind that was asked for."""
+    kinds = _kinds(args)
+    peers = [peer for peer in find_peers().values() if peer.kind in kinds]
+    # First the measures: what is misspelt there is the answer.
+    figures = [item for kind in kinds for item in MEASURES_OF[kind].items()]
+    _check("measure", args.measures, (n for name, f in figures for n in (f.group, name) if n))
+    _check("variant", args.peers, (peer.name for peer in peers))
+    _check("protocol", args.protocol, (peer.protocol for peer in peers if peer.protocol))
+    result = []
+    for kind in kinds:
+        measures = _measures(args, kind)
+        present = _peers(args, [peer for peer in peers if peer.kind == kind], measures)
+        if present:
+            result.append((present, measures))
+    if not result:
+        raise CommandError("nothing is left to measure")
+    return result
+
+
+def _kinds(args: argparse.Namespace) -> list[str]:
+    named = [kind for kind in NO_WIRES if getattr(args, kind)]
+    text = ""
+    if args.all and named:
+        text = "--all measures calls and relays, too, and not what PySpark makes"
+    elif len(named) > 1:
+        text = f"{' and '.join(f'--{kind}' for kind in named)} are measured one after the other"
+    elif named and args.protocol:
+        text = f"--{named[0]} measures {NO_WIRES[named[0]]}, which have no wire to choose"
+    if text:
+        raise CommandError(text, status=2)
+    return [kind for kind in MEASURES_OF if kind != "spark"] if args.all else named or ["streams"]
+
+
+def _check(what: str, names: Sequence[str] | None, known: Iterable[str]) -> None:
+    there = dict.fromkeys(known)
+    unknown = [name for name in names or () if name not in there]
+    if unknown:
+        raise CommandError(f"no {what} {unknown[0]!r}; there are {', '.join(there)}", status=2)
+
+
+def _measures(args: argparse.Namespace, kind: str) -> list[str]:
+    """Return the named ones; else all, without those that take long if not asked for all."""
+    wanted = []
+    for name, figure in MEASURES_OF[kind].items():
+        named = bool({name, figure.group} & set(args.measures or ()))
+        if named if args.measures else args.all or not figure.heavy:
+            missing = missing_module(sys.executable, figure.needs)
+            wanted.append((name, named, missing and f"{missing} is not installed"))
+    return _able(wanted)
+
+
+def _peers(args: argparse.Namespace, known: Sequence[Peer], measures: Sequence[str]) -> list[Peer]:
+    """Return the named ones, or the usual ones, and those of further wires, that can be measured.
+
+    Those that have none of the figures are left out silently.
+    """
+    wanted = []
+    for peer in known:
+        named = peer.name in (args.peers or ())
+        usual = not args.peers and (args.all or not peer.on_demand)
+        asked = named or usual or peer.protocol in (args.protocol or ())
+        if asked and not set(measures) <= set(peer.leaves_out):
+            wanted.append((peer.name, named, peer.lacks()))
+    able = _able(wanted)
+    return [peer for peer in known if peer.name in able]
+
+
+def _able(wanted: Sequence[tuple[str, bool, str | None]]) -> list[str]:
+    """Return the names of those that can be measured, and tell why others cannot.
+
+    Raises:
+        CommandError: one of those was named.
+    """
+    able, left = [], dict[str, list[str]]()
+    for name, named, reason in wanted:
+        if not reason:
+            able.append(name)
+        elif named:
+            raise CommandError(f"{name} cannot be measured: {reason}")
+        else:
+            left.setdefault(reason, []).append(name)
+    for reason, names in left.items():
+        talk(f"{', '.join(names)} {'are' if names[1:] else 'is'} left out: {reason}")
+    return able
+
+
+# When
 
 
 def _repetitions(measure: str, order: Order) -> int:

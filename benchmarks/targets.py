@@ -52,13 +52,9 @@ _at_most = partial(Target, base=None, upper=True)
 
 
 def _spark(
-    measure: str,
-    over: str,
-    must: Mapping[int, float | None],
-    goals: Mapping[int, float] | None = None,
+    measure: str, over: str, must: Mapping[int, float | None], goals: Mapping[int, float]
 ) -> list[Target]:
     """Hold one figure to another at the distances that are named."""
-    goals = goals or {}
     return [
         Target(
             *(f"{measure}-{delay}ms", "pyspark", must.get(delay), goals.get(delay), "pyspark"),
@@ -122,7 +118,9 @@ TARGETS = (
     _at_most("flood", "relay-limit", 120),
     *_spark("256x1", "sync", {0: 3.3, 1: 30, 5: 90}, {0: 4, 1: 35, 5: 110}),
     *_spark("32x512", "sync", {0: 80, 1: 700, 5: 2000}, {0: 100, 1: 800, 5: 3000}),
-    *_spark("sync", "bare-sync", dict.fromkeys((0, 1, 5))),  # what sessions, calls, threads cost
+    *_spark(
+        "sync", "bare-sync", dict.fromkeys((0, 1, 5)), {}
+    ),  # what sessions, calls, threads cost
     *_spark("spark-256x1", "spark-sync", {}, {0: 4, 1: 35, 5: 110}),
     *_spark("spark-32x512", "spark-sync", {}, {0: 100, 1: 800, 5: 3000}),
     *_spark("spark-arrow", "spark-identity", {}, {0: 0.6}),

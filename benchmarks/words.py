@@ -25,7 +25,7 @@ import gc
 import os
 import random
 import struct
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -138,17 +138,8 @@ def echo_of(size: int) -> bytes:
 def exchange(message: bytes) -> Talk[None]:
     """Send a message and wait until it is back."""
     yield message
-    data = yield None
-    if data != message:
-        while len(data) < len(message):
-            data += yield from _more()
-        if data != message:
-            raise RuntimeError("the echo is not what was sent")
-
-
-def send(chunks: Iterable[bytes]) -> Talk[None]:
-    """Send one after the other."""
-    yield from chunks
+    if (yield from _whole(len(message))) != message:
+        raise RuntimeError("the echo is not what was sent")
 
 
 def upload(size: int) -> Talk[None]:
@@ -178,21 +169,35 @@ def take(size: int) -> Talk[None]:
         raise RuntimeError(f"{received - size} bytes more than {size} came")
 
 
+def subscribe(count: int) -> Talk[None]:
+    """Have small messages sent, and wait until the last has come."""
+    yield HEAD.pack(SMALL_ONES, count)
+    yield from take_all(bytes(SMALL), count)
+
+
+def take_all(message: bytes, count: int) -> Talk[None]:
+    """Receive so many messages, each of which must be that one."""
+    for received in range(count):
+        if (yield None) != message:
+            raise RuntimeError(f"message {received + 1} of {count} is not what was asked for")
+
+
 def number(command: bytes) -> Talk[int]:
     """Receive what the server answers to a command."""
-    told = yield None
-    while len(told) < HEAD.size:
-        told += yield from _more()
-    answered, value = HEAD.unpack(told)
+    answered, value = HEAD.unpack((yield from _whole(HEAD.size)))
     if answered != command:
         raise RuntimeError(f"the server answered {answered!r} to {command!r}")
     return int(value)
 
 
-def _more() -> Talk[bytes]:
+def _whole(size: int) -> Talk[bytes]:
+    """Receive so many bytes, or more that come with them."""
     data: bytes = yield None
-    if not data:
-        raise RuntimeError("the line ended in the middle of a measurement")
+    while len(data) < size:
+        more = yield None
+        if not more:
+            raise RuntimeError("the line ended in the middle of a measurement")
+        data += more
     return data
 
 

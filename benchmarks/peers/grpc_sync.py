@@ -16,8 +16,6 @@ from ..blocking import Blocking
 from ..peer import CONNECTIONS, IDLE_CONNECTIONS, OURS, Peer
 from ..words import Line, answers
 
-METHOD = ("bench.Bench", "Line")
-
 # Each line has one while it lives: a thousand, and those that are still being closed.
 WORKERS = 1280
 
@@ -31,13 +29,11 @@ class Grpc(Peer):
     def serve(self) -> Iterator[str]:
         import grpc
 
-        service, method = METHOD
         handler = grpc.stream_stream_rpc_method_handler(_serve)
         with ThreadPoolExecutor(WORKERS) as pool:
             server = grpc.server(pool, options=OPTIONS)
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, {method: handler}),)
-            )
+            methods = grpc.method_handlers_generic_handler("bench.Bench", {"Line": handler})
+            server.add_generic_rpc_handlers((methods,))
             port = server.add_insecure_port("127.0.0.1:0")
             server.start()
             yield f"127.0.0.1:{port}"
@@ -48,7 +44,7 @@ class Grpc(Peer):
         import grpc
 
         with grpc.insecure_channel(address, options=OPTIONS) as channel:
-            call = channel.stream_stream("/{}/{}".format(*METHOD))
+            call = channel.stream_stream("/bench.Bench/Line")
             yield Blocking(lambda: _line(call))
 
 

@@ -20,6 +20,8 @@ from ..words import CHUNK, Talk
 
 T = TypeVar("T")
 
+Work = Callable[[], Awaitable[object]]
+
 # Bytes asked of the socket at a time, as many as wsmux comes to take.
 RECEIVE = 256 * 1024
 
@@ -195,25 +197,24 @@ class Trio:
         self._muxer = muxer
 
     def upload(self, size: int) -> float:
-        return self._on_a_line(lambda stream: _timed(_talk, stream, words.upload(size)))
+        return self._on_a_line(lambda stream: partial(_talk, stream, words.upload(size)))
 
     def download(self, size: int) -> float:
-        return self._on_a_line(lambda stream: _timed(_talk, stream, words.download(size)))
+        return self._on_a_line(lambda stream: partial(_talk, stream, words.download(size)))
 
     def echo(self, size: int) -> float:
-        async def move(stream: Any) -> float:
-            await _talk(stream, words.exchange(words.echo_of(1)))
-            return await _timed(
-                *(_together, partial(_talk, stream, words.send(words.pieces(size)))),
-                partial(_talk, stream, words.take(size)),
-            )
+        def move(stream: Any) -> Work:
+            sent, taken = (each for each in words.pieces(size)), words.take(size)
+            return partial(_together, partial(_talk, stream, sent), partial(_talk, stream, taken))
 
-        return self._on_a_line(move)
+        return self._on_a_line(move, warm=1)
 
-    def _on_a_line(self, move: Callable[[Any], Awaitable[float]]) -> float:
+    def _on_a_line(self, move: Callable[[Any], Work], warm: int = 0) -> float:
         async def work() -> float:
             stream = await self._muxer.open_stream()
-            elapsed = await move(stream)
+            if warm:
+                await _exchange(stream, words.echo_of(warm))
+            elapsed = await _timed(move(stream))
             await stream.close()
             return elapsed
 
@@ -221,51 +222,54 @@ class Trio:
         return elapsed
 
     def pings(self, size: int, lines: int, seconds: float) -> tuple[int, float]:
-        message = words.echo_of(size)
+        counts: list[int] = []
 
-        async def work() -> tuple[int, float]:
+        async def work() -> float:
             opened = [await self._muxer.open_stream() for _ in range(lines)]
-            pings = [lambda each=each: _talk(each, words.exchange(message)) for each in opened]
+            pings = [partial(_exchange, stream, words.echo_of(size)) for stream in opened]
             for ping in pings:
                 await ping()
-            counts: list[int] = []
-            repeats = (partial(_repeat, ping, seconds, counts) for ping in pings)
-            elapsed = await _timed(_together, *repeats)
+            works = (partial(_repeat, ping, seconds, counts) for ping in pings)
+            elapsed = await _timed(partial(_together, *works))
             for stream in opened:
                 await stream.close()
-            return sum(counts), elapsed
+            return elapsed
 
-        counted: tuple[int, float] = self._portal.call(work)
-        return counted
+        elapsed: float = self._portal.call(work)
+        return sum(counts), elapsed
 
     def opens(self, size: int, seconds: float) -> tuple[int, float]:
-        message, counts = words.echo_of(size), list[int]()
+        counts: list[int] = []
 
         async def one() -> None:
             stream = await self._muxer.open_stream()
-            await _talk(stream, words.exchange(message))
+            await _exchange(stream, words.echo_of(size))
             await stream.close()
 
-        elapsed: float = self._portal.call(_timed, _repeat, one, seconds, counts)
+        elapsed: float = self._portal.call(_timed, partial(_repeat, one, seconds, counts))
         return sum(counts), elapsed
 
 
-async def _timed(work: Callable[..., Awaitable[object]], *arguments: Any) -> float:
+async def _exchange(stream: Any, message: bytes) -> None:
+    await _talk(stream, words.exchange(message))
+
+
+async def _timed(work: Work) -> float:
     start = time.perf_counter()
-    await work(*arguments)
+    await work()
     return time.perf_counter() - start
 
 
-async def _repeat(work: Callable[[], Awaitable[object]], seconds: float, counts: list[int]) -> None:
-    """Do something again and again, and count how often."""
-    counts.append(0)
-    place, end = len(counts) - 1, time.perf_counter() + seconds
+async def _repeat(work: Work, seconds: float, counts: list[int]) -> None:
+    """Do something again and again, and add how often."""
+    count, end = 0, time.perf_counter() + seconds
     while time.perf_counter() < end:
         await work()
-        counts[place] += 1
+        count += 1
+    counts.append(count)
 
 
-async def _together(*works: Callable[[], Awaitable[object]]) -> None:
+async def _together(*works: Work) -> None:
     """Do all at once; the first of their errors is the error."""
     import trio
 

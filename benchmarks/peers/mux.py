@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from ..words import Line, serve_line
 
 if TYPE_CHECKING:
     import wsmux
-    from wsmux.diagnostics.status import Connections
 
 PURE_PYTHON = "WSMUX_PURE_PYTHON_MASK"
 
@@ -83,18 +82,18 @@ class Mux(Peer):
 
         def dial(url: str) -> Dialled:
             connection = connect(url)
-            return Dialled(_opener(connection), connection.close)
+            return Dialled(lambda: _line(connection.open_stream()), connection.close)
 
         with connect(url) as connection, self._watching(connection):
-            opener = _opener(connection)
-            yield Blocking(opener, dial=partial(dial, url), hold=partial(dial, holder))
+            here, held = partial(dial, url), partial(dial, holder)
+            yield Blocking(lambda: _line(connection.open_stream()), here, held)
 
     def _config(self, **fields: Any) -> wsmux.Config:
         import wsmux
 
         return wsmux.Config(recording=wsmux.Recording() if self.watched else None, **fields)
 
-    def _watching(self, connections: Connections) -> AbstractContextManager[object]:
+    def _watching(self, connections: Any) -> AbstractContextManager[object]:
         import wsmux
 
         return wsmux.StallWatch(connections) if self.watched else nullcontext()
@@ -106,10 +105,6 @@ def _line(stream: wsmux.Stream) -> Line:
         return next(each.window for each in streams if each.id == stream.id)
 
     return Line(stream.write, stream.read, stream.close, window)
-
-
-def _opener(connection: wsmux.Connection) -> Callable[[], Line]:
-    return lambda: _line(connection.open_stream())
 
 
 def _hold(connection: wsmux.Connection) -> None:
@@ -138,15 +133,12 @@ class WatchedMux(Mux):
     @contextmanager
     def connect(self, address: Any) -> Iterator[Blocking]:
         watched, plain = address
-        with ExitStack() as stack:
-            first, client, second, last = (
-                stack.enter_context(each)
-                for each in (
-                    MUX.connect(plain),
-                    *(super().connect(watched), super().connect(watched)),
-                    MUX.connect(plain),
-                )
-            )
+        with (
+            MUX.connect(plain) as first,
+            super().connect(watched) as client,
+            super().connect(watched) as second,
+            MUX.connect(plain) as last,
+        ):
             client.compared = (client, second), (first, last)
             yield client
 

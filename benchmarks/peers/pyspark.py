@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..peer import Peer
 from .raw import RAW
-
-if TYPE_CHECKING:
-    from ..spark.measures import SparkClient
 
 
 class PySpark(Peer):
@@ -36,7 +33,7 @@ class PySpark(Peer):
             yield {"river": server.url, "raw": raw}
 
     @contextmanager
-    def connect(self, address: Any) -> Iterator[SparkClient]:
+    def connect(self, address: Any) -> Iterator[Any]:
         from ..spark.measures import SparkClient
 
         with SparkClient(address) as client:

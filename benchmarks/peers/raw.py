@@ -1,4 +1,7 @@
-"""Measure websocket-client against simple-websocket, without streams: a line is a WebSocket."""
+"""Measure what has no streams: a line is a WebSocket, or a plain socket.
+
+The WebSockets are of websocket-client and simple-websocket; the plain sockets are the limit.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,36 @@ from typing import Any, cast
 from ..blocking import Blocking, LineCalls
 from ..measures import MEASURES
 from ..peer import IDLE_CONNECTIONS, OURS, Peer
-from ..sockets import AUTHORITY, client_context, listening, server_context
+from ..sockets import AUTHORITY, client_context, connected, listening, server_context
 from ..words import Line, Serve, serve_line
 
 HANDSHAKE = 10.0
 MAX_HEAD = 64 * 1024
+
+# Bytes asked of a plain socket at a time, as many as wsmux comes to take.
+RECEIVE = 256 * 1024
+
+
+class Tcp(Peer):
+    """Send and receive as much at a time as the others."""
+
+    @contextmanager
+    def serve(self) -> Iterator[int]:
+        with listening(_serve_socket) as port:
+            yield port
+
+    @contextmanager
+    def connect(self, address: int) -> Iterator[Blocking]:
+        yield Blocking(lambda: _socket_line(connected(address)))
+
+
+def _serve_socket(sock: socket.socket) -> None:
+    with sock:
+        serve_line(_socket_line(sock))
+
+
+def _socket_line(sock: socket.socket) -> Line:
+    return Line(sock.sendall, lambda size: sock.recv(RECEIVE), sock.close)
 
 
 @dataclass
@@ -99,6 +127,7 @@ TLS_MEASURES = ("upload", "download", "ping-64", "ping-1k")
 
 PEERS: list[Peer] = [
     RAW,
+    Tcp("tcp", "plain sockets, one a line: the limit", leaves_out=RAW.leaves_out),
     Raw("raw-wsaccel", "the same with wsaccel", needs=(*RAW.needs, "wsaccel"), hides=()),
     Raw(
         "raw-tls",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +32,8 @@ class LineTrips:
 
     def trip_p50(self, seconds: float) -> float:
         """Return the median of the microseconds that a message there and back takes."""
-        line = self._open()
-        try:
+        with closing(self._open()) as line:
             return median_us(exchanging(line, SMALL), seconds)
-        finally:
-            line.close()
 
     call_p50 = trip_p50  # what a call is held to
 

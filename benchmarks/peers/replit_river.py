@@ -28,8 +28,8 @@ PATIENCE = timedelta(seconds=60)
 class ReplitRiver(River):
     """Run by a Python of its own, since the package wants a newer one and older websockets."""
 
-    def python_of(self, role: str) -> str | None:
-        return sys.executable if role == "server" else self.python
+    def python(self, role: str = "client") -> str | None:
+        return sys.executable if role == "server" else super().python()
 
     @contextmanager
     def connect(self, address: str) -> Iterator[Any]:

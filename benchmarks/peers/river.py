@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..blocking import LineCalls, count_at_once, take_all
+from ..blocking import LineCalls, count_at_once, spent
 from ..peer import Peer
-from ..words import SMALL, Line, memory, talk
+from ..words import SMALL, Line, memory, take_all
 
 SERVICE = "bench"
 
@@ -96,11 +95,9 @@ class RiverCalls(LineCalls):
         return count_at_once([exchange] * at_once, seconds)
 
     def subscribed(self, count: int) -> float:
-        start = time.perf_counter()
         with self._client.subscribe(SERVICE, "small", count) as ones:
-            line = Line(len, lambda size: ones.read(PATIENCE), ones.close)
-            talk(line, take_all(bytes(SMALL), count))
-            return time.perf_counter() - start
+            line = Line(len, lambda _: ones.read(PATIENCE), ones.close)
+            return spent(line, take_all(bytes(SMALL), count))
 
     def idle(self, count: int) -> tuple[float, float]:
         """Open sessions that stay; return the bytes by which both processes grew for each."""
@@ -115,11 +112,5 @@ class RiverCalls(LineCalls):
 
 
 PEERS: list[Peer] = [
-    River(
-        "river",
-        "wsmux.rpc, client and server",
-        base="raw-calls",
-        kind="rpc",
-        needs=("msgpack",),
-    )
+    River("river", "wsmux.rpc, client and server", base="raw-calls", kind="rpc", needs=("msgpack",))
 ]

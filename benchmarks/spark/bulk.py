@@ -43,7 +43,7 @@ def serve_bulk() -> Iterator[dict[str, str]]:
     """Serve both; yield the addresses."""
     from wsmux.spark import MemoryDatasets, MemoryTopics, serve_data
 
-    from .flight import serve_flight
+    from .flight import FlightServer
 
     batches = _batches()
     schema = batches[0].schema
@@ -59,6 +59,6 @@ def serve_bulk() -> Iterator[dict[str, str]]:
     datasets.commit(txn, receipts)
     with (
         serve_data(datasets=datasets, topics=topics, sweep=1.0) as server,
-        serve_flight(batches, PARTS) as flight,
+        FlightServer(batches, PARTS) as flight,
     ):
-        yield {"data": server.url, "flight": flight}
+        yield {"data": server.url, "flight": f"grpc://127.0.0.1:{flight.port}"}

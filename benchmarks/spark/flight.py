@@ -7,9 +7,7 @@ and a process has one connection. The server keeps what was written last, as our
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +21,9 @@ from pyspark.sql.datasource import (
 )
 
 
-class _Server(flight.FlightServerBase):
+class FlightServer(flight.FlightServerBase):
+    """Serve record batches, dealt out to so many parts."""
+
     def __init__(self, batches: list[Any], parts: int) -> None:
         self._batches, self._parts = batches, parts
         self._written: dict[bytes, list[Any]] = {}
@@ -38,19 +38,6 @@ class _Server(flight.FlightServerBase):
         batches = [chunk.data for chunk in reader]
         self._written[descriptor.command] = batches
         writer.write(str(sum(batch.num_rows for batch in batches)).encode())
-
-
-@contextmanager
-def serve_flight(batches: list[Any], parts: int) -> Iterator[str]:
-    """Serve record batches, dealt out to so many parts; yield the address."""
-    server = _Server(batches, parts)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    try:
-        yield f"grpc://127.0.0.1:{server.port}"
-    finally:
-        server.shutdown()
-        thread.join()
 
 
 @functools.cache

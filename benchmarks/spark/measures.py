@@ -58,7 +58,7 @@ class SparkClient(Workers):
             delay: milliseconds of a round trip to it.
         """
         near = self._near.get(name) or self.worker("spark.bulk", "serve_bulk").told[name]
-        line = ("spark.delayline", "delayed", near, delay / 1000)
+        line = ("sockets", "delayed", near, delay / 1000)
         address: str = self.worker(*line).told if delay else near
         return address
 

@@ -189,14 +189,14 @@ def test_messages_of_a_relay_that_refuses_them_fail() -> None:
 
 
 def test_a_flood_begins_and_stops() -> None:
-    with relay(limit=(10, 10_000)) as address, Worker("bus.companion", "flooder", address) as flood:
+    with relay(limit=(10, 10_000)) as address, Worker("bus.moving", "flooder", address) as flood:
         for _ in range(3):
             flood.ask()
 
 
 def test_a_companion_that_ends_is_no_answer() -> None:
     with pytest.raises(CommandError, match="a process ended with status 1"):
-        Worker("bus.companion", "returner", "nowhere")
+        Worker("bus.moving", "returner", "nowhere")
 
 
 @pytest.mark.usefixtures("redis_there")

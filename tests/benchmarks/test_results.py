@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import ClassVar
 
 import pytest
 
 from benchmarks import schedule
-from benchmarks.choosing import Order
 from benchmarks.measures import MEASURES
 from benchmarks.peer import Peer
 from benchmarks.peers import find_peers
 from benchmarks.processes import MeasurementFailed
-from benchmarks.results import Pass, pass_as_json, pass_from_json, pass_table
-from benchmarks.schedule import count_steps, run_pass
+from benchmarks.results import Pass, pass_as_json, pass_table
+from benchmarks.schedule import Order, count_steps, run_pass
 from benchmarks.targets import TARGETS, judge
 
 
@@ -139,9 +137,3 @@ def test_what_takes_long_is_taken_fewer_times(monkeypatch: pytest.MonkeyPatch) -
     done = run_pass(order, steps.append)
     assert [len(values) for values in done.figures["ping-1k-1000"].values()] == [3, 3]
     assert len(steps) == count_steps(order) == 6
-
-
-def test_a_pass_is_the_same_when_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = scripted(monkeypatch, sound=[2.0, 2.0], flawed=[1.0, None])
-    kept = json.loads(json.dumps(pass_as_json(done, [SOUND, FLAWED])))
-    assert pass_from_json(kept) == done

@@ -11,13 +11,12 @@ import sys
 import pytest
 
 from benchmarks import processes
-from benchmarks.choosing import Order
+from benchmarks.command import SCHEMA
 from benchmarks.environment import cores, described, missing_module
 from benchmarks.measures import MEASURES
 from benchmarks.peers import find_peers
 from benchmarks.processes import MeasurementFailed, Processes
-from benchmarks.results import SCHEMA
-from benchmarks.schedule import run_pass
+from benchmarks.schedule import Order, run_pass
 
 from ..helpers.benchmark_commands import PATIENCE, command, run
 from ..helpers.commands import children
