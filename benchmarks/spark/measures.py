@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-from wsmux.cli.spark_session import spark_session
+from examples.flights.spark_session import spark_session
 
 from ..blocking import Blocking, repeated
 from ..peer import Measure

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from wsmux.cli.children import undisturbed
-from wsmux.cli.spark_session import NO_JAVA
 from wsmux.cli.terminal import Table, installed, missing, tqdm_class
 from wsmux.spark.java import java_home
 
@@ -31,6 +30,7 @@ from .check import (
 )
 from .data import Reference, fill, reference
 from .driver import Driver, environment, serving
+from .spark_session import NO_JAVA
 
 Show = Callable[[str, float], object]
 

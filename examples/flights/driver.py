@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from wsmux.cli.children import end, undisturbed
-from wsmux.cli.spark_session import ROOT
 from wsmux.cli.terminal import CommandError
+
+from .spark_session import ROOT
 
 __all__ = ["Driver", "environment", "serving"]
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from wsmux.cli.spark_session import spark_session
 from wsmux.spark import Recipe, connection, error_from, rpc
 
 from .check import DELAYS, DISTANCES
+from .spark_session import spark_session
 
 __all__ = ["main"]
 

