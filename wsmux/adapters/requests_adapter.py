@@ -6,7 +6,6 @@ that does not read blocks the other end, and one that closes the response early 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from http.client import HTTPMessage
 from typing import Any, cast
@@ -25,7 +24,7 @@ except ImportError as error:  # pragma: no cover - the tests need it
     text = f"wsmux.adapters.MuxAdapter needs requests: {how_to_install('adapters')}"
     raise ImportError(text) from error
 
-from ..endpoints.http11 import CHUNK, Exchange
+from ..endpoints.http11 import CHUNK, BodyReader, Exchange
 from ..exceptions import WsmuxError
 from ..mux.connection import Connection
 from ..mux.stream import Stream
@@ -178,25 +177,12 @@ def _response(
     return HTTPAdapter.build_response(cast(HTTPAdapter, adapter), request, raw)
 
 
-class _Body(io.RawIOBase):
+class _Body(BodyReader):
     """The body of a response, with the parts of http.client's that urllib3 and requests use."""
 
     def __init__(self, exchange: Exchange, fields: HTTPMessage) -> None:
-        super().__init__()
+        super().__init__(exchange)
         self.msg = fields  # where requests looks for cookies
-        self._exchange = exchange
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any, /) -> int:
-        if not self._left:
-            self._left = memoryview(self._next())
-        count = min(len(target), len(self._left))
-        target[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
 
     def _next(self) -> bytes:
         exchange = self._exchange

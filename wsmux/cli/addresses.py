@@ -22,6 +22,7 @@ __all__ = [
     "add_token",
     "address",
     "client_tls",
+    "connecting",
     "header",
     "headers",
     "origin",
@@ -174,6 +175,19 @@ def subprotocol(args: argparse.Namespace, address: str) -> dict[str, Any]:
     if urlsplit(address).scheme not in ("ws", "wss"):
         raise CommandError(f"{address} has no handshake, so it takes no subprotocol", status=2)
     return {"subprotocol": None if args.subprotocol == "none" else args.subprotocol}
+
+
+def connecting(args: argparse.Namespace, address: str) -> dict[str, Any]:
+    """Return what ``connect`` is told of a server, beside its address and the wire.
+
+    Raises:
+        CommandError, OSError: as ``headers``, ``subprotocol`` and ``client_tls``.
+    """
+    return {
+        "headers": headers(args, address),
+        "ssl_context": client_tls(args, address),
+        **subprotocol(args, address),
+    }
 
 
 def headers(args: argparse.Namespace, address: str) -> list[str] | None:

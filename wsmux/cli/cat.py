@@ -16,16 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_subprotocol,
-    add_token,
-    client_tls,
-    headers,
-    subprotocol,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import seconds, tqdm_class
 
 if TYPE_CHECKING:
@@ -66,9 +57,7 @@ def run(args: argparse.Namespace) -> int:
         args.url,
         protocol=args.protocol,
         timeout=args.timeout,
-        headers=headers(args, args.url),
-        ssl_context=client_tls(args, args.url),
-        **subprotocol(args, args.url),
+        **connecting(args, args.url),
         accept_streams=args.listen,
     )
     with connection, _stream(connection, args) as stream:

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,9 @@ def _send(args: argparse.Namespace) -> list[Outcome]:
     outcomes = []
     with running(args.server) as address:
         for send in (client.over_one_connection, client.over_one_websocket_each):
-            bar = bar_class(total=len(files), unit=" files") if bar_class else None
-            try:
+            total = len(files)
+            with bar_class(total=total, unit=" files") if bar_class else nullcontext() as bar:
                 outcomes.append(send(address, files, args.threads, bar.update if bar else _nothing))
-            finally:
-                if bar:
-                    bar.close()
     return outcomes
 
 

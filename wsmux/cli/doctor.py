@@ -9,16 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_subprotocol,
-    add_token,
-    client_tls,
-    headers,
-    subprotocol,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import emit, seconds
 
 EPILOG = "Example: wsmux doctor --idle 90 wss://example.org/files"
@@ -55,9 +46,7 @@ def run(args: argparse.Namespace) -> int:
         Plan(
             url=args.url,
             protocol=args.protocol,
-            headers=headers(args, args.url),
-            ssl_context=client_tls(args, args.url),
-            **subprotocol(args, args.url),
+            **connecting(args, args.url),
             timeout=args.timeout,
             idle=args.idle,
             echo=args.echo,

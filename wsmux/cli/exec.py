@@ -16,16 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_subprotocol,
-    add_token,
-    client_tls,
-    headers,
-    subprotocol,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import seconds
 
 if TYPE_CHECKING:
@@ -69,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
         args.url,
         protocol=args.protocol,
         timeout=args.timeout,
-        headers=headers(args, args.url),
-        ssl_context=client_tls(args, args.url),
-        **subprotocol(args, args.url),
+        **connecting(args, args.url),
         accept_streams=False,
     )
     with connection, RemoteProcess(connection, args.argv) as process, _signals(process):

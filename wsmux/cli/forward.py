@@ -12,16 +12,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .addresses import (
-    PROTOCOLS,
-    add_connecting,
-    add_subprotocol,
-    add_token,
-    client_tls,
-    headers,
-    subprotocol,
-    url,
-)
+from .addresses import PROTOCOLS, add_connecting, add_subprotocol, add_token, connecting, url
 from .terminal import CommandError, emit, seconds, talk
 
 if TYPE_CHECKING:
@@ -103,14 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not (args.local or args.remote or args.socks):
         raise CommandError("nothing to forward: -L, -R or --socks", status=2)
-    connect = partial(
-        wsmux.connect,
-        args.url,
-        protocol=args.protocol,
-        headers=headers(args, args.url),
-        ssl_context=client_tls(args, args.url),
-        **subprotocol(args, args.url),
-    )
+    connect = partial(wsmux.connect, args.url, protocol=args.protocol, **connecting(args, args.url))
     with Forwarder(
         connect,
         local=args.local,

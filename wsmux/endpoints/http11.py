@@ -7,15 +7,17 @@ pass in pieces, so that a slow reader blocks the writer by the stream's credit.
 
 from __future__ import annotations
 
+import io
+from abc import abstractmethod
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import h11
 
 from ..exceptions import StreamWriteClosed
 from ..mux.stream import Stream
 
-__all__ = ["CHUNK", "Exchange", "Headers", "end_to_end"]
+__all__ = ["CHUNK", "BodyReader", "Exchange", "Headers", "end_to_end"]
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -116,6 +118,12 @@ class Exchange:
             self.failed = True
             raise
 
+    def send_text(self, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+        """Send a whole response of plain text."""
+        fields = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
+        head = h11.Response(status_code=status, headers=[*fields, *headers])
+        self.send(head, h11.Data(data=body), h11.EndOfMessage())
+
     def send_body(self, pieces: Iterable[bytes]) -> bool:
         """Send the pieces of a body and its end; return false if the peer wants no more of it.
 
@@ -182,3 +190,27 @@ class Exchange:
             self.stream.close()
         else:
             self.stream.reset()
+
+
+class BodyReader(io.RawIOBase):
+    """Read the body of a message as a file."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+        self._left = memoryview(b"")
+
+    @abstractmethod
+    def _next(self) -> bytes:
+        """Return the next piece; ``b""`` is the end."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any, /) -> int:
+        if not self._left:
+            self._left = memoryview(self._next())
+        count = min(len(target), len(self._left))
+        target[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import h11
 
-from ..endpoints.http11 import Exchange
+from ..endpoints.http11 import BodyReader, Exchange
 from ..exceptions import WsmuxError
 from ..runtime.logs import VERBATIM, logger
 
@@ -144,37 +144,23 @@ class Run:
         if self.head_sent:
             return
         self.head_sent = True
-        body = b"" if self._bodiless else f"{text}\n".encode()
-        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(body))]
-        head = h11.Response(status_code=status, headers=headers)
-        self._exchange.send(head, h11.Data(data=body), h11.EndOfMessage())
+        self._exchange.send_text(status, b"" if self._bodiless else f"{text}\n".encode())
 
 
-class _Input(io.RawIOBase):
+class _Input(BodyReader):
     """The body of the request; it ends with end of file."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__()
-        self._exchange = exchange
-        self._left = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any, /) -> int:
-        if not self._left and not self._exchange.received_all():
-            try:
-                self._left = memoryview(self._exchange.receive_body())
-            except h11.RemoteProtocolError as error:
-                raise ConnectionError(f"the request broke off: {error}") from error
-            except WsmuxError as error:
-                if isinstance(error, OSError):
-                    raise
-                raise ConnectionError(f"the request broke off: {error}") from error
-        count = min(len(target), len(self._left))
-        target[:count] = self._left[:count]
-        self._left = self._left[count:]
-        return count
+    def _next(self) -> bytes:
+        if self._exchange.received_all():
+            return b""
+        try:
+            return self._exchange.receive_body()
+        except h11.RemoteProtocolError as error:
+            raise ConnectionError(f"the request broke off: {error}") from error
+        except WsmuxError as error:
+            if isinstance(error, OSError):
+                raise
+            raise ConnectionError(f"the request broke off: {error}") from error
 
 
 class _ErrorLog(io.TextIOBase):

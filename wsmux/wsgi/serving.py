@@ -101,14 +101,7 @@ def _refuse(exchange: Exchange, status: int, text: str) -> None:
     """Answer input that is not a valid request."""
     if exchange.connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
-    body = f"{text}\n".encode()
-    headers = [
-        (b"content-type", b"text/plain"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-    ]
-    head = h11.Response(status_code=status, headers=headers)
-    exchange.send(head, h11.Data(data=body), h11.EndOfMessage())
+    exchange.send_text(status, f"{text}\n".encode(), (b"connection", b"close"))
 
 
 class Publication:
