@@ -138,7 +138,8 @@ def echo_of(size: int) -> bytes:
 def exchange(message: bytes) -> Talk[None]:
     """Send a message and wait until it is back."""
     yield message
-    if (yield from _whole(len(message))) != message:
+    data = yield None
+    if data != message and (yield from _whole(len(message), data)) != message:
         raise RuntimeError("the echo is not what was sent")
 
 
@@ -184,15 +185,14 @@ def take_all(message: bytes, count: int) -> Talk[None]:
 
 def number(command: bytes) -> Talk[int]:
     """Receive what the server answers to a command."""
-    answered, value = HEAD.unpack((yield from _whole(HEAD.size)))
+    answered, value = HEAD.unpack((yield from _whole(HEAD.size, (yield None))))
     if answered != command:
         raise RuntimeError(f"the server answered {answered!r} to {command!r}")
     return int(value)
 
 
-def _whole(size: int) -> Talk[bytes]:
-    """Receive so many bytes, or more that come with them."""
-    data: bytes = yield None
+def _whole(size: int, data: bytes) -> Talk[bytes]:
+    """Receive so many bytes, or more that come with them; ``data`` has come already."""
     while len(data) < size:
         more = yield None
         if not more:
