@@ -20,6 +20,7 @@ __all__ = [
     "add_subprotocol",
     "add_tls",
     "add_token",
+    "add_trust",
     "address",
     "client_tls",
     "connecting",
@@ -28,6 +29,7 @@ __all__ = [
     "origin",
     "server_tls",
     "subprotocol",
+    "trusting",
     "url",
 ]
 
@@ -134,6 +136,11 @@ def add_connecting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--header", action="append", default=[], type=header, metavar="'NAME: VALUE'"
     )
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add which certificates of a server are trusted."""
     trust = parser.add_mutually_exclusive_group()
     trust.add_argument("--insecure", action="store_true", help="accept any certificate")
     trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
@@ -221,6 +228,11 @@ def client_tls(args: argparse.Namespace, address: str) -> ssl.SSLContext | None:
     plain = urlsplit(address).scheme == "tcp" and (args.cafile or args.insecure)
     if urlsplit(address).scheme not in ("wss", "https") and not plain:
         return None
+    return trusting(args)
+
+
+def trusting(args: argparse.Namespace) -> ssl.SSLContext:
+    """Return how to do TLS as a client that trusts what it was told to."""
     context = ssl.create_default_context(cafile=args.cafile)
     if args.insecure:
         context.check_hostname = False

@@ -16,13 +16,12 @@ import ssl
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from ..runtime.hints import not_connected
 from ..runtime.logs import printable
-from .addresses import address
+from .addresses import add_trust, address, trusting
 from .terminal import CommandError, Table, emit, seconds
 from .tokens import VARIABLE, add_token_file, token
 
@@ -88,9 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--once", action="store_true", help="show the connections once")
     parser.add_argument("--json", action="store_true", help="print each update as a line of JSON")
-    trust = parser.add_mutually_exclusive_group()
-    trust.add_argument("--insecure", action="store_true", help="accept any certificate")
-    trust.add_argument("--cafile", type=Path, help="certificates (PEM) to trust")
+    add_trust(parser)
 
 
 def source(text: str) -> Address | int:
@@ -186,12 +183,8 @@ def _look(args: argparse.Namespace) -> dict[str, Any]:
 def _connection(where: Address, args: argparse.Namespace) -> http.client.HTTPConnection:
     if not where.secure:
         return http.client.HTTPConnection(where.host, where.port, timeout=args.timeout)
-    context = ssl.create_default_context(cafile=args.cafile)
-    if args.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     return http.client.HTTPSConnection(
-        where.host, where.port, timeout=args.timeout, context=context
+        where.host, where.port, timeout=args.timeout, context=trusting(args)
     )
 
 
