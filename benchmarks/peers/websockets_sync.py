@@ -47,12 +47,12 @@ def _open_line(address: str) -> Line:
 
 
 def _line(connection: Any) -> Line:
-    from websockets.exceptions import ConnectionClosedOK
+    from websockets.exceptions import ConnectionClosed
 
     def receive(size: int) -> bytes:
         try:
             data: bytes = connection.recv()
-        except ConnectionClosedOK:
+        except ConnectionClosed:
             return b""
         return data
 
