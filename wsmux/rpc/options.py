@@ -46,9 +46,11 @@ class Options:
     """Most seconds between attempts, less jitter. They go on for ever. While a call waits, or a
     session's grace runs, they come sooner: every two seconds, and before half of the grace."""
 
-    send_buffer_messages: int = 1024
-    """Messages not acknowledged, of all calls together, at which writers wait. A peer that provokes
-    32 times as many, and goes on without acknowledging them, loses its session."""
+    send_buffer_messages: int | None = None
+    """Messages not acknowledged, of all calls together, at which writers wait. By default 1,024 at a
+    server, and 65,536 at a client, since shipped servers acknowledge an upload once a heartbeat. A
+    peer that provokes 32 times as many, or 32,768 more, and goes on without acknowledging them,
+    loses its session."""
 
     send_buffer_bytes: int = 16 * MIB
     """The same in bytes."""
@@ -86,7 +88,9 @@ class Options:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or value < 1):
+            if value is None and field.type == "int | None":
+                continue
+            if field.type in ("int", "int | None") and (not isinstance(value, int) or value < 1):
                 raise ValueError(f"Options.{field.name} must be a whole number from 1 up")
             if field.type == "float" and not value >= 0:
                 raise ValueError(f"Options.{field.name} must not be negative, but is {value!r}")

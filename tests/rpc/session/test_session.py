@@ -11,7 +11,15 @@ from wsmux.exceptions import LocalProtocolError
 from wsmux.protocols.base import Role
 from wsmux.rpc.errors import FailureKind, GapError, SessionFailure
 from wsmux.rpc.options import Options
-from wsmux.rpc.session.session import TABLE, Lapse, Session, SessionInput, SessionState
+from wsmux.rpc.session.session import (
+    CLIENT_BUFFER,
+    SERVER_BUFFER,
+    TABLE,
+    Lapse,
+    Session,
+    SessionInput,
+    SessionState,
+)
 from wsmux.rpc.wire.codec import EncodeError
 from wsmux.rpc.wire.envelope import MAX_ID
 from wsmux.rpc.wire.handshake import ExpectedState
@@ -258,6 +266,19 @@ class TestConnections:
         end.detach(0.0)
         end.attach(0.0)
         assert end.attachments == 2
+
+    @pytest.mark.parametrize(
+        ("role", "room"), [(Role.SERVER, SERVER_BUFFER), (Role.CLIENT, CLIENT_BUFFER)]
+    )
+    def test_a_client_sends_for_a_second_without_acknowledgements(
+        self, role: Role, room: int
+    ) -> None:
+        """Shipped servers acknowledge an upload with their heartbeats only."""
+        end = session(role)
+        send(end, *range(room - 1))
+        assert not end.full
+        send(end, 0)
+        assert end.full
 
     def test_counters_and_buffer_survive_connections(self) -> None:
         end = session()

@@ -156,9 +156,14 @@ class SendBuffer:
 # for good after five attempts, the last two of them 1.05 and 2.25 seconds after the first at least.
 PROOF_TIME = 1.0
 
-# Times send_buffer_messages that a peer which sends may leave unacknowledged: far above what honest
-# ones have under way, some megabytes of small answers.
+# A peer that sends may leave so many times send_buffer_messages unacknowledged, and at most so many
+# more: far above what honest ones have in flight, some megabytes of small answers.
 MOST_UNACKNOWLEDGED = 32
+MOST_MORE = 32 * 1024
+
+# The default of Options.send_buffer_messages. Shipped servers acknowledge an upload with their
+# heartbeats only, once a second, and a client has to send for that long without waiting.
+SERVER_BUFFER, CLIENT_BUFFER = 1024, 64 * 1024
 
 
 class SessionState(Enum):
@@ -237,6 +242,8 @@ class Session:
         self.state = SessionState.DETACHED
         self._codec = codec
         self._options = options
+        default = SERVER_BUFFER if role is Role.SERVER else CLIENT_BUFFER
+        self._most_messages = options.send_buffer_messages or default
         self._new_id = new_id
         self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
@@ -257,7 +264,7 @@ class Session:
         """Whether writers should wait: too much was not acknowledged. Nothing is refused."""
         buffer, options = self._send_buffer, self._options
         return (
-            buffer.buffered_messages >= options.send_buffer_messages
+            buffer.buffered_messages >= self._most_messages
             or buffer.buffered_bytes >= options.send_buffer_bytes
         )
 
@@ -318,7 +325,7 @@ class Session:
         """Send an ACK, before the next heartbeat, if much is not acknowledged and none is out."""
         buffer, options = self._send_buffer, self._options
         if self._asked <= buffer.oldest and (
-            2 * buffer.buffered_messages >= options.send_buffer_messages
+            2 * buffer.buffered_messages >= self._most_messages
             or 2 * buffer.buffered_bytes >= options.send_buffer_bytes
         ):
             try:
@@ -357,7 +364,8 @@ class Session:
                 self._note_gap(envelope.seq)
             return None
         self._heard, self._challenged, self._gapped = now, None, False
-        most = MOST_UNACKNOWLEDGED * self._options.send_buffer_messages
+        writers = self._most_messages
+        most = min(MOST_UNACKNOWLEDGED * writers, writers + MOST_MORE)
         if self._send_buffer.buffered_messages > most:
             raise SessionFailure(f"the peer sends, but does not acknowledge {most} messages")
         if is_ack:
