@@ -47,9 +47,9 @@ class Options:
     session's grace runs, they come sooner: every two seconds, and before half of the grace."""
 
     send_buffer_messages: int | None = None
-    """Messages not acknowledged, of all calls together, at which writers wait. By default 1,024 at a
-    server, and 65,536 at a client, since shipped servers acknowledge an upload once a heartbeat. A
-    peer that provokes 32 times as many, or 32,768 more, and goes on without acknowledging them,
+    """Messages not acknowledged, of all calls together, at which writers wait. By default 1,024 at
+    a server, and 65,536 at a client, since shipped servers acknowledge an upload once a heartbeat.
+    A peer that provokes 32 times as many, or 32,768 more, and goes on without acknowledging them,
     loses its session."""
 
     send_buffer_bytes: int = 16 * MIB
