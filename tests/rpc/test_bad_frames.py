@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import select
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.wire.codec import Codec
+from wsmux.rpc.wire.codec import Codec, EncodeError
+from wsmux.rpc.wire.envelope import Envelope
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.transport.message_transport import MessageTransport
 
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
 from ..helpers.rpc.raw_river import RawRiver
-from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
+from ..helpers.rpc.standing_server import CALM, Stand, no_exceptions, stand
 from ..helpers.waiting import wait_for
 
-SMALL = 4000
+SMALL = 16 * 1024
+
+# Bytes of the longest message that is taken, and of the longest that is read.
+TAKEN, READ = SMALL + 64 * 1024, 4 * SMALL + 64 * 1024
 
 
 @pytest.fixture(
@@ -30,7 +34,7 @@ SMALL = 4000
 def standing(request: pytest.FixtureRequest) -> Iterator[Stand]:
     codec: type[Codec]
     codec, websocket = request.param
-    with stand(codec(max_size=SMALL), websocket=websocket) as made:
+    with stand(codec(), websocket=websocket, options=replace(CALM, max_size=SMALL)) as made:
         yield made
 
 
@@ -85,25 +89,23 @@ def test_a_broken_frame_ends_the_connection_only(
     standing.check_cut(peer, name, code=1002)
 
 
-@pytest.mark.parametrize("size", [SMALL + 1, 2**32 - 1])
+@pytest.mark.parametrize("size", [READ + 1, 2**32 - 1])
 def test_a_message_above_the_limit_ends_the_connection_only(
     size: int, standing: Stand, attached: tuple[RawRiver, str]
 ) -> None:
     peer, name = attached
-    long = size >= 2**16
-    if not standing.websocket:
-        peer.sock.sendall(size.to_bytes(4, "big"))
-    else:
-        length = size.to_bytes(8 if long else 2, "big")
-        peer.sock.sendall((b"\x82\xff" if long else b"\x82\xfe") + length + bytes(4))
+    peer.announce(size)
     standing.check_cut(peer, name, code=1009 if standing.websocket else None)
 
 
-def test_a_message_of_the_limit_is_taken(standing: Stand, attached: tuple[RawRiver, str]) -> None:
+@pytest.mark.parametrize("size", [TAKEN, READ])
+def test_a_message_of_the_limit_is_taken(
+    size: int, standing: Stand, attached: tuple[RawRiver, str]
+) -> None:
     peer, _ = attached
     fields = peer.fields({"streamId": "other", "controlFlags": 1, "payload": ""})
-    fill = "x" * (SMALL - len(peer.pack(fields | {"payload": "x" * 256})) + 256)
-    assert len(peer.pack(fields | {"payload": fill})) == SMALL
+    fill = "x" * (size - len(peer.pack(fields | {"payload": "x" * 2**16})) + 2**16)
+    assert len(peer.pack(fields | {"payload": fill})) == size
     peer.send(fields | {"payload": fill})
     standing.check_lives(peer)
 
@@ -142,15 +144,31 @@ def test_a_connection_that_breaks_off_leaves_the_session(
     assert standing.witness.notes[name].requests == [0, "still there"]
 
 
-def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
+def test_the_longest_id_of_a_stream_is_told_in_full(
     standing: Stand, attached: tuple[RawRiver, str]
 ) -> None:
-    """The name of the stream is told in it a second time, in part."""
+    """The name of the stream is told in the answer a second time, in part."""
+    peer, _ = attached
+    long = "\N{GRINNING FACE}" * 1024
+    peer.send({"streamId": long})
+    standing.check_refused(peer, long, f"no call is open on stream {long[:100]}...")
+    standing.check_lives(peer)
+
+
+def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
+    standing: Stand, attached: tuple[RawRiver, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer, name = attached
-    fields = peer.fields({"streamId": "\N{GRINNING FACE}" * 930})
-    text = json.dumps(fields, ensure_ascii=False).encode()
-    peer.send_bytes(text if standing.codec == "json" else peer.pack(fields))
-    peer.seq += 1
+    codec = standing.server.handler._engine.codec
+    encode = codec.encode
+
+    def refuse_one(envelope: Envelope, packed: bytes) -> bytes:
+        if envelope.stream_id == "unsayable":
+            raise EncodeError("there is no word for it")
+        return encode(envelope, packed)
+
+    monkeypatch.setattr(codec, "encode", refuse_one)
+    peer.send({"streamId": "unsayable"})
     standing.check_destroyed(peer, name)
 
 

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 
 from ..helpers.rpc.procedures import WAIT, Gate, offered
@@ -159,9 +158,10 @@ def test_of_many_only_those_fail_that_cannot_be_carried(client: rpc.Client) -> N
     assert (first.result(WAIT), last.result(WAIT)) == (1, 3)
 
 
-def test_a_message_too_large_with_its_head_fails_alone(server: rpc.RpcServer) -> None:
-    with rpc.connect(server.url, codec=MsgpackCodec(max_size=600)) as client:
-        small, large = client.submit_many("test", "same", ["x", "x" * 550])
+def test_a_value_that_is_too_large_fails_alone(server: rpc.RpcServer) -> None:
+    size = 16 * 1024
+    with rpc.connect(server.url, options=rpc.Options(max_size=size)) as client:
+        small, large = client.submit_many("test", "same", ["x", "x" * size])
         with pytest.raises(rpc.EncodeError):
             large.result(WAIT)
         assert small.result(WAIT) == "x"

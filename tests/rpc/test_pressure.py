@@ -15,7 +15,6 @@ from wsmux import rpc
 from wsmux.rpc.engine.client_engine import _retire
 from wsmux.rpc.engine.dial import channel_over
 from wsmux.rpc.engine.event_callbacks import EventCallbacks
-from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
 
@@ -230,7 +229,7 @@ class TestServer:
 class TestAnswersThatCannotBeSent:
     """Each ends its call with an error that can."""
 
-    SIZE = 4000
+    SIZE = 16 * 1024
 
     @pytest.fixture
     def client(self) -> Iterator[rpc.Client]:
@@ -252,15 +251,15 @@ class TestAnswersThatCannotBeSent:
                 raise rpc.RiverError("UNDECLARED", "half of a pair: \ud800")
             raise LookupError("x" * size)
 
-        codec = MsgpackCodec(max_size=self.SIZE)
+        options = rpc.Options(max_size=self.SIZE)
         with (
-            rpc.serve([service], codec=codec, expose_errors=True) as server,
+            rpc.serve([service], options=options, expose_errors=True) as server,
             rpc.connect(server.url) as client,
         ):
             yield client
 
-    # Below the limit, and above it together with the fields around it; above it alone.
-    @pytest.mark.parametrize("size", [SIZE - 50, SIZE])
+    # Above the limit together with its own head, and far above it.
+    @pytest.mark.parametrize("size", [SIZE, 10 * SIZE])
     @pytest.mark.parametrize("procedure", ["long", "raises", "streams", "fails"])
     def test_too_long(self, procedure: str, size: int, client: rpc.Client) -> None:
         with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.wire.json_codec import JsonCodec
-from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 
 from ..helpers.rpc.four_kinds import KINDS, Part, answer, begun, staged
 from ..helpers.rpc.procedures import WAIT
@@ -17,8 +16,9 @@ from ..helpers.rpc.procedures import WAIT
 FAILED = "UNCAUGHT_ERROR: the handler failed"
 HALF = "\ud800"  # of a pair: no UTF-8, so no msgpack
 
-SMALL = 4096
-CODECS = {"json": JsonCodec(max_size=SMALL), "msgpack": MsgpackCodec(max_size=SMALL)}
+SMALL = 16 * 1024
+LIMITED = rpc.Options(max_size=SMALL)
+LONG = 70_000  # characters of a name for which no envelope has room
 
 
 def responds(part: Part) -> Any:
@@ -26,7 +26,7 @@ def responds(part: Part) -> Any:
     values = {
         "odd": object(),
         "large": "x" * SMALL,
-        "nearly": "x" * (SMALL - 50),  # a payload that is small enough until it has an envelope
+        "larger": "x" * 100 * SMALL,
         "plain": 1,
     }
     value = values[part.init]
@@ -36,17 +36,25 @@ def responds(part: Part) -> Any:
     return value
 
 
-@pytest.fixture(params=CODECS)
-def client(request: pytest.FixtureRequest) -> Iterator[rpc.Client]:
-    codec = CODECS[request.param]
+@contextmanager
+def met(act: Callable[[Part], Any], codec: str = "msgpack", **serving: Any) -> Iterator[rpc.Client]:
+    """Yield a client of a server, both with the same small limit."""
+    errors = [rpc.ErrorSchema("BAD")]
+    services = [staged(act, errors=errors)]
     with (
-        rpc.serve([staged(responds)], codec=codec) as server,
-        rpc.connect(server.url, codec=codec) as client,
+        rpc.serve(services, codec=codec, options=LIMITED, **serving) as server,
+        rpc.connect(server.url, codec=codec, options=LIMITED) as client,
     ):
         yield client
 
 
-@pytest.mark.parametrize("value", ["odd", "large", "nearly"])
+@pytest.fixture(params=["json", "msgpack"])
+def client(request: pytest.FixtureRequest) -> Iterator[rpc.Client]:
+    with met(responds, request.param) as client:
+        yield client
+
+
+@pytest.mark.parametrize("value", ["odd", "large", "larger"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_response_that_cannot_be_sent_fails_its_call_alone(
     kind: rpc.Kind, value: str, client: rpc.Client
@@ -74,20 +82,16 @@ def test_an_init_that_cannot_be_sent_fails_its_call_alone(
 def test_a_request_that_cannot_be_sent_leaves_its_call(client: rpc.Client) -> None:
     with begun(client, rpc.Kind.UPLOAD, "plain") as upload:
         assert isinstance(upload, rpc.Upload)
-        for odd in (object(), "x" * SMALL, "x" * (SMALL - 50)):
+        for odd in (object(), "x" * SMALL, "x" * 100 * SMALL):
             with pytest.raises(rpc.EncodeError):
                 upload.write(odd)
         upload.write(1)
         assert upload.finish() == 1
 
 
-@pytest.mark.parametrize("name", ["x" * SMALL, HALF])
+@pytest.mark.parametrize("name", ["x" * LONG, HALF], ids=["long", "half"])
 def test_a_name_that_cannot_be_sent_leaves_no_call_behind(name: str) -> None:
-    codec = CODECS["msgpack"]
-    with (
-        rpc.serve([staged(responds)], codec=codec) as server,
-        rpc.connect(server.url, codec=codec) as client,
-    ):
+    with met(responds) as client:
         with pytest.raises(rpc.EncodeError):
             client.rpc(name, "rpc", None, WAIT)
         assert client._engine._calls == {}
@@ -114,11 +118,8 @@ def raises(part: Part) -> None:
 def test_an_error_that_cannot_be_sent_is_an_uncaught_one(
     kind: rpc.Kind, error: str, exposed: bool
 ) -> None:
-    codec = CODECS["msgpack"]
-    schema = rpc.ErrorSchema("BAD")
     with (
-        rpc.serve([staged(raises, errors=[schema])], codec=codec, expose_errors=exposed) as server,
-        rpc.connect(server.url, codec=codec) as client,
+        met(raises, expose_errors=exposed) as client,
         pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR"),
     ):
         answer(client, kind, error)

@@ -23,7 +23,7 @@ __all__ = ["MAX_TEXT", "json_argument", "json_text", "parse_json"]
 # Maximum size of JSON: base64 of 16 MiB, the largest message.
 MAX_TEXT = 32 * 1024 * 1024
 
-_CODEC = JsonCodec(max_size=2 * MAX_TEXT)
+_CODEC = JsonCodec()
 _ENVELOPE = Envelope("", "", "", seq=0, ack=0, stream_id="", flags=0, payload=None)
 
 

@@ -47,6 +47,7 @@ from .wire.codec import Codec
 from .wire.envelope import CLOSED
 from .wire.ids import SERVER_ID, new_id
 from .wire.json_codec import codec_of
+from .wire.message_size import most_read
 
 __all__ = ["Client", "Offer", "ProcedureProxy", "ServiceProxy", "connect", "offer_of"]
 
@@ -230,7 +231,7 @@ class Client(Closing):
             RiverError: the answer is an error, the call was aborted (CANCEL), or the session was
                 lost (UNEXPECTED_DISCONNECT).
             TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
-            EncodeError: the codec cannot carry ``init``.
+            EncodeError: the codec cannot carry ``init``, or it is above ``Options.max_size``.
         """
         deadline = deadline_in(self._time(timeout))
         call = self._submit(service, procedure, init, deadline, abort)
@@ -257,7 +258,7 @@ class Client(Closing):
         ``Options.max_streams``, 1,024 by default.
 
         Raises:
-            EncodeError: the codec cannot carry ``init``.
+            EncodeError: the codec cannot carry ``init``, or it is above ``Options.max_size``.
         """
         deadline = deadline_in(self._time(timeout), outlives=True)
         return self._submit(service, procedure, init, deadline, abort)
@@ -469,13 +470,18 @@ def connect(
         },
         f"wsmux-rpc-{own_id}",
     )
+    limits = options or Options()
     dial = dialler(
-        target, chosen.max_size, headers=headers, ssl_context=ssl_context, options=http_options
+        target,
+        most_read(limits.max_size),
+        headers=headers,
+        ssl_context=ssl_context,
+        options=http_options,
     )
     engine = ClientEngine(
         dial,
         chosen,
-        options or Options(),
+        limits,
         callbacks,
         client_id=own_id,
         server_id=server_id,

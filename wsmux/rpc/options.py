@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..config import MIB
+from ..config import KIB, MIB
 
 __all__ = ["Options"]
 
@@ -46,6 +46,12 @@ class Options:
     """Most seconds between attempts, less jitter. They go on for ever. While a call waits, or a
     session's grace runs, they come sooner: every two seconds, and before half of the grace."""
 
+    max_size: int = 16 * MIB
+    """Bytes of one value that a call sends, be it an init, a request or a response, as the codec
+    packs it. A larger one raises ``EncodeError``, and nothing is sent. Give both ends the same: a
+    message that is larger here, but at most four times so, ends its call alone, in ``RiverError``;
+    beyond that it ends its connection, and the second time its session. From 16 KiB to 1 GiB."""
+
     send_buffer_messages: int | None = None
     """Messages not acknowledged, of all calls together, at which writers wait. By default 1,024 at
     a server, and 65,536 at a client, since shipped servers acknowledge an upload once a heartbeat.
@@ -59,7 +65,7 @@ class Options:
     """Messages of one call that nobody has read; beyond it the call is cancelled."""
 
     unread_bytes: int = 16 * MIB
-    """The same in bytes."""
+    """The same in bytes, without the newest message, which may be as large as any."""
 
     ack_messages: int = 64
     """Messages received after which they are acknowledged, if nothing else was sent meanwhile."""
@@ -96,3 +102,8 @@ class Options:
                 raise ValueError(f"Options.{field.name} must not be negative, but is {value!r}")
         if not self.heartbeat_interval:
             raise ValueError("Options.heartbeat_interval must be above 0")
+        # So that what the protocol itself has to say fits, and lengths of 32 bits can tell it.
+        if not 16 * KIB <= self.max_size <= KIB * MIB:
+            raise ValueError(
+                f"Options.max_size must be from 16 KiB to 1 GiB, but is {self.max_size!r}"
+            )

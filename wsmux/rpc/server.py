@@ -131,7 +131,7 @@ class RpcHandler:
 
     def serve_socket(self, sock: socket.socket, *, websocket: bool) -> None:
         """Serve a socket, which is closed then; a WebSocket must have been upgraded already."""
-        size = self._engine.codec.max_size
+        size = self._engine.first_size
         self._serve(channel_over(sock, Role.SERVER, size, websocket=websocket))
 
     def _serve(self, channel: MessageTransport) -> None:

@@ -138,7 +138,7 @@ class _Played:
         self._record = SessionRecord(self._session, _UNBOUNDED)
         self._dispatcher = CallDispatcher(
             {service.name: service},
-            Replies(self._mutex, codec, name="wsmux-rpc-test", workers=1),
+            Replies(self._mutex, codec, _UNBOUNDED, name="wsmux-rpc-test", workers=1),
             self._mutex,
             _UNBOUNDED,
             name="wsmux-rpc-test",

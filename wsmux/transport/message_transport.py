@@ -619,6 +619,10 @@ class MessageTransport:
         due = not self.pings and alive.due(self.now)
         return due and alive.lost(self.now) is None
 
+    def limit_messages(self, size: int) -> None:
+        """Take messages of up to ``size`` bytes from now on; for the I/O thread."""
+        self._framing.max_message_size = size
+
     def set_owner_timer(self, due: float | None) -> None:
         """Set when the owner, which runs in this thread, needs a batch, even an empty one."""
         if due != self.owner_timer:

@@ -100,6 +100,15 @@ class RawRiver:
     def send_bytes(self, data: bytes, opcode: int = BINARY) -> None:
         self.sock.sendall(self.frame(data, opcode))
 
+    def announce(self, size: int) -> None:
+        """Send the head of a message of so many bytes, at least 64 KiB, and nothing of it."""
+        if not self.websocket:
+            self.sock.sendall(size.to_bytes(4, "big"))
+            return
+        masked = 128 if self.client else 0
+        head = bytes((128 | BINARY, masked | 127)) + size.to_bytes(8, "big")
+        self.sock.sendall(head + bytes(4 if masked else 0))
+
     def _exactly(self, count: int) -> bytes:
         data = b""
         while len(data) < count:

@@ -235,6 +235,17 @@ def test_stopping_behind_the_end_says_nothing() -> None:
     assert list(call.reader) == []
 
 
+def test_the_newest_message_may_be_of_any_size() -> None:
+    options = rpc.Options(unread_bytes=10)
+    call = Alone()
+    sizes = [(3, False), (1000, False), (1, True)]
+    for size, behind in sizes:
+        call.reader.push_locked("x", size, [])
+        assert call.reader.fell_behind(options) is behind
+    assert [call.reader.read(0) for _ in range(2)] == ["x", "x"]
+    assert not call.reader.fell_behind(options)
+
+
 def test_stopping_within_a_loop_ends_it() -> None:
     call = Alone()
     call.push(1, 2, 3)

@@ -658,6 +658,41 @@ class TestMessages:
         assert events[-1] == Dial(2)
         assert client.session is session
 
+    def test_a_cut_by_size_is_told_and_the_second_in_a_row_ends_the_session(self) -> None:
+        client = connected()
+        session = client.session
+        assert client.cut_by_size(1, "too long", ours=False, now=60.0) is False
+        client.lost(1, 60.0)
+        failure, *_ = client.events()
+        assert failure == Failure(FailureKind.INVALID_MESSAGE, "too long")
+        client.greet(60.0)
+        client.welcome(60.0)
+        client.events()
+        assert client.session is session
+        assert client.cut_by_size(2, "too long", ours=False, now=61.0) is True
+        client.lost(2, 61.0)
+        assert client.status() == "NO_CONNECTION"
+        failures = [event for event in client.events() if isinstance(event, Failure)]
+        assert [failure.kind for failure in failures] == [FailureKind.INVALID_MESSAGE]
+        assert failures[0].text == client.given_up
+        assert (client.session, client.next_timer()) == (None, None)
+
+    def test_a_cut_of_another_connection_is_none_of_this_one(self) -> None:
+        client = connected()
+        assert client.cut_by_size(2, "too long", ours=False, now=60.0) is False
+        assert client.events() == []
+        fresh = handshaking()
+        assert fresh.cut_by_size(1, "too long", ours=False, now=60.0) is False
+        assert fresh.events() == []
+
+    def test_metadata_that_are_too_large_are_not_sent(self) -> None:
+        client = Client(max_size=16 * 1024)
+        client.connect(0.0)
+        client.dialled(1, 0.0)
+        client.hello(1, "x" * 16 * 1024, 0.0)
+        assert client.status() == "NO_CONNECTION"
+        assert "above Options.max_size, 16384" in client.given_up
+
     def test_a_broken_rule_ends_session_and_connection(self) -> None:
         client = connected()
         client.receive(1, b"garbage", 60.0)

@@ -21,8 +21,9 @@ from wsmux.rpc.session.session import (
     SessionState,
 )
 from wsmux.rpc.wire.codec import EncodeError
-from wsmux.rpc.wire.envelope import MAX_ID
+from wsmux.rpc.wire.envelope import MAX_ID, Oversize
 from wsmux.rpc.wire.handshake import ExpectedState
+from wsmux.rpc.wire.message_size import ENVELOPE_ROOM
 
 from ...helpers.rpc.tiny_codec import TinyCodec, fields, frame
 
@@ -31,6 +32,7 @@ OPTIONS = Options(
     heartbeats_until_dead=2,
     session_disconnect_grace=5.0,
 )
+SMALL = 16 * 1024
 IDS = {Role.CLIENT: "client", Role.SERVER: "SERVER"}
 
 
@@ -197,6 +199,64 @@ class TestBrokenRules:
         with pytest.raises(SessionFailure, match="second time") as caught:
             end.receive(frame(seq=1), 0.0)
         assert caught.value.kind is FailureKind.ORDERING
+
+    def test_a_message_that_is_too_large_comes_without_its_payload(self) -> None:
+        end = session(max_size=SMALL)
+        large = frame("x" * (SMALL + ENVELOPE_ROOM))
+        envelope = end.receive(large, 0.0)
+        assert envelope is not None
+        assert envelope.payload == Oversize(len(large), SMALL)
+        assert envelope.stream_id == "stream"
+        assert end.expected_state().next_expected == 1
+        assert end.receive(large, 0.0) is None  # a duplicate
+        with pytest.raises(GapError):
+            end.receive(frame("x" * (SMALL + ENVELOPE_ROOM), seq=2), 0.0)
+
+    def test_a_message_of_the_largest_size_comes_whole(self) -> None:
+        end = session(max_size=SMALL)
+        room = SMALL + ENVELOPE_ROOM - len(frame(""))
+        envelope = end.receive(frame("x" * room), 0.0)
+        assert envelope is not None
+        assert envelope.payload == "x" * room
+
+    @pytest.mark.parametrize("ours", [False, True])
+    def test_a_second_cut_by_size_in_a_row_ends_the_session(self, ours: bool) -> None:
+        end = session(max_size=SMALL)
+        assert end.cut_by_size("too long", ours=ours) is True
+        assert end.cut_by_size("too long", ours=ours) is False  # the same one
+        end.detach(0.0)
+        end.attach(0.0)
+        text = f"second time in a row: too long; .* at both ends, which is {SMALL} here"
+        with pytest.raises(SessionFailure, match=text) as caught:
+            end.cut_by_size("too long", ours=ours)
+        kind = FailureKind.SENDING if ours else FailureKind.INVALID_MESSAGE
+        assert caught.value.kind is kind
+
+    @pytest.mark.parametrize("ours", [False, True])
+    def test_cuts_with_a_message_between_are_not_in_a_row(self, ours: bool) -> None:
+        end = session()
+        for seq in range(3):
+            send(end, seq)
+            assert end.cut_by_size("too long", ours=ours)
+            end.detach(0.0)
+            end.attach(0.0)
+            end.receive(frame(seq=seq, ack=seq + 1), 0.0)
+
+    def test_cuts_of_either_direction_are_not_in_a_row(self) -> None:
+        end = session()
+        for ours in (True, False, True):
+            assert end.cut_by_size("too long", ours=ours)
+            end.detach(0.0)
+            end.attach(0.0)
+
+    @pytest.mark.parametrize("name", ["service", "procedure", "stream_id"])
+    def test_names_that_are_too_long_are_not_sent(self, name: str) -> None:
+        end = session()
+        names: dict[str, Any] = {"stream_id": "s", name: "x" * ENVELOPE_ROOM}
+        with pytest.raises(EncodeError, match=f"the names of a message take .* {ENVELOPE_ROOM}"):
+            end.send(b"1", flags=0, **names)
+        send(end, 2)
+        assert [(m["seq"], m["payload"]) for m in sent(end)] == [(0, 2)]
 
     def test_gaps_with_a_message_between_are_not_in_a_row(self) -> None:
         end = session()

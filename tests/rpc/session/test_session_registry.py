@@ -8,7 +8,14 @@ import pytest
 
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.session import Lapse, Session
-from wsmux.rpc.session.session_registry import MAX_REASON, Accepted, Hello, Refused, Sessions
+from wsmux.rpc.session.session_registry import (
+    MAX_BARRED,
+    MAX_REASON,
+    Accepted,
+    Hello,
+    Refused,
+    Sessions,
+)
 from wsmux.rpc.wire.envelope import MAX_ID, Envelope
 from wsmux.rpc.wire.handshake import (
     ExpectedState,
@@ -341,6 +348,26 @@ class TestEnds:
             None,
             None,
         )
+
+    def test_a_barred_session_is_not_begun_again(self) -> None:
+        server = table()
+        session = begin(server)
+        server.bar(session)
+        server.end(session)
+        refused = refuse(server)
+        assert (refused.code, len(server)) == (MISMATCH, 0)
+        assert refused.reason == "the session has ended over a message that was too large"
+        assert not accept(server, "t").resumed
+        assert not accept(server, "s", **{"from": "other"}).resumed
+
+    def test_of_barred_sessions_the_first_ones_are_forgotten(self) -> None:
+        server = table()
+        for number in range(MAX_BARRED + 1):
+            session = accept(server, f"s{number}").session
+            server.bar(session)
+            server.end(session)
+        assert refuse(server, "s1").code is MISMATCH
+        assert not accept(server, "s0").resumed
 
     def test_ending_a_replaced_session_leaves_the_present_one(self) -> None:
         server = table()

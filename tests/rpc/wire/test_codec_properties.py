@@ -85,6 +85,14 @@ def test_a_message_arrives_as_it_was_sent(codec: Codec, envelope: Envelope) -> N
     assert exactly(found.payload) == arrives(envelope.payload)
 
 
+@given(codecs, envelopes, st.integers(0, 3))
+def test_a_message_can_be_read_without_its_payload(
+    codec: Codec, envelope: Envelope, times: int
+) -> None:
+    data = codec.encode(envelope, codec.pack([envelope.payload, "x" * times * 30_000]))
+    assert codec.decode_head(data) == envelope._replace(payload=None)
+
+
 @given(codecs, payloads)
 def test_what_arrived_can_be_sent_again_byte_for_byte(codec: Codec, payload: Any) -> None:
     packed = codec.pack(payload)
@@ -112,8 +120,17 @@ def test_json_carries_what_javascript_has_as_text(text: str) -> None:
 
 
 def taken_or_refused(codec: Codec, data: bytes) -> None:
+    whole: Envelope | None = None
     with suppress(EnvelopeError):
-        assert isinstance(codec.decode(data), Envelope)
+        whole = codec.decode(data)
+        assert isinstance(whole, Envelope)
+    try:
+        head = codec.decode_head(data)
+    except EnvelopeError:
+        assert whole is None
+    else:
+        assert head.payload is None
+        assert whole is None or head == whole._replace(payload=None)
 
 
 @given(codecs, st.binary())

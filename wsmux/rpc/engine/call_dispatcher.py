@@ -36,6 +36,7 @@ from ..wire.envelope import (
     INVALID_CANCEL,
     OPEN,
     Envelope,
+    Oversize,
     is_close,
     read_cancel,
 )
@@ -181,6 +182,9 @@ class CallDispatcher(Suspender):
 
     def _open(self, table: CallTable, envelope: Envelope, wakes: list[Parker]) -> None:
         stream_id = envelope.stream_id
+        if isinstance(envelope.payload, Oversize):
+            self._replies.refuse(table, stream_id, envelope.payload.text())
+            return
         found = self._find(envelope)
         if isinstance(found, str):
             self._replies.refuse(table, stream_id, found)
@@ -519,6 +523,8 @@ class CallDispatcher(Suspender):
 def _wrong(call: ServerCall, request: bool, payload: Any) -> RiverError | None:
     """Return what is wrong with a message of an open call."""
     procedure = call.procedure
+    if isinstance(payload, Oversize):
+        return RiverError(INVALID_REQUEST, payload.text())
     if call.reader.ended:
         return RiverError(INVALID_REQUEST, "received a message after the end of requests")
     if not request:

@@ -170,10 +170,11 @@ class Readable(Generic[Value]):
             self._readers.notify(wakes)
 
     def fell_behind(self, options: Options) -> bool:
-        """Return whether more is unread than may be."""
+        """Return whether more is unread than may be; the newest message may be of any size."""
+        newest = self._items[-1][1] if self._items else 0
         return (
             self.unread_messages > options.unread_messages
-            or self.unread_bytes > options.unread_bytes
+            or self.unread_bytes - newest > options.unread_bytes
         )
 
     # The user's side
@@ -282,7 +283,8 @@ class Writable(Closing, Generic[Value]):
 
         Raises:
             TimeoutError: there was no room in ``timeout`` seconds; nothing was sent.
-            EncodeError: the codec cannot carry the value; nothing was sent.
+            EncodeError: the codec cannot carry the value, or it is above ``Options.max_size``;
+                nothing was sent.
             RiverError: the call was cancelled, or its session lost.
             ValueError: this side has closed its half; or, at a server, the schema forbids the
                 value, or the procedure does not declare the error.

@@ -367,7 +367,8 @@ class PendingCall(Opened):
             TimeoutError: it did not come in time. If it was the call's own time, which began with
                 ``submit``, the call was cancelled; else it goes on.
             RiverError: it is an error, or the session was lost (UNEXPECTED_DISCONNECT).
-            EncodeError: the codec cannot carry what was to be sent; nothing was.
+            EncodeError: the codec cannot carry what was to be sent, or it is above
+                ``Options.max_size``; nothing was sent.
         """
         if self._outcome is _PENDING:
             self._wait(deadline_in(timeout))

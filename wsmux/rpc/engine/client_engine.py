@@ -59,15 +59,17 @@ from ..wire.envelope import (
     OPEN,
     Envelope,
     NotAResult,
+    Oversize,
     error_result,
     is_close,
     read_cancel,
     read_result,
 )
 from ..wire.ids import new_id
+from ..wire.message_size import Packer
 from .call_spans import ClientSpan, client_span, has_current_span
 from .client_calls import Call, Calls, Opened, PendingCall
-from .dial import Dialler, Gone, hang_up
+from .dial import Dialler, Gone, cut_by_size, hang_up
 from .event_callbacks import EventCallbacks
 
 __all__ = ["ClientEngine", "ClientLoop"]
@@ -171,10 +173,25 @@ class ClientLoop:
             self._converse(channel, batches, attempt)
         with engine.mutex:
             engine.channel = None
+            over = self._note_size_locked(channel, attempt)
             self._connector.lost(attempt, time.monotonic())
             engine.settle_locked(wakes)
         wake(wakes)
+        if over:
+            own, text = self._connector.own_id, self._connector.given_up
+            _log.error("the session of client %r has ended: %s", own, text)
         engine.closing = _retire(channel, batches)
+
+    def _note_size_locked(self, channel: MessageTransport, attempt: int) -> bool:
+        """Note that a message was too large, if that has ended the connection.
+
+        Returns whether that has ended the session.
+        """
+        cut = cut_by_size(channel)
+        if cut is None:
+            return False
+        reason, ours = cut
+        return self._connector.cut_by_size(attempt, reason, ours=ours, now=time.monotonic())
 
     def _converse(self, channel: MessageTransport, batches: _Batches, attempt: int) -> None:
         engine, wakes = self._engine, list[Parker]()
@@ -313,6 +330,7 @@ class ClientEngine(Calls):
         self._connect_on_call = connect_on_call
         self.is_fatal = is_fatal
         self.closing: threading.Thread | None = None
+        self._packer = Packer(codec, options.max_size)
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._calls: dict[str, Opened] = {}
         self._connecting = 0  # threads that wait for a connection
@@ -390,12 +408,12 @@ class ClientEngine(Calls):
         """Send the first message of a call.
 
         Raises:
-            EncodeError: the codec cannot carry ``init``.
+            EncodeError: the codec cannot carry ``init``, or it is too large.
         """
         if flags & CLOSED:
             with self.mutex:
                 call.writer.close_locked()
-        failed = self._open_all([(call, self.codec.pack(init))], service, procedure, flags)
+        failed = self._open_all([(call, self._packer.pack(init))], service, procedure, flags)
         for _, error in failed:
             raise error
 
@@ -403,7 +421,7 @@ class ClientEngine(Calls):
         self, calls: Iterable[tuple[PendingCall, Any]], service: str, procedure: str
     ) -> list[EncodeError]:
         """Send the only messages of rpcs in one go; return what failed those that were not sent."""
-        pack = self.codec.pack
+        pack = self._packer.pack
         packed: list[tuple[PendingCall, bytes]] = []
         failed: list[tuple[PendingCall, EncodeError]] = []
         for call, init in calls:
@@ -465,7 +483,7 @@ class ClientEngine(Calls):
         return failed
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
-        packed = self.codec.pack(value)
+        packed = self._packer.pack(value)
         wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
@@ -495,7 +513,7 @@ class ClientEngine(Calls):
 
     def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
         self.check_process()
-        packed = self.codec.pack(error_result(error))
+        packed = self._packer.pack_error(error)
         wakes: list[Parker] = []
         with self.mutex:
             if call.over:
@@ -616,6 +634,9 @@ class ClientEngine(Calls):
             call.end_locked(cancelled, wakes)
             self._room.notify(wakes)
             return
+        if isinstance(payload, Oversize):
+            self._give_up_locked(call, payload.text(), wakes)
+            return
         if not is_close(payload):
             try:
                 item = read_result(payload)
@@ -625,13 +646,14 @@ class ClientEngine(Calls):
             except NotAResult as error:
                 _log.warning("%s: a message was dropped: %s", call.name, error)
             if call.fell_behind(self.options):
-                self._fall_behind_locked(call, wakes)
+                self._give_up_locked(call, "reader fell behind", wakes)
                 return
         if flags & CLOSED and call.no_more_locked(wakes):
             self._forget_locked(call)
 
-    def _fall_behind_locked(self, call: Opened, wakes: list[Parker]) -> None:
-        error = RiverError(CANCEL, "reader fell behind")
+    def _give_up_locked(self, call: Opened, reason: str, wakes: list[Parker]) -> None:
+        """Cancel a call at the server, over what came of it, and end it here with the same."""
+        error = RiverError(CANCEL, reason)
         self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
         self._forget_locked(call, error)
         call.end_locked(error, wakes)

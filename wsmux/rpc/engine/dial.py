@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from ...config import KIB, Config
-from ...exceptions import CloseCode, HandshakeError, WsmuxError
+from ...exceptions import CloseCode, ConnectionClosed, HandshakeError, WsmuxError
 from ...handshake.headers import check_options, header_lines
 from ...handshake.tcp import connect_tcp, is_tcp
 from ...handshake.websocket_client import shake_hands
@@ -37,6 +37,7 @@ __all__ = [
     "Headers",
     "Target",
     "channel_over",
+    "cut_by_size",
     "dialler",
     "hang_up",
     "socket_over",
@@ -64,6 +65,17 @@ def channel_over(
     """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
     framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
     return message_transport(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
+
+
+def cut_by_size(channel: MessageTransport) -> tuple[str, bool] | None:
+    """Return why a message was too large for either end, if that has ended a channel.
+
+    Also whether it is this side that sent it.
+    """
+    error = channel.error
+    if not isinstance(error, ConnectionClosed) or error.code != CloseCode.MESSAGE_TOO_BIG:
+        return None
+    return error.reason or "it was closed with code 1009", error.side == "remote"
 
 
 def hang_up(channel: MessageTransport) -> None:

@@ -28,7 +28,8 @@ from ..errors import CANCEL, INVALID_REQUEST, RiverError
 from ..options import Options
 from ..services import Procedure
 from ..wire.codec import Codec
-from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result, result
+from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result
+from ..wire.message_size import Packer
 from .call_spans import ServerSpan
 from .call_streams import CallBase, Err
 from .session_record import SessionRecord
@@ -121,9 +122,12 @@ class Replies:
     after it was released.
     """
 
-    def __init__(self, mutex: threading.Lock, codec: Codec, *, name: str, workers: int) -> None:
+    def __init__(
+        self, mutex: threading.Lock, codec: Codec, options: Options, *, name: str, workers: int
+    ) -> None:
         self._mutex = mutex
         self._codec = codec
+        self._packer = Packer(codec, options.max_size)
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
         self._cleaners = ThreadPool(workers, f"{name}-cleanup")
 
@@ -160,10 +164,10 @@ class Replies:
         if isinstance(value, Err):
             if not call.procedure.declares(value.error):
                 raise ValueError(f"an error that {call.name} does not declare: {value.error}")
-            return self._codec.pack(error_result(value.error))
+            return self._packer.pack_error(value.error)
         if call.procedure.response.check(value) is not None:
             raise ValueError(f"a response of {call.name} that its schema forbids")
-        return self._codec.pack(result(value))
+        return self._packer.pack_result(value)
 
     def offer(self, call: ServerCall, packed: bytes, parker: Parker) -> bool:
         """Send one response if there is room; else unpark the parker when there is.
@@ -186,17 +190,17 @@ class Replies:
         """Send the one response of an rpc or upload.
 
         Raises:
-            EncodeError: the codec cannot carry it; nothing was sent.
+            EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
         """
-        self._send_last(call, self._codec.pack(result(value)))
+        self._send_last(call, self._packer.pack_result(value))
 
     def send_error(self, call: ServerCall, error: RiverError) -> None:
         """Send a declared error as the last response.
 
         Raises:
-            EncodeError: the codec cannot carry it; nothing was sent.
+            EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
         """
-        packed = self._codec.pack(error_result(error))
+        packed = self._packer.pack_error(error)
         if not call.procedure.kind.writes_responses:
             self._send_last(call, packed)
             return
@@ -234,7 +238,7 @@ class Replies:
 
     def cancel(self, call: ServerCall, error: RiverError) -> None:
         """Cancel a call at the client, and end it here with the same error; once."""
-        packed = self._codec.pack(error_result(error))
+        packed = self._packer.pack_error(error)
         wakes: list[Parker] = []
         table = call.table
         with self._mutex:

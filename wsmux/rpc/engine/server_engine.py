@@ -59,8 +59,9 @@ from ..wire.handshake import (
     rehandshake_request_payload,
 )
 from ..wire.ids import new_id
+from ..wire.message_size import most_read, most_taken
 from .call_dispatcher import CallDispatcher
-from .dial import hang_up
+from .dial import cut_by_size, hang_up
 from .event_callbacks import EventCallbacks
 from .server_calls import Replies, ServerCall
 from .session_record import SessionRecord
@@ -83,6 +84,7 @@ class ServerEngine:
     Attributes:
         mutex: the server's mutex; see the module.
         codec: the clients' codec.
+        first_size: bytes that a connection's messages may have until it has a session.
         sessions: the table of sessions, without their connections.
         dispatcher: runs the calls of all sessions.
         replies: sends what they answer.
@@ -107,7 +109,8 @@ class ServerEngine:
         self.mutex = threading.Lock()
         self.codec = codec
         self._watch = Waiter()
-        self.replies = Replies(self.mutex, codec, name=name, workers=workers)
+        self.first_size = most_taken(options.max_size)
+        self.replies = Replies(self.mutex, codec, options, name=name, workers=workers)
         self.dispatcher = CallDispatcher(
             service_table(services),
             self.replies,
@@ -214,6 +217,7 @@ class ServerEngine:
                 wake(wakes)
                 if record is not None:
                     self._keep_time(record, attachment, channel)
+                    self._note_size(record, attachment, channel)
                 elif channel.now >= started + self._options.handshake_timeout:
                     hang_up(channel)
         except Exception:
@@ -296,6 +300,7 @@ class ServerEngine:
         elif record.channel is not None:
             others.append(record.channel)
         record.channel, record.metadata = channel, parsed.metadata
+        channel.limit_messages(most_read(self._options.max_size))  # now that it counts them
         record.refresh.validated(parsed.expires)
         self._callbacks.add("session_transition", "connected", session.id)
         with channel.mutex:
@@ -434,6 +439,26 @@ class ServerEngine:
         wake(wakes)
         self.replies.finish(over)
         hang_up(channel)
+
+    def _note_size(self, record: SessionRecord, attachment: int, channel: MessageTransport) -> None:
+        """Note that a message was too large, if that has ended the connection.
+
+        That is noted before the peer hears of it, and may come again.
+        """
+        cut, session = cut_by_size(channel), record.session
+        if cut is None:
+            return
+        reason, ours = cut
+        try:
+            with self.mutex:
+                if record.current(attachment) and session.cut_by_size(reason, ours=ours):
+                    kind = FailureKind.SENDING if ours else FailureKind.INVALID_MESSAGE
+                    self._callbacks.add("protocol_error", str(kind), reason)
+        except SessionFailure as failure:
+            with self.mutex:
+                self.sessions.bar(session)
+            _log.error("the session of client %r has ended: %s", session.peer_id, failure)
+            self._destroy(record, attachment, channel, failure)
 
     def _lost(self, record: SessionRecord, attachment: int) -> None:
         wakes: list[Parker] = []

@@ -71,6 +71,7 @@ from ..wire.handshake import (
     rehandshake_response_payload,
     request_payload,
 )
+from ..wire.message_size import Packer, most_taken
 from .reconnect_limiter import ReconnectLimiter
 from .session import Lapse, Session
 
@@ -264,6 +265,7 @@ class Connector:
         self.session: Session | None = None
         self.given_up = ""
         self._codec = codec
+        self._packer = Packer(codec, options.max_size)
         self._options = options
         self._new_id = new_id
         self._pending = pending
@@ -347,7 +349,7 @@ class Connector:
         if session is not self.session:
             return
         try:
-            packed = self._codec.pack(rehandshake_response_payload(metadata))
+            packed = self._packer.pack(rehandshake_response_payload(metadata))
             session.send(packed, stream_id=REHANDSHAKE_STREAM, flags=0)
         except EncodeError as error:
             self._events.append(Failure(FailureKind.SENDING, str(error)))
@@ -387,6 +389,23 @@ class Connector:
             self._end_session(self.given_up)
         self._drop(now, again=not fatal)
 
+    def cut_by_size(self, attempt: int, reason: str, *, ours: bool, now: float) -> bool:
+        """Note that a message too large to be read ended a connection, before it is ``lost``.
+
+        Returns whether the session has ended over it; see ``Session.cut_by_size``.
+        """
+        session = self.session
+        if attempt != self._attempt or session is None or not session.attached:
+            return False
+        kind = FailureKind.SENDING if ours else FailureKind.INVALID_MESSAGE
+        try:
+            if session.cut_by_size(reason, ours=ours):
+                self._events.append(Failure(kind, reason))
+        except SessionFailure as error:
+            self._fail(now, Failure(error.kind, str(error)))
+            return True
+        return False
+
     def hello(self, attempt: int, metadata: Any, now: float) -> None:
         """Greet the server.
 
@@ -408,7 +427,7 @@ class Connector:
         )
         envelope = handshake_envelope(self.own_id, self.peer_id, self._new_id(), self._new_id())
         try:
-            self._output.append(self._codec.encode(envelope, self._codec.pack(payload)))
+            self._output.append(self._codec.encode(envelope, self._packer.pack(payload)))
         except EncodeError as error:
             self._fail(now, Failure(FailureKind.SENDING, str(error)))
         else:
@@ -452,6 +471,8 @@ class Connector:
 
     def _answered(self, data: Buffer, now: float) -> None:
         try:
+            if len(data) > most_taken(self._options.max_size):
+                raise EnvelopeError(f"a handshake of {len(data)} bytes is too large")
             envelope = self._codec.decode(data)
             if not self._hello_sent:
                 raise MalformedHandshake("the server sent a message before its handshake")

@@ -29,6 +29,9 @@ Where this differs from shipped code:
   upstream can reconnect for ever over the same gap.
 - A stream id is not longer than any other id may be, for each end remembers those of others.
 - A message that cannot be encoded leaves the session as it was; shipped code destroys it.
+- A message that is too large is counted, and read without its payload, as ``wire.message_size``
+  tells. Where it is so large that it ends its connection, the second time in a row ends the
+  session: upstream would send it for ever.
 - A peer that goes on sending while many times ``send_buffer_messages`` wait for its
   acknowledgement loses the session: writers wait, but answers that it provokes do not.
 
@@ -57,8 +60,9 @@ from ...protocols.base import Buffer, Role
 from ..errors import FailureKind, GapError, SessionFailure
 from ..options import Options
 from ..wire.codec import Codec, EncodeError
-from ..wire.envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError
+from ..wire.envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError, Oversize
 from ..wire.handshake import ExpectedState
+from ..wire.message_size import ENVELOPE_ROOM, most_taken
 
 __all__ = ["TABLE", "Lapse", "SendBuffer", "Session", "SessionInput", "SessionState", "Verdict"]
 
@@ -248,6 +252,8 @@ class Session:
         self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
         self._gapped = False
+        self._cut: tuple[bool, int] | None = None  # whose message was too large, and its number
+        self._cut_attachment = 0  # the connection that it ended
         self._challenged: float | None = None  # when the peer was asked, with no answer yet
         self._asked = 0  # messages up to the last ACK of a server, all of which a client confirms
         self._heard = now
@@ -293,7 +299,8 @@ class Session:
         """Send a message, whose payload the codec has packed, now or with the next connection.
 
         Raises:
-            EncodeError: the codec cannot carry it; nothing has changed.
+            EncodeError: the codec cannot carry it, or the names in it are too long; nothing has
+                changed.
             LocalProtocolError: the session is over.
         """
         if self.state is SessionState.DESTROYED:
@@ -313,7 +320,13 @@ class Session:
                 procedure,
                 tracing,
             )
-            return self._codec.encode(envelope, packed)
+            data = self._codec.encode(envelope, packed)
+            around = len(data) - len(packed)
+            if around > ENVELOPE_ROOM:
+                raise EncodeError(
+                    f"the names of a message take {around} bytes, above {ENVELOPE_ROOM}"
+                )
+            return data
 
         data = self._send_buffer.send(encode)
         if self.state is SessionState.ATTACHED:
@@ -336,8 +349,9 @@ class Session:
     def receive(self, data: Buffer, now: float) -> Envelope | None:
         """Take one message of the connection; return it if it is one for the layer above.
 
-        Duplicates and ACKs are not, nor is what was meant for another receiver: that is counted
-        and then ignored, as shipped code does.
+        One that is too large comes with an ``Oversize`` for its payload. Duplicates and ACKs do
+        not come, nor does what was meant for another receiver: that is counted and then ignored,
+        as shipped code does.
 
         Raises:
             GapError: a message is missing; the connection must be closed.
@@ -348,7 +362,7 @@ class Session:
         if self.state is not SessionState.ATTACHED:
             raise LocalProtocolError("a session without a connection receives nothing")
         try:
-            envelope = self._codec.decode(data)
+            envelope = self._decode(data)
         except EnvelopeError as error:
             raise SessionFailure(str(error)) from error
         if envelope.sender != self.peer_id:
@@ -378,6 +392,40 @@ class Session:
         ):
             self._acknowledge()
         return envelope if envelope.receiver == self.own_id else None
+
+    def _decode(self, data: Buffer) -> Envelope:
+        size, most = len(data), self._options.max_size
+        if size <= most_taken(most):
+            return self._codec.decode(data)
+        return self._codec.decode_head(data)._replace(payload=Oversize(size, most))
+
+    def cut_by_size(self, reason: str, *, ours: bool) -> bool:
+        """Note that a message which nobody would read has ended the connection, with code 1009.
+
+        Args:
+            reason: what the end that refused it said.
+            ours: whether this side sent it, and the peer refused it.
+
+        Returns whether that is new: the connection may be asked about several times.
+
+        Raises:
+            SessionFailure: the connection before was ended so too, and nothing was accepted in
+                between; the session must be destroyed.
+        """
+        if self._cut_attachment == self.attachments:
+            return False
+        self._cut_attachment = self.attachments
+        before = self._cut
+        self._cut = (ours, self._send_buffer.oldest if ours else self._send_buffer.ack)
+        if self._cut == before:
+            sender = "this side" if ours else "the peer"
+            raise SessionFailure(
+                f"{sender} sent a message that was too large to be read, for the second time in "
+                f"a row: {reason}; send it in parts, or raise Options.max_size at both ends, "
+                f"which is {self._options.max_size} here",
+                FailureKind.SENDING if ours else FailureKind.INVALID_MESSAGE,
+            )
+        return True
 
     def _note_gap(self, seq: int) -> None:
         text = f"message {seq} came when {self._send_buffer.ack} was wanted"

@@ -26,6 +26,9 @@ Stricter than shipped servers:
 - A client that claims messages which were never sent cannot resume.
 - A server that holds ``max_sessions`` refuses new ones with SESSION_STATE_MISMATCH too, since that
   is the one refusal after which clients come again.
+- A session that ended over a message too large to be read is not begun again, whatever its
+  counters: where that was its first message, they are those of a new session, and the client would
+  send the message for ever.
 - Without ``transparent_reconnect`` a session ends with its connection, not after the grace.
 """
 
@@ -56,6 +59,9 @@ __all__ = ["Accepted", "Hello", "Refused", "Sessions"]
 
 # Characters of a reason; it may hold what the client sent.
 MAX_REASON = 256
+
+# Sessions that are not to be begun again; of more, the first ones are forgotten.
+MAX_BARRED = 1000
 
 UNANSWERABLE = "the response cannot be encoded"
 
@@ -118,6 +124,7 @@ class Sessions:
         self._options = options
         self._new_id = new_id
         self._sessions: dict[str, Session] = {}
+        self._barred: dict[tuple[str, str], None] = {}  # ids of clients and of their sessions
         self._detached: dict[str, Session] = {}  # as their graces end, since all are equally long
 
     def __len__(self) -> int:
@@ -196,6 +203,9 @@ class Sessions:
                 f"{request.session_id}"
             )
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
+        if (client_id, request.session_id) in self._barred:
+            reason = "the session has ended over a message that was too large"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
         other = old is not None and old.id != request.session_id
         if other and not self._options.newcomer_wins and self._lives(old, now):
             reason = "another session of this client is connected"
@@ -263,6 +273,12 @@ class Sessions:
             del self._sessions[session.peer_id]
             self._detached.pop(session.peer_id, None)
         session.destroy()
+
+    def bar(self, session: Session) -> None:
+        """Refuse to begin a session of these ids again, once it has ended."""
+        self._barred[session.peer_id, session.id] = None
+        if len(self._barred) > MAX_BARRED:
+            del self._barred[next(iter(self._barred))]
 
     def close(self) -> list[Session]:
         """Destroy all sessions, and return them."""

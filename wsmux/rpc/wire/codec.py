@@ -10,13 +10,12 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from ...exceptions import LocalProtocolError
-from .envelope import Envelope, EnvelopeError
+from .envelope import Envelope
 
 __all__ = ["Codec", "EncodeError"]
 
-# What a codec accepts, by default: nesting that no honest schema has, and the mux's own limit.
+# What a codec accepts, by default: nesting that no honest schema has.
 MAX_DEPTH = 100
-MAX_SIZE = 16 * 1024 * 1024
 
 # Encoding takes two calls of Python a level, and an interpreter takes 1000 inside each other.
 MOST_DEPTH = 200
@@ -29,31 +28,29 @@ class EncodeError(LocalProtocolError):
 class Codec(ABC):
     """The base of the codecs; instances hold no state and may be shared by threads.
 
+    How long a message may be is no matter of the codec, but of ``Options.max_size``.
+
     Args:
         max_depth: arrays and objects inside each other in a payload, when decoding and when
             encoding, at most 200; the message around it does not count.
-        max_size: bytes of one message, both ways.
 
     Raises:
-        ValueError: a limit is below 1, or ``max_depth`` above 200.
+        ValueError: ``max_depth`` is below 1 or above 200.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, max_depth: int = MAX_DEPTH, max_size: int = MAX_SIZE) -> None:
+    def __init__(self, max_depth: int = MAX_DEPTH) -> None:
         if not 1 <= max_depth <= MOST_DEPTH:
             raise ValueError(f"max_depth must be from 1 to {MOST_DEPTH}, but is {max_depth!r}")
-        if max_size < 1:
-            raise ValueError(f"max_size must be from 1 up, but is {max_size!r}")
         self.max_depth = max_depth
-        self.max_size = max_size
 
     @abstractmethod
     def pack(self, payload: Any) -> bytes:
         """Return a payload as it stands in a message.
 
         Raises:
-            EncodeError: it holds what the codec cannot carry, or is too deep or too large.
+            EncodeError: it holds what the codec cannot carry, or is too deep.
         """
 
     @abstractmethod
@@ -61,7 +58,7 @@ class Codec(ABC):
         """Return the message of ``envelope``, with ``packed`` in place of its payload.
 
         Raises:
-            EncodeError: a name in it cannot be carried, or the whole is too large.
+            EncodeError: a name in it cannot be carried.
         """
 
     @abstractmethod
@@ -72,14 +69,13 @@ class Codec(ABC):
             EnvelopeError: it is none; whatever the bytes are, nothing else is raised.
         """
 
-    def _bounded(self, encoded: bytes) -> bytes:
-        if len(encoded) > self.max_size:
-            raise EncodeError(f"{len(encoded)} bytes are above max_size, {self.max_size}")
-        return encoded
+    def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is, with ``None`` for its payload.
 
-    def _admitted(self, data: bytes | bytearray | memoryview) -> bytes:
-        if type(data) is not bytes:
-            data = bytes(data)
-        if len(data) > self.max_size:
-            raise EnvelopeError(f"a message of {len(data)} bytes is above max_size")
-        return data
+        It is called for messages that are too large to be handed on. A codec that can skip a
+        payload, instead of making it and dropping it, overrides this.
+
+        Raises:
+            EnvelopeError: it is none; whatever the bytes are, nothing else is raised.
+        """
+        return self.decode(data)._replace(payload=None)

@@ -25,6 +25,7 @@ __all__ = [
     "Envelope",
     "EnvelopeError",
     "NotAResult",
+    "Oversize",
     "error_result",
     "is_close",
     "read_cancel",
@@ -48,6 +49,20 @@ _COUNTS = ("seq", "ack", "controlFlags")
 
 class EnvelopeError(RemoteProtocolError):
     """Report a message that cannot be decoded, or is no message of River."""
+
+
+class Oversize(NamedTuple):
+    """Stand for a payload that was too large to be read; ``size`` is that of its message."""
+
+    size: int
+    max_size: int  # of this end
+
+    def text(self) -> str:
+        """Return a sentence for whoever sent it, and for whoever waits for it."""
+        return (
+            f"a message of {self.size} bytes is above the receiver's Options.max_size, "
+            f"{self.max_size}: send it in parts, or raise max_size at both ends"
+        )
 
 
 class Envelope(NamedTuple):
@@ -184,6 +199,8 @@ def read_result(payload: Any) -> Any:
 
 def read_cancel(payload: Any) -> RiverError:
     """Return the error that a cancelling message carries, or CANCEL if it carries none."""
+    if isinstance(payload, Oversize):
+        return RiverError(CANCEL, payload.text())
     try:
         error = read_result(payload)
     except NotAResult:

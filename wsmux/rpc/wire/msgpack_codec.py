@@ -20,13 +20,14 @@ from typing import Any
 from ...runtime.hints import how_to_install
 
 try:
-    from msgpack import ExtType, Unpacker, packb, unpackb
+    from msgpack import ExtType, Packer, Unpacker, packb, unpackb
     from msgpack.exceptions import StackError, UnpackException
 except ImportError as error:
     raise ImportError(f"wsmux.rpc needs msgpack: {how_to_install('rpc')}") from error
 
 from .codec import Codec, EncodeError
 from .envelope import Envelope, EnvelopeError
+from .message_size import Head
 from .values import MAX_SAFE, MIN_SAFE, BigInt, Rules, big_text, parse_big, portable
 
 __all__ = ["MsgpackCodec"]
@@ -36,7 +37,7 @@ BIGINT = 0
 # The heads of arrays with two and four bytes of length.
 _ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
 
-_PAYLOAD = packb("payload")
+_PAYLOAD, _NIL = packb("payload"), packb(None)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -52,10 +53,10 @@ class MsgpackCodec(Codec):
     def pack(self, payload: Any) -> bytes:
         """Return a payload as it stands in a message."""
         try:
-            packed = packb(portable(payload, self.max_depth, _RULES), datetime=True)
+            packed: bytes = packb(portable(payload, self.max_depth, _RULES), datetime=True)
         except (ValueError, OverflowError, RecursionError) as error:
             raise EncodeError(f"a payload has no msgpack: {error}") from error
-        return self._bounded(packed)
+        return packed
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
         """Return the message of ``envelope``, with ``packed`` in place of its payload."""
@@ -64,23 +65,54 @@ class MsgpackCodec(Codec):
         except ValueError as error:
             raise EncodeError(f"a message has no msgpack: {error}") from error
         # Its first byte is that of a map with up to 15 fields; the payload makes one more.
-        return self._bounded(b"".join((bytes((head[0] + 1,)), head[1:], _PAYLOAD, packed)))
+        return b"".join((bytes((head[0] + 1,)), head[1:], _PAYLOAD, packed))
 
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
         """Return the message that ``data`` is."""
-        data = self._admitted(data)
         try:
-            fields = _unpack(data)
-        except StackError as error:
-            raise EnvelopeError("a message nests deeper than max_depth") from error
+            fields = _unpack(bytes(data))
         except (ValueError, OverflowError, UnpackException) as error:
-            detail = str(error) or type(error).__name__
-            raise EnvelopeError(f"a message must be msgpack: {detail}") from error
+            raise _refusal(error) from error
         if type(fields) is dict:
             if bytes in map(type, fields):
                 raise EnvelopeError("a key of a message must be a string")
             _check_payload(fields.get("payload"), self.max_depth)
         return Envelope.from_fields(fields)
+
+    def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is, with ``None`` for its payload, which is skipped."""
+        try:
+            head = _without_payload(bytes(data))
+        except (ValueError, OverflowError, UnpackException) as error:
+            raise _refusal(error) from error
+        return self.decode(head)._replace(payload=None)
+
+
+def _refusal(error: Exception) -> EnvelopeError:
+    """Return what refuses a message over which msgpack has failed."""
+    if isinstance(error, StackError):
+        return EnvelopeError("a message nests deeper than max_depth")
+    return EnvelopeError(f"a message must be msgpack: {str(error) or type(error).__name__}")
+
+
+def _without_payload(data: bytes) -> bytes:
+    """Return a message with nil for its payload."""
+    reader = Unpacker(max_buffer_size=len(data))
+    reader.feed(data)
+    count = reader.read_map_header()
+    head = Head(len(data))
+    head.add(Packer().pack_map_header(count))
+    for _ in range(count):
+        start = reader.tell()
+        reader.skip()
+        value = reader.tell()
+        reader.skip()
+        if data[start:value] == _PAYLOAD:
+            head.add(_PAYLOAD + _NIL)
+        else:
+            head.add(memoryview(data)[start : reader.tell()])
+    head.add(memoryview(data)[reader.tell() :])  # what should not be there
+    return head.data()
 
 
 def _replace(value: Any, room: int) -> Any:
