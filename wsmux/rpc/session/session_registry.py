@@ -196,15 +196,15 @@ class Sessions:
         self, hello: Hello, old: Session | None, now: float, owner: object
     ) -> Accepted | Refused:
         client_id, request = hello.client_id, hello.request
+        if (client_id, request.session_id) in self._barred:
+            reason = "the session has ended over a message that was too large"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
         if request.is_reconnect or request.expected != (0, 0):
             does = "know about" if self._options.transparent_reconnect else "resume"
             reason = (
                 f"client is trying to reconnect to a session the server does not {does}: "
                 f"{request.session_id}"
             )
-            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
-        if (client_id, request.session_id) in self._barred:
-            reason = "the session has ended over a message that was too large"
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
         other = old is not None and old.id != request.session_id
         if other and not self._options.newcomer_wins and self._lives(old, now):
