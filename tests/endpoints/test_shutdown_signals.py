@@ -85,6 +85,7 @@ threading.Event().wait()
 
 def test_sigquit_stays_as_it_is_where_nobody_handles_it() -> None:
     said, _, _ = run("""
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell has its background jobs ignore it
 shut_down_on_signals(soon, None)
 say(signal.getsignal(signal.SIGQUIT) == signal.SIG_DFL)
 """)

@@ -13,6 +13,7 @@ import msgpack
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc.session.session import SERVER_BUFFER
 
 from ..helpers.interop.link import MIB, WAIT
 from ..helpers.interop.peer_process import PeerError, PeerProcess, generate
@@ -24,7 +25,7 @@ pytestmark = river_marks
 MANY = 1000
 
 # More than a server sends without hearing that anything arrived.
-VERY_MANY = 3 * rpc.Options().send_buffer_messages
+VERY_MANY = 3 * SERVER_BUFFER
 
 SAFE = 2**53 - 1
 

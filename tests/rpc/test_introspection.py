@@ -43,6 +43,7 @@ def test_a_server_lists_its_sessions(held: Held) -> None:
         assert first.session is not None
         assert first.session.session_id == idle.session_id
         waits.cancel()
+        held.go.set()
 
 
 def test_a_server_ends_a_session(held: Held) -> None:
@@ -54,6 +55,7 @@ def test_a_server_ends_a_session(held: Held) -> None:
         with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
             stream.read(WAIT)  # type: ignore[union-attr]
         assert client.rpc("test", "same", 1, WAIT) == 1
+        held.go.set()
 
 
 def test_a_client_ends_its_session(held: Held) -> None:
@@ -69,6 +71,7 @@ def test_a_client_ends_its_session(held: Held) -> None:
             stream.read(WAIT)  # type: ignore[union-attr]
         assert client.session is None
         assert client.rpc("test", "same", 1, WAIT) == 1
+        held.go.set()
         after = client.session
         assert after is not None
         assert after.session_id != before.session_id

@@ -201,7 +201,7 @@ class TestBeyondWhatIsRead:
             assert logged(caplog) == []
             again = self.again(standing, peer, name)
             again.announce(READ + 1)
-            standing.check_destroyed(again, name, too_big(peer))
+            standing.check_destroyed(again, name, too_big(peer), "a message that was too large")
             again.sock.close()
         expected = ["invalid_message", "invalid_message", "handshake_failed"]
         wait_for(lambda: standing.told[-3:] == expected)
@@ -255,7 +255,7 @@ class TestBeyondWhatIsRead:
                 again.seq, again.ack = peer.seq, peer.ack
                 again.attach(name)
                 again.announce(READ + 1)
-                standing.check_destroyed(again, name, too_big(peer))
+                standing.check_destroyed(again, name, too_big(peer), "a message that was too large")
         assert len(logged(caplog)) == 1
 
 

@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[str, Callable[[], object]]] = {
         lambda: rpc.handler(["files"]),  # type: ignore[list-item]
     ),
     "a number to connect to": (
-        "expected a URL, a Connection, a Stream or a socket, not int",
+        "expected a URL, a Connection, a Stream, a socket or a function that makes one, not int",
         lambda: rpc.connect(5),  # type: ignore[arg-type]
     ),
 }

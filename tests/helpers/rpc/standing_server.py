@@ -120,8 +120,17 @@ class Stand:
         assert (fields["streamId"], fields["controlFlags"]) == (stream, CLOSED)
         assert fields["payload"] == CLOSE
 
-    def check_destroyed(self, peer: RawRiver, name: str, code: int | None = None) -> None:
-        """Check that connection and session end without an answer, and handlers hear of it."""
+    def check_destroyed(
+        self,
+        peer: RawRiver,
+        name: str,
+        code: int | None = None,
+        reason: str = "does not know about",
+    ) -> None:
+        """Check that connection and session end without an answer, and handlers hear of it.
+
+        ``reason`` is why the session cannot be resumed.
+        """
         assert peer.recv_end() == (peer.clean if code is None else code)
         self.witness.notes[name].check_lost()
         with self.dial(name) as again:
@@ -129,7 +138,7 @@ class Stand:
             again.hello(name)
             status = again.status()
             assert (status["ok"], status["code"]) == (False, "SESSION_STATE_MISMATCH")
-            assert "does not know about" in status["reason"]
+            assert reason in status["reason"]
 
     def check_cut(self, peer: RawRiver, name: str, code: int | None = None) -> None:
         """Check that the connection ends without an answer, and the session can be resumed."""

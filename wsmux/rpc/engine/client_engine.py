@@ -315,6 +315,8 @@ class ClientEngine(Calls):
         self.codec = codec
         self.options = options
         self.mutex = threading.Lock()
+        calls: dict[str, Opened] = {}
+        self._calls = calls
         self.connector = Connector(
             client_id,
             server_id,
@@ -322,7 +324,7 @@ class ClientEngine(Calls):
             options=options,
             new_id=new_id,
             random=random.random,
-            pending=lambda: bool(self._calls or self._connecting),
+            pending=lambda: bool(calls),  # which holds no engine: it would hold itself
         )
         self.dial = dial
         self._callbacks = callbacks
@@ -332,8 +334,6 @@ class ClientEngine(Calls):
         self.closing: threading.Thread | None = None
         self._packer = Packer(codec, options.max_size)
         self._close_packed = codec.pack(CLOSE_PAYLOAD)
-        self._calls: dict[str, Opened] = {}
-        self._connecting = 0  # threads that wait for a connection
         self._spans_over: list[ClientSpan] = []  # ended with the next threads that are woken
         self._room = WaitQueue()  # writers waiting for acknowledgements
         self.idle = Waiter()
@@ -369,11 +369,11 @@ class ClientEngine(Calls):
         if deadline is None:
             return
         with self.mutex:
-            self._connecting += 1
+            self.connector.awaited += 1
             try:
                 self._wait_connected_locked(deadline)
             finally:
-                self._connecting -= 1
+                self.connector.awaited -= 1
 
     def _wait_connected_locked(self, deadline: Deadline) -> None:
         connector = self.connector

@@ -237,12 +237,13 @@ class Connector:
         options: times in seconds, and bounds.
         new_id: returns a new id, of a message or a session, that nobody can guess.
         random: returns a number from 0 up to 1, without 1.
-        pending: returns whether anybody waits for the connection.
+        pending: returns whether any call waits for the connection.
         reconnect: whether to connect again by itself.
 
     Attributes:
         state: how far the connection is.
         session: the present one, or ``None``.
+        awaited: callers that wait for the connection itself; the owner counts them.
         given_up: why there is no further attempt, when ``state`` has become ``NO_CONNECTION``.
     """
 
@@ -263,6 +264,7 @@ class Connector:
         self.reconnect = reconnect
         self.state = ConnectorState.NO_CONNECTION
         self.session: Session | None = None
+        self.awaited = 0
         self.given_up = ""
         self._codec = codec
         self._packer = Packer(codec, options.max_size)
@@ -550,7 +552,7 @@ class Connector:
 
     def _try(self, now: float) -> None:
         self._move(ConnectorInput.CONNECT)
-        longest = self._longest_wait(now, pending=self._pending())
+        longest = self._longest_wait(now, pending=self.awaited > 0 or self._pending())
         wait = self._backoff.attempt(now, longest)
         self._due = now + wait
         if not wait:
