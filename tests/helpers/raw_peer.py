@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -241,14 +242,22 @@ def response(key: str, headers: Mapping[str, str | None] | None = None) -> bytes
     return "\r\n".join(["HTTP/1.1 101 Switching Protocols", *lines]).encode() + b"\r\n\r\n"
 
 
+END = b"\r\n\r\n"
+
+
 def read_head(sock: socket.socket) -> tuple[str, dict[str, str]]:
     """Return the first line and the headers of an HTTP message, and nothing behind it."""
     head = bytearray()
-    while not head.endswith(b"\r\n\r\n"):
-        byte = sock.recv(1)
-        if not byte:
+    peeks = not isinstance(sock, ssl.SSLSocket)
+    while not head.endswith(END):
+        seen = sock.recv(4096, socket.MSG_PEEK) if peeks else b"?"
+        if not seen:
             raise EOFError(f"end of file after {bytes(head)!r}")
-        head += byte
+        # The end may lie across what is here already and what comes now.
+        before = bytes(head[-len(END) + 1 :])
+        found = (before + seen).find(END)
+        size = len(seen) if found < 0 else found + len(END) - len(before)
+        head += sock.recv(size)
     first, *lines = head.decode("latin-1").rstrip().split("\r\n")
     pairs = (line.split(": ", 1) for line in lines)
     return first, {name.lower(): value for name, value in pairs}

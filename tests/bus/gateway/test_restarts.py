@@ -12,6 +12,7 @@ from wsmux.bus.client import Client
 from wsmux.bus.errors import EXPIRED, BusError
 from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.session.identity_session import clock
+from wsmux.bus.session.relay_connection import LinkState
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.messages import Envelope
@@ -166,8 +167,19 @@ def test_another_relay_takes_over(
             assert caller.ask("echo", [2], 1)["dat"] == b"1"
             assert len(relay.passed) == 2
             relay.stop()
+            # A request that is sent before both know is lost with the relay, and not sent again.
+            wait_for(lambda: lost(made, relay) and lost(bob, relay))
             assert caller.ask("echo", [2], 2)["dat"] == b"2"
             assert len(second.passed) >= 2
+
+
+def lost(whose: Client | Peer, relay: StageRelay) -> bool:
+    """Return whether one knows that it has no connection to a relay."""
+    return all(
+        each.state is not LinkState.CONNECTED
+        for each in whose.relays()
+        if each.url.startswith(relay.url)
+    )
 
 
 def test_nothing_is_said_of_secrets(
