@@ -1,0 +1,108 @@
+"""Go through the states of a ``World``, each of them once, the nearest first."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from .session_world import Broken, Left, World
+
+__all__ = ["Explored", "explore"]
+
+# Actions within which a quiet run comes to rest.
+LONGEST_QUIET = 60
+
+
+class Explored(NamedTuple):
+    """Say how far an exploration came.
+
+    ``whole`` tells that no state within the bounds is left; ``depth`` is the longest path.
+    """
+
+    states: int
+    steps: int
+    depth: int
+    whole: bool
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.states} states by {self.steps} steps, up to {self.depth} actions deep, "
+            f"{'all' if self.whole else 'not all'} within the bounds, in {self.seconds:.1f} s"
+        )
+
+
+def explore(world: World, most: int) -> Explored:
+    """Visit up to ``most`` states, and check the promises in each.
+
+    A state is visited again only with bounds that allow what no earlier visit did.
+
+    Raises:
+        Broken: a promise was not kept; the text has the actions that led there.
+    """
+    started = time.monotonic()
+    seen: dict[int, tuple[Left, ...]] = {world.fingerprint(): (world.left,)}
+    live: set[int] = set()
+    ahead = deque([(0, world)])
+    steps = depth = 0
+    with _no_collections():
+        while ahead and len(seen) < most:
+            depth, world = ahead.popleft()
+            _check_quiet(world, live)
+            for action in world.actions():
+                steps += 1
+                following = world.copy()
+                try:
+                    following.do(action)
+                    following.check()
+                except Broken as error:
+                    raise _with_path(error, following) from error
+                mark, left = following.fingerprint(), following.left
+                before = seen.get(mark, ())
+                if not any(other.covers(left) for other in before):
+                    seen[mark] = (*(other for other in before if not left.covers(other)), left)
+                    ahead.append((depth + 1, following))
+    return Explored(len(seen), steps, depth, not ahead, time.monotonic() - started)
+
+
+def _check_quiet(world: World, live: set[int]) -> None:
+    """Check that a quiet run from here comes to rest, or to where another one came from."""
+    passed: list[int] = []
+    mark = world.fingerprint()
+    try:
+        while mark not in live:
+            passed.append(mark)
+            action = world.quiet_action()
+            if action is None:
+                world.check_at_rest()
+                break
+            if len(passed) > LONGEST_QUIET:
+                raise Broken(f"a quiet run does not come to rest in {LONGEST_QUIET} actions")
+            world = world.copy()
+            world.do(action)
+            world.check()
+            mark = world.fingerprint()
+    except Broken as error:
+        raise _with_path(error, world) from error
+    live.update(passed)
+
+
+def _with_path(error: Broken, world: World) -> Broken:
+    lines = (f"{number:3}. {action}" for number, action in enumerate(world.path(), 1))
+    return Broken("\n".join([str(error), *lines]))
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the garbage collector from the states, of which none is in a circle."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
