@@ -1,0 +1,113 @@
+"""A server is killed and started again under load: no call is wrong, runs twice, or hangs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from wsmux import rpc
+
+from ..helpers.fixtures import Tell
+from ..helpers.ports import kept_port
+from ..helpers.rpc.noting_server import NotingServer, noting
+from ..helpers.timeouts import WAIT
+from ..helpers.waiting import wait_for
+
+THREADS = 8
+KILLS = 10
+LOST = "UNEXPECTED_DISCONNECT"
+
+# A call that is lost ends within the grace, and what a busy machine adds to it.
+GRACE = rpc.Options().session_disconnect_grace
+MARGIN = 2.0
+
+# Seconds for which the server is up, and down before it is started again; once for longer than the
+# grace.
+UP, DOWN, LONG_DOWN = (0.0, 1.5), (0.0, 0.5), GRACE + 1.0
+
+
+class Outcome(NamedTuple):
+    """Say how a call has ended, and after how many seconds."""
+
+    number: int
+    end: str
+    seconds: float
+
+
+class Caller:
+    """Call in a thread, one call after the other, until told to stop."""
+
+    def __init__(self, client: rpc.Client, numbers: count[int]) -> None:
+        self.outcomes: list[Outcome] = []
+        self.stop = threading.Event()
+        self._client = client
+        self._numbers = numbers
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def join(self) -> None:
+        self.stop.set()
+        self._thread.join(WAIT)
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            number = next(self._numbers)
+            started = time.monotonic()
+            try:
+                answer = self._client.rpc("numbers", "note", number, WAIT)
+                end = "answered" if answer == number else f"wrong: {answer}"
+            except rpc.RiverError as error:
+                end = error.code
+            except TimeoutError:
+                end = "never"
+            self.outcomes.append(Outcome(number, end, time.monotonic() - started))
+
+
+def kill_and_restart(server: NotingServer, chance: random.Random) -> None:
+    """Kill a server ten times, at moments that nobody foresees, and start it again."""
+    long_one = chance.randrange(KILLS)
+    for kill in range(KILLS):
+        time.sleep(chance.uniform(*UP))  # the moment of the kill
+        server.kill()
+        time.sleep(LONG_DOWN if kill == long_one else chance.uniform(*DOWN))
+        server.start()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("clients", [1, THREADS])
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_kills_under_eight_threads_make_no_call_wrong_or_double(
+    clients: int, seed: int, tmp_path: Path, tell: Tell
+) -> None:
+    numbers = count()
+    with ExitStack() as stack:
+        server = stack.enter_context(noting(kept_port(), tmp_path / "notes"))
+        made = [stack.enter_context(rpc.connect(server.url)) for _ in range(clients)]
+        callers = [Caller(made[place % clients], numbers) for place in range(THREADS)]
+        for caller in callers:
+            stack.callback(caller.join)
+        kill_and_restart(server, random.Random(seed))
+        before = [len(caller.outcomes) for caller in callers]
+        for caller, done in zip(callers, before, strict=True):
+            # The first one may have been under way when the server was killed.
+            wait_for(lambda c=caller, d=done: any(o.end == "answered" for o in c.outcomes[d:]))
+        for caller in callers:
+            caller.join()
+    outcomes = [outcome for caller in callers for outcome in caller.outcomes]
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    ends = Counter(outcome.end for outcome in outcomes)
+    tell(f"{clients} clients, {dict(ends)}, slowest {slowest}")
+    assert set(ends) == {"answered", LOST}
+    assert slowest.seconds <= GRACE + MARGIN
+    noted = server.notes()
+    assert [number for number, times in Counter(noted).items() if times > 1] == []
+    assert {outcome.number for outcome in outcomes if outcome.end == "answered"} <= set(noted)
+    assert ends["answered"] > KILLS * THREADS
