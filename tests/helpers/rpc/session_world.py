@@ -59,16 +59,22 @@ class Message(NamedTuple):
     key: int
 
 
+class Packed(NamedTuple):
+    """Hold a payload; it has a length, as bytes have."""
+
+    payload: Any
+
+
 class SharedCodec(Codec):
     """Carry payloads and messages as they are, under the type that they have elsewhere."""
 
     name = "shared"
 
     def pack(self, payload: Any) -> bytes:
-        return cast(bytes, payload)
+        return cast(bytes, Packed(payload))
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
-        payload: Any = packed
+        payload = cast(Packed, packed).payload
         key = (envelope.seq, envelope.ack, envelope.flags, repr(payload))
         return cast(bytes, Message(envelope._replace(payload=payload), hash(key)))
 

@@ -23,6 +23,7 @@ from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
 from wsmux.rpc.session.session import SendBuffer, Session
 from wsmux.rpc.session.session_registry import Sessions
 from wsmux.rpc.wire.handshake import ExpectedState
+from wsmux.rpc.wire.message_size import Packer
 
 from ...helpers.fixtures import Tell
 from ...helpers.rpc.exploration import Explored, explore
@@ -164,7 +165,7 @@ def changing(thing: Any, at: str = "", found: dict[int, str] | None = None) -> d
     elif type(thing).__hash__ is None:  # a list, a deque, a set
         found[id(thing)] = at
     else:
-        constant = (str, int, float, Enum, Options, type(None))
+        constant = (str, int, float, Enum, Options, Packer, type(None))
         assert isinstance(thing, constant) or callable(thing) or at.endswith("._codec"), at
     return found
 
