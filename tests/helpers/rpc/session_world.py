@@ -236,6 +236,7 @@ class World:
         server = new.server = _copied(self.server)
         server._sessions = {key: _copied_session(old) for key, old in server._sessions.items()}
         server._detached = {key: server._sessions[key] for key in server._detached}
+        server._barred = dict(server._barred)
         return new
 
     def fingerprint(self) -> int:
