@@ -58,8 +58,8 @@ class Options:
     A peer that provokes 32 times as many, or 32,768 more, and goes on without acknowledging them,
     loses its session."""
 
-    send_buffer_bytes: int = 16 * MIB
-    """The same in bytes."""
+    send_buffer_bytes: int | None = None
+    """The same in bytes: 16 MiB at a server by default, and 64 MiB at a client."""
 
     unread_messages: int = 10_000
     """Messages of one call that nobody has read; beyond it the call is cancelled."""

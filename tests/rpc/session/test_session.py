@@ -13,7 +13,9 @@ from wsmux.rpc.errors import FailureKind, GapError, SessionFailure
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.session import (
     CLIENT_BUFFER,
+    CLIENT_BYTES,
     SERVER_BUFFER,
+    SERVER_BYTES,
     TABLE,
     Lapse,
     Session,
@@ -338,6 +340,16 @@ class TestConnections:
         while not end.full:
             send(end, 0)
         assert end.buffered_messages == room
+        assert end.buffered_bytes < SERVER_BYTES < CLIENT_BYTES
+
+    @pytest.mark.parametrize(
+        ("role", "room"), [(Role.SERVER, SERVER_BYTES), (Role.CLIENT, CLIENT_BYTES)]
+    )
+    def test_large_messages_are_counted_in_bytes(self, role: Role, room: int) -> None:
+        end = session(role)
+        while not end.full:
+            send(end, "x" * 2**20)
+        assert room <= end.buffered_bytes < room + 2**21
 
     def test_counters_and_buffer_survive_connections(self) -> None:
         end = session()

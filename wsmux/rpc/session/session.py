@@ -55,6 +55,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
 
+from ...config import MIB
 from ...exceptions import LocalProtocolError
 from ...protocols.base import Buffer, Role
 from ..errors import FailureKind, GapError, SessionFailure
@@ -165,9 +166,11 @@ PROOF_TIME = 1.0
 MOST_UNACKNOWLEDGED = 32
 MOST_MORE = 32 * 1024
 
-# The default of Options.send_buffer_messages. Shipped servers acknowledge an upload with their
-# heartbeats only, once a second, and a client has to send for that long without waiting.
+# The defaults of Options.send_buffer_messages and send_buffer_bytes. Shipped servers acknowledge an
+# upload with their heartbeats only, once a second, and a client has to send for that long without
+# waiting.
 SERVER_BUFFER, CLIENT_BUFFER = 1024, 64 * 1024
+SERVER_BYTES, CLIENT_BYTES = 16 * MIB, 64 * MIB
 
 
 class SessionState(Enum):
@@ -246,8 +249,11 @@ class Session:
         self.state = SessionState.DETACHED
         self._codec = codec
         self._options = options
-        default = SERVER_BUFFER if role is Role.SERVER else CLIENT_BUFFER
-        self._most_messages = options.send_buffer_messages or default
+        server = role is Role.SERVER
+        self._most_messages = options.send_buffer_messages or (
+            SERVER_BUFFER if server else CLIENT_BUFFER
+        )
+        self._most_bytes = options.send_buffer_bytes or (SERVER_BYTES if server else CLIENT_BYTES)
         self._new_id = new_id
         self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
@@ -268,10 +274,10 @@ class Session:
     @property
     def full(self) -> bool:
         """Whether writers should wait: too much was not acknowledged. Nothing is refused."""
-        buffer, options = self._send_buffer, self._options
+        buffer = self._send_buffer
         return (
             buffer.buffered_messages >= self._most_messages
-            or buffer.buffered_bytes >= options.send_buffer_bytes
+            or buffer.buffered_bytes >= self._most_bytes
         )
 
     @property
@@ -336,10 +342,10 @@ class Session:
 
     def _ask(self) -> None:
         """Send an ACK, before the next heartbeat, if much is not acknowledged and none is out."""
-        buffer, options = self._send_buffer, self._options
+        buffer = self._send_buffer
         if self._asked <= buffer.oldest and (
             2 * buffer.buffered_messages >= self._most_messages
-            or 2 * buffer.buffered_bytes >= options.send_buffer_bytes
+            or 2 * buffer.buffered_bytes >= self._most_bytes
         ):
             try:
                 self._acknowledge()
