@@ -449,6 +449,14 @@ def test_errors_of_any_name_hide_nothing() -> None:
     assert names == ["AB", "AB2", "Any_", "Files_", "Init", "Int", "N404", "NotThere_", "Unnamed"]
 
 
+def test_an_error_is_not_named_as_a_method_that_was_named_otherwise() -> None:
+    """The method of "Literal" and the error have the same name to begin with."""
+    module = error_module(Literal=[literal_error("Literal")])
+    assert callable(module.Files.Literal_)
+    assert not isinstance(module.Files.Literal_, type)
+    assert issubclass(module.Files.Literal__2, rpc.RiverError)
+
+
 def test_an_error_of_several_codes_is_one_class() -> None:
     error = literal_error("a")
     error["properties"]["code"] = {"enum": ["LOST", "GONE"]}

@@ -273,7 +273,7 @@ def _attributes(wires: Iterable[str], hides: Container[str], private: str = "__"
     for wire in sorted(wires, key=lambda wire: (not _is_plain(wire, hides, private), wire)):
         wanted = wire if _is_plain(wire, hides, private) else _attribute(wire, hides)
         attribute, number = wanted, 1
-        while attribute in taken:
+        while attribute in taken or attribute in hides:
             number += 1
             attribute = f"{wanted}_{number}"
         taken.add(attribute)
