@@ -454,7 +454,7 @@ def test_an_error_is_not_named_as_a_method_that_was_named_otherwise() -> None:
     module = error_module(Literal=[literal_error("Literal")])
     assert callable(module.Files.Literal_)
     assert not isinstance(module.Files.Literal_, type)
-    assert issubclass(module.Files.Literal__2, rpc.RiverError)
+    assert issubclass(module.Files.Literal__2, RiverError)
 
 
 def test_an_error_of_several_codes_is_one_class() -> None:
