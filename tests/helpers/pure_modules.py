@@ -25,6 +25,7 @@ PATTERNS = (
     "rpc/wire/handshake.py",
     "rpc/wire/json_codec.py",
     "rpc/wire/msgpack_codec.py",
+    "rpc/wire/protobuf_codec.py",
     "rpc/wire/values.py",
     "rpc/session/connector.py",
     "rpc/session/metadata_refresh.py",

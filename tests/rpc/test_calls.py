@@ -23,7 +23,7 @@ from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import wait_for
 
-CODECS = ("json", "msgpack")
+CODECS = ("json", "msgpack", "protobuf")
 
 
 @pytest.fixture
@@ -437,6 +437,8 @@ def test_waiting_in_vain_for_a_server_that_speaks_something_else_says_why() -> N
     [
         ("json", "msgpack", "the first message is JSON; this server's codec is msgpack"),
         ("msgpack", "json", "the first message is msgpack; this server's codec is JSON"),
+        ("protobuf", "json", "the first message is protobuf; this server's codec is JSON"),
+        ("json", "protobuf", "the first message is JSON; this server's codec is protobuf"),
     ],
 )
 @pytest.mark.parametrize("transport", ["websocket", "tcp"])

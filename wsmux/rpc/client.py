@@ -428,7 +428,7 @@ def connect(
             on which each attempt opens a stream; a function that returns a connected socket or a
             ``Stream`` for each attempt, within ``Options.connection_timeout``; or a ``Stream`` or
             socket, which are there once.
-        codec: ``"msgpack"``, ``"json"`` or a codec; the server must use the same.
+        codec: ``"msgpack"``, ``"json"``, ``"protobuf"`` or a codec; the server must use the same.
         options: times and bounds.
         client_id: names this client, at random by default. Keep it secret from other clients.
         server_id: what the server is called.

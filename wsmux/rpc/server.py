@@ -58,7 +58,7 @@ class Serving(TypedDict, total=False):
     """Name what ``handler``, ``serve`` and ``flask`` take beside their services, all optional."""
 
     codec: str | Codec
-    """``"msgpack"``, the default, ``"json"`` or a codec; clients must use the same."""
+    """``"msgpack"``, the default, ``"json"``, ``"protobuf"`` or a codec, as clients have it."""
     options: Options
     """Times and bounds."""
     server_id: str

@@ -302,7 +302,7 @@ def test_a_codec_stands_for_itself() -> None:
 
 @pytest.mark.parametrize("name", ["binary", "JSON", ""])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="codec must be 'json' or 'msgpack', not"):
+    with pytest.raises(ValueError, match="codec must be 'json', 'msgpack' or 'protobuf', not"):
         codec_of(name)
 
 

@@ -10,6 +10,7 @@ from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
 from wsmux.rpc.wire.handshake import ExpectedState, handshake_envelope, request_payload
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 
 GREETING = request_payload("s", ExpectedState(0, 0), {"token": "x" * 100})
 
@@ -23,8 +24,27 @@ def greeting(codec: Codec, envelope: Envelope) -> bytes:
     [
         (JsonCodec(), MsgpackCodec(), "the first message is JSON; this server's codec is msgpack"),
         (MsgpackCodec(), JsonCodec(), "the first message is msgpack; this server's codec is JSON"),
+        (
+            ProtobufCodec(),
+            MsgpackCodec(),
+            "the first message is protobuf; this server's codec is msgpack",
+        ),
+        (
+            ProtobufCodec(),
+            JsonCodec(),
+            "the first message is protobuf; this server's codec is JSON",
+        ),
+        (
+            JsonCodec(),
+            ProtobufCodec(),
+            "the first message is JSON; this server's codec is protobuf",
+        ),
+        (
+            MsgpackCodec(),
+            ProtobufCodec(),
+            "the first message is msgpack; this server's codec is protobuf",
+        ),
     ],
-    ids=["json", "msgpack"],
 )
 @pytest.mark.parametrize("tracing", [None, ("", "")])
 def test_the_other_codec_is_named(
@@ -39,8 +59,10 @@ def test_the_other_codec_is_named(
     assert codec_mismatch(first, theirs.name) is None
 
 
-@pytest.mark.parametrize("first", [b"", b"[1]", b"\x00\x00", b"GET / HTTP/1.1", b"\xff{"])
-@pytest.mark.parametrize("own", ["json", "msgpack"])
+@pytest.mark.parametrize(
+    "first", [b"", b"[1]", b"\x00\x00", b"GET / HTTP/1.1", b"\xff{", b"\n", b"\n\n", b"\n\x01a"]
+)
+@pytest.mark.parametrize("own", ["json", "msgpack", "protobuf"])
 def test_what_is_neither_is_not_named(first: bytes, own: str) -> None:
     assert codec_mismatch(first, own) is None
 

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...protocols.base import Buffer
 
 __all__ = ["codec_mismatch"]
 
-# By a server's codec: the other one, and how its messages begin. In JSON that is a brace, which in
+
+def _is_protobuf(first: Buffer) -> bool:
+    """Return whether a message begins with a short id, and what it is from, as in protobuf."""
+    behind = 2 + first[1] if first[0] == 0x0A and len(first) > 1 else len(first)
+    return behind < len(first) and first[behind] == 0x12
+
+
+# By a codec: its name for people, and how its messages begin. In JSON that is a brace, which in
 # msgpack is the number 123; in msgpack the head of a map, which begins no text in UTF-8.
-_OTHERS = {
-    "msgpack": ("JSON", frozenset(b"{")),
-    "json": ("msgpack", frozenset({*range(0x80, 0x90), 0xDE, 0xDF})),
+_BEGINNINGS: dict[str, tuple[str, Callable[[Buffer], bool]]] = {
+    "json": ("JSON", lambda first: first[0] == 0x7B),
+    "msgpack": ("msgpack", lambda first: first[0] in {*range(0x80, 0x90), 0xDE, 0xDF}),
+    "protobuf": ("protobuf", _is_protobuf),
 }
 
 
 def codec_mismatch(first: Buffer, own: str) -> str | None:
-    """Return a sentence if a connection's first message looks like one of the other codec.
+    """Return a sentence if a connection's first message looks like one of another codec.
 
     Args:
         first: the message, which the server cannot decode.
         own: the name of the server's codec.
     """
-    if own not in _OTHERS or not len(first):
+    if own not in _BEGINNINGS or not len(first):
         return None
-    other, heads = _OTHERS[own]
-    if first[0] not in heads:
-        return None
-    shown = "JSON" if own == "json" else own
-    return f"the first message is {other}; this server's codec is {shown}"
+    for name, (theirs, begins) in _BEGINNINGS.items():
+        if name != own and begins(first):
+            ours = _BEGINNINGS[own][0]
+            return f"the first message is {theirs}; this server's codec is {ours}"
+    return None

@@ -177,11 +177,13 @@ _CAREFUL = JSONDecoder(
 
 
 def codec_of(codec: str | Codec) -> Codec:
-    """Return the codec named ``"json"`` or ``"msgpack"``, with its default limits, or ``codec``.
+    """Return the codec named ``"json"``, ``"msgpack"`` or ``"protobuf"``, with its default limits.
+
+    A codec stands for itself.
 
     Raises:
         ValueError: there is none of that name.
-        ImportError: msgpack is asked for, and not installed.
+        ImportError: it needs a package that is not installed.
     """
     if isinstance(codec, Codec):
         return codec
@@ -191,4 +193,8 @@ def codec_of(codec: str | Codec) -> Codec:
         from .msgpack_codec import MsgpackCodec  # needs a package that JSON does not
 
         return MsgpackCodec()
-    raise ValueError(f"codec must be 'json' or 'msgpack', not {codec!r}")
+    if codec == "protobuf":
+        from .protobuf_codec import ProtobufCodec  # needs one more
+
+        return ProtobufCodec()
+    raise ValueError(f"codec must be 'json', 'msgpack' or 'protobuf', not {codec!r}")

@@ -9,6 +9,7 @@ __all__ = ["DIFFERENT", "NOT_OURS", "OURS"]
 _PIPES = "engine/test_call_streams.py::"
 _ROOM = "test_room.py::"
 _UNSENDABLE = "test_unsendable.py::"
+_PROTOBUF_CODEC = "wire/test_protobuf_codec.py::"
 _ARRIVES = "wire/test_codec.py::test_arrives_as"
 
 CODECS = {"naive": "json", "binary": "msgpack"}
@@ -73,6 +74,17 @@ OURS: Ours = {
         "Writable unit > backpressure > "
         "waitForWriteReady should resolve immediately on a closed writable": (
             f"{_ROOM}test_ending_needs_no_room"
+        ),
+    },
+    "protobuf codec": {
+        "roundtrips transport envelopes with raw byte payloads": (
+            f"{_PROTOBUF_CODEC}test_bytes_go_as_they_are"
+        ),
+        "roundtrips control payloads through msgpack": (
+            f"{_PROTOBUF_CODEC}test_everything_else_goes_as_msgpack"
+        ),
+        "rejects envelopes without a payload field": (
+            "wire/test_protobuf_malformed.py::test_is_refused"
         ),
     },
     "backpressure": {
@@ -185,18 +197,13 @@ DIFFERENT: Different = {
 }
 
 _LAST = "close() takes no value; the last one is written before"
-_PROTOBUF = "protobuf is not part of wsmux.rpc"
+_PROTOBUF = "services of protobuf are not part of wsmux.rpc"
 
 NOT_OURS: NotOurs = {
     "streams": {
         "Writable unit > should support closing with value": _LAST,
         "Writable unit > backpressure > "
         "close with a final value should write regardless of backpressure": _LAST,
-    },
-    "protobuf codec": {
-        "roundtrips transport envelopes with raw byte payloads": _PROTOBUF,
-        "roundtrips control payloads through msgpack": _PROTOBUF,
-        "rejects envelopes without a payload field": _PROTOBUF,
     },
     "protobuf": {
         "unary call and returned unary error": _PROTOBUF,

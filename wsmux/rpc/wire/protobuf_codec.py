@@ -1,0 +1,149 @@
+"""Carry messages of River as protobuf, as the TypeScript implementation's protobuf codec.
+
+``river.proto`` describes the message. A payload of bytes stands in it as it is; every other one,
+such as an error or the end of a half, is packed with msgpack, with the rules of ``msgpack_codec``,
+and stands in a field of its own. Bytes within another payload are msgpack's.
+
+As protobuf has it, absent and empty text are the same: a procedure with an empty name cannot be
+opened, and ids that are missing are empty. Unknown fields are ignored, and of a field that comes
+twice, the last stands. Text must be valid UTF-8. Counters have 32 bits here: a session that has
+sent 2^32 messages can send no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.hints import how_to_install
+
+try:
+    from google.protobuf import descriptor_pb2, message_factory
+    from google.protobuf.message import DecodeError
+except ImportError as error:
+    raise ImportError(
+        f"the protobuf codec of wsmux.rpc needs protobuf: {how_to_install('rpc')}"
+    ) from error
+
+from .codec import MAX_DEPTH, Codec, EncodeError
+from .envelope import Envelope, EnvelopeError
+from .msgpack_codec import MsgpackCodec
+
+if TYPE_CHECKING:
+    from .river_pb2 import Message
+else:
+    # A descriptor pool of its own, as in ``wsmux.bus.wire.messages``.
+    _described = files(__package__).joinpath("river.binpb").read_bytes()
+    _files = descriptor_pb2.FileDescriptorSet.FromString(_described).file
+    Message = message_factory.GetMessages(_files)["wsmux.river.Message"]
+
+__all__ = ["ProtobufCodec"]
+
+# The tags of the two fields that hold a payload: their number, and that a length follows.
+_RAW = bytes((Message.RAW_FIELD_NUMBER << 3 | 2,))
+_MSGPACK = bytes((Message.MSGPACK_FIELD_NUMBER << 3 | 2,))
+
+# A message of msgpack up to its payload, which is read there as in any other.
+_AROUND = MsgpackCodec().encode(Envelope("", "", "", 0, 0, "", 0, None), b"")
+
+
+class ProtobufCodec(Codec):
+    """Turn messages into protobuf and back; see ``Codec``.
+
+    Payloads hold what those of ``MsgpackCodec`` do.
+    """
+
+    name = "protobuf"
+
+    def __init__(self, max_depth: int = MAX_DEPTH) -> None:
+        super().__init__(max_depth)
+        self._msgpack = MsgpackCodec(max_depth)
+
+    def pack(self, payload: Any) -> bytes:
+        """Return a payload as it stands in a message, with its tag and without its length."""
+        if isinstance(payload, (bytes, bytearray, memoryview)):
+            return _RAW + bytes(payload)
+        return _MSGPACK + self._msgpack.pack(payload)
+
+    def encode(self, envelope: Envelope, packed: bytes) -> bytes:
+        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        try:
+            message = Message(
+                id=envelope.id,
+                sender=envelope.sender,
+                receiver=envelope.receiver,
+                seq=envelope.seq,
+                ack=envelope.ack,
+                stream_id=envelope.stream_id,
+                flags=envelope.flags,
+                service=envelope.service,
+                procedure=envelope.procedure,
+            )
+            if envelope.tracing is not None:
+                parent, state = envelope.tracing
+                message.tracing.SetInParent()
+                message.tracing.traceparent, message.tracing.tracestate = parent, state
+            head = message.SerializeToString()
+        except ValueError as error:
+            raise EncodeError(f"a message has no protobuf: {error}") from error
+        # One message after another is both of them merged.
+        body = memoryview(packed)[1:]
+        return b"".join((head, packed[:1], _length(len(body)), body))
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is."""
+        return self._envelope(data, self._payload)
+
+    def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
+        """Return the message that ``data`` is, with ``None`` for its payload, which is not read."""
+        return self._envelope(data, _no_payload)
+
+    def _envelope(
+        self, data: bytes | bytearray | memoryview, read: Callable[[Message], Any]
+    ) -> Envelope:
+        try:
+            message = Message.FromString(bytes(data))
+        except (DecodeError, ValueError, RecursionError) as error:
+            raise EnvelopeError(f"a message must be protobuf: {error}") from error
+        tracing = message.tracing if message.HasField("tracing") else None
+        return Envelope(
+            message.id,
+            message.sender,
+            message.receiver,
+            message.seq,
+            message.ack,
+            message.stream_id,
+            message.flags,
+            read(message),
+            message.service or None,
+            message.procedure or None,
+            None if tracing is None else (tracing.traceparent, tracing.tracestate),
+        )
+
+    def _payload(self, message: Message) -> Any:
+        if _kind(message) == "raw":
+            return message.raw
+        return self._msgpack.decode(_AROUND + message.msgpack).payload
+
+
+def _kind(message: Message) -> str:
+    """Return which field holds the payload."""
+    kind: str | None = message.WhichOneof("payload")
+    if kind is None:
+        raise EnvelopeError("a message without a payload")
+    return kind
+
+
+def _no_payload(message: Message) -> None:
+    _kind(message)
+
+
+def _length(size: int) -> bytes:
+    """Return a length as protobuf writes it: seven bits a byte, the lowest first."""
+    digits = bytearray()
+    while size > 0x7F:
+        digits.append(size & 0x7F | 0x80)
+        size >>= 7
+    digits.append(size)
+    return bytes(digits)
