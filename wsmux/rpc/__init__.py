@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .errors import RiverError
     from .flask_route import flask
     from .options import Options
+    from .protobuf.service import ProtobufService
+    from .protobuf.stub import Stub
     from .server import RpcHandler, RpcServer, Serving, handler, serve
     from .services import ErrorSchema, Kind, Procedure, Service
     from .session.metadata_validation import Rejection
@@ -38,6 +40,7 @@ __all__ = [
     "Options",
     "PendingCall",
     "Procedure",
+    "ProtobufService",
     "Readable",
     "Rejection",
     "RiverError",
@@ -48,6 +51,7 @@ __all__ = [
     "SessionInfo",
     "Signal",
     "StreamCall",
+    "Stub",
     "Subscription",
     "Upload",
     "Writable",
@@ -76,6 +80,8 @@ __getattr__ = lazy_names(
         "errors": ("RiverError",),
         "flask_route": ("flask",),
         "options": ("Options",),
+        "protobuf.service": ("ProtobufService",),
+        "protobuf.stub": ("Stub",),
         "server": ("RpcHandler", "RpcServer", "Serving", "handler", "serve"),
         "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
         "session.metadata_validation": ("Rejection",),

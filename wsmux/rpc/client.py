@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, deadline_in
@@ -48,6 +48,11 @@ from .wire.envelope import CLOSED
 from .wire.ids import SERVER_ID, new_id
 from .wire.json_codec import codec_of
 from .wire.message_size import most_read
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import ServiceDescriptor
+
+    from .protobuf.stub import Stub
 
 __all__ = ["Client", "Offer", "ProcedureProxy", "ServiceProxy", "connect", "offer_of"]
 
@@ -360,6 +365,20 @@ class Client(Closing):
         call = Call(engine, engine.mutex, name, self._raises, checked(abort))
         engine.open(call, service, procedure, init, flags)
         return call
+
+    def protobuf(self, service: ServiceDescriptor) -> Stub:
+        """Return what calls the methods of a protobuf service.
+
+        Args:
+            service: its descriptor, ``files_pb2.DESCRIPTOR.services_by_name["Files"]``.
+
+        Raises:
+            TypeError: it is no descriptor of a service.
+            ImportError: protobuf is not installed.
+        """
+        from .protobuf.stub import Stub  # needs a package that others do without
+
+        return Stub(self._engine, service, self._raises, self._time)
 
     def wait_connected(self, timeout: float | None = None) -> None:
         """Connect now, and wait for it.

@@ -18,16 +18,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
-from .errors import RESERVED_CODES, RiverError
+from .errors import INVALID_REQUEST, RESERVED_CODES, RiverError
 from .schema import JsonSchema, Schema
+
+if TYPE_CHECKING:
+    from .wire.message_size import Packer
 
 __all__ = [
     "ErrorSchema",
     "Kind",
     "Procedure",
     "Service",
+    "check_handler",
     "error_codes",
     "flatten_errors",
     "service_table",
@@ -113,6 +117,39 @@ class Procedure:
         """Return whether a handler may answer with this error."""
         return error.code in self.codes and self._error.check(error.payload()) is None
 
+    # How its values travel, which other routers have otherwise.
+
+    @property
+    def takes_init(self) -> bool:
+        """Whether the handler is given an init; else that is a first request, if it is any."""
+        return True
+
+    @property
+    def fails_by_result(self) -> bool:
+        """Whether a handler that fails is an error result; else its call is cancelled."""
+        return False
+
+    def read_init(self, payload: Any, closed: bool) -> tuple[Any, dict[str, Any] | None]:
+        """Return the init that a payload is, and what forbids it, as ``Schema.check`` does.
+
+        Args:
+            payload: of the message that opens the call.
+            closed: that message ends the requests.
+        """
+        return payload, self.init.check(payload)
+
+    def read_request(self, payload: Any) -> tuple[Any, dict[str, Any] | None]:
+        """Return the request that a payload is, and what forbids it."""
+        return payload, None if self.request is None else self.request.check(payload)
+
+    def pack_response(self, packer: Packer, value: Any) -> bytes:
+        """Return the payload that carries a response."""
+        return packer.pack_result(value)
+
+    def pack_error(self, packer: Packer, error: RiverError) -> bytes:
+        """Return the payload that carries an error."""
+        return packer.pack_error(error)
+
 
 class Service:
     """A named set of procedures that share a state.
@@ -129,6 +166,9 @@ class Service:
     Raises:
         ValueError: the name cannot be sent.
     """
+
+    missing_code: ClassVar[str] = INVALID_REQUEST
+    """What refuses a procedure that it does not have."""
 
     def __init__(
         self,
@@ -244,7 +284,7 @@ class Service:
             place = f"{self.name}.{_checked('procedure', chosen)}"
             if chosen in self._procedures:
                 raise ValueError(f"{place} is defined twice")
-            generator = _check_handler(place, kind, handler)
+            generator = check_handler(place, kind, handler)
             try:
                 init, request, response = (Schema(schema) for schema in schemas)
                 declared = _declared(errors)
@@ -381,7 +421,7 @@ def _checked(what: str, name: Any) -> str:
     return name
 
 
-def _check_handler(place: str, kind: Kind, handler: Any) -> bool:
+def check_handler(place: str, kind: Kind, handler: Any, *, takes_init: bool = True) -> bool:
     """Return whether a handler is a generator function.
 
     Raises:
@@ -395,7 +435,7 @@ def _check_handler(place: str, kind: Kind, handler: Any) -> bool:
     generator = any(inspect.isgeneratorfunction(function) for function in called)
     if generator and not kind.writes_responses:
         raise ValueError(f"{place} is of kind {kind}: its handler returns a response, never yields")
-    wanted = ["ctx", "init"]
+    wanted = ["ctx", "init"] if takes_init else ["ctx"]
     wanted += ["requests"] if kind.takes_requests else []
     wanted += ["responses"] if kind.writes_responses and not generator else []
     try:

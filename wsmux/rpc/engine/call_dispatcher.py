@@ -172,7 +172,7 @@ class CallDispatcher(Suspender):
             if call is not None:
                 self._continue(call, envelope, size, wakes)
             elif flags & OPEN and not flags & CANCELLED:
-                self._open(table, envelope, wakes)
+                self._open(table, envelope, size, wakes)
             else:
                 name = _shown(stream_id)
                 text = f"no call is open on stream {name}, and the message opens none"
@@ -180,22 +180,22 @@ class CallDispatcher(Suspender):
         except EncodeError as error:
             raise SessionFailure(str(error), FailureKind.SENDING) from error
 
-    def _open(self, table: CallTable, envelope: Envelope, wakes: list[Parker]) -> None:
+    def _open(self, table: CallTable, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         stream_id = envelope.stream_id
         if isinstance(envelope.payload, Oversize):
             self._replies.refuse(table, stream_id, envelope.payload.text())
             return
         found = self._find(envelope)
-        if isinstance(found, str):
-            self._replies.refuse(table, stream_id, found)
+        if isinstance(found, RiverError):
+            self._replies.refuse(table, stream_id, found.message, code=found.code)
             return
-        wrong = found.init.check(envelope.payload)
+        init, wrong = found.read_init(envelope.payload, bool(envelope.flags & CLOSED))
         if wrong is not None:
             text = _told("procedure init failed validation", wrong)
             self._replies.refuse(table, stream_id, text, wrong)
             return
         call = ServerCall(self._replies, self._mutex, table, stream_id, found)
-        start = Start(call, self._handler(call, envelope.payload), time.monotonic())
+        start = Start(call, self._handler(call, init), time.monotonic())
         if envelope.tracing is not None and envelope.tracing[0]:  # shipped clients always send it
             call.tracing = envelope.tracing
         has_worker = False
@@ -205,6 +205,8 @@ class CallDispatcher(Suspender):
             opened = table.add_locked(call)
             if opened:
                 call.first_metadata = table.record.metadata
+                if init is not None and not found.takes_init:
+                    call.reader.push_locked(init, size, wakes)
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
                 has_worker = self._ask_locked(start, wakes)
@@ -214,19 +216,21 @@ class CallDispatcher(Suspender):
             text = f"more than {self._options.max_streams} calls are open"
             self._replies.refuse(table, stream_id, text)
 
-    def _find(self, envelope: Envelope) -> Procedure | str:
+    def _find(self, envelope: Envelope) -> Procedure | RiverError:
         """Return the procedure that a message opens, or what is wrong with it."""
         if envelope.service is None:
-            return "missing service name in stream open message"
+            return RiverError(INVALID_REQUEST, "missing service name in stream open message")
         if envelope.procedure is None:
-            return "missing procedure name in stream open message"
+            return RiverError(INVALID_REQUEST, "missing procedure name in stream open message")
         service = self._services.get(envelope.service)
         if service is None:
-            return f"couldn't find service {_shown(envelope.service)}"
+            text = f"couldn't find service {_shown(envelope.service)}"
+            return RiverError(INVALID_REQUEST, text)
         procedure = service.procedures.get(envelope.procedure)
         if procedure is None:
             name = _shown(envelope.procedure)
-            return f"couldn't find a procedure {name} in {envelope.service}"
+            text = f"couldn't find a procedure {name} in {envelope.service}"
+            return RiverError(service.missing_code, text)
         return procedure
 
     def _continue(
@@ -240,14 +244,14 @@ class CallDispatcher(Suspender):
             self._replies.cancelled(call, error)
             return
         request = not is_close(payload)
-        wrong = _wrong(call, request, payload)
+        value, wrong = _read(call, request, payload)
         if wrong is not None:
             self._replies.cancel(call, wrong)
             return
         behind = False
         with self._mutex:
             if request:
-                call.reader.push_locked(payload, size, wakes)
+                call.reader.push_locked(value, size, wakes)
                 behind = call.reader.fell_behind(self._options)
             if flags & CLOSED:
                 call.reader.end_locked(wakes)
@@ -342,7 +346,7 @@ class CallDispatcher(Suspender):
 
     def _run(self, call: ServerCall, context: Context, init: Any) -> Any:
         procedure = call.procedure
-        arguments = [context, init]
+        arguments = [context, init] if procedure.takes_init else [context]
         if procedure.kind.takes_requests:
             arguments.append(call.reader)
         if procedure.kind.writes_responses and not procedure.generator:
@@ -492,10 +496,12 @@ class CallDispatcher(Suspender):
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
         """Cancel a call whose handler failed; the text is for clients that may know it."""
         told = text if self._expose_errors else FAILED
+        by_result = call.procedure.fails_by_result
+        send = self._replies.send_error if by_result else self._replies.cancel
         try:
-            self._replies.cancel(call, RiverError(UNCAUGHT_ERROR, told))
+            send(call, RiverError(UNCAUGHT_ERROR, told))
         except EncodeError:  # text of any length, with halves of pairs in it
-            self._replies.cancel(call, RiverError(UNCAUGHT_ERROR, FAILED))
+            send(call, RiverError(UNCAUGHT_ERROR, FAILED))
 
     # The end
 
@@ -520,22 +526,24 @@ class CallDispatcher(Suspender):
             raise failures[0]
 
 
-def _wrong(call: ServerCall, request: bool, payload: Any) -> RiverError | None:
-    """Return what is wrong with a message of an open call."""
+def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverError | None]:
+    """Return the request that a message of an open call is, and what is wrong with it."""
     procedure = call.procedure
     if isinstance(payload, Oversize):
-        return RiverError(INVALID_REQUEST, payload.text())
+        return None, RiverError(INVALID_REQUEST, payload.text())
     if call.reader.ended:
-        return RiverError(INVALID_REQUEST, "received a message after the end of requests")
+        text = "received a message after the end of requests"
+        return None, RiverError(INVALID_REQUEST, text)
     if not request:
-        return None
+        return None, None
     if procedure.request is None:
         text = f"{call.name} is of kind {procedure.kind}, which takes no requests"
-        return RiverError(INVALID_REQUEST, text)
-    extra = procedure.request.check(payload)
+        return None, RiverError(INVALID_REQUEST, text)
+    value, extra = procedure.read_request(payload)
     if extra is None:
-        return None
-    return RiverError(INVALID_REQUEST, _told("message in request failed validation", extra), extra)
+        return value, None
+    text = _told("message in request failed validation", extra)
+    return None, RiverError(INVALID_REQUEST, text, extra)
 
 
 def _told(text: str, extra: dict[str, Any]) -> str:

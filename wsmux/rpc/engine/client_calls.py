@@ -22,6 +22,7 @@ from ..abort import Abort
 from ..errors import CANCEL, RiverError
 from ..options import Options
 from ..session.session import Session
+from ..wire.envelope import read_result
 from .call_spans import ClientSpan
 from .call_streams import CallBase, Err, Ok
 
@@ -86,6 +87,14 @@ class Opened(ABC):
     session: Session | None
     over: bool
     span: ClientSpan | None
+
+    def read_payload(self, payload: Any) -> Any:
+        """Return the response that a payload carries, or the ``RiverError``.
+
+        Raises:
+            NotAResult: it carries neither.
+        """
+        return read_result(payload)
 
     @abstractmethod
     def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:

@@ -63,7 +63,6 @@ from ..wire.envelope import (
     error_result,
     is_close,
     read_cancel,
-    read_result,
 )
 from ..wire.ids import new_id
 from ..wire.message_size import Packer
@@ -639,7 +638,7 @@ class ClientEngine(Calls):
             return
         if not is_close(payload):
             try:
-                item = read_result(payload)
+                item = call.read_payload(payload)
                 if call.span is not None and isinstance(item, RiverError):
                     call.span.failed(item)
                 call.take_locked(item, size, wakes)

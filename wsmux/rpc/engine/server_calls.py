@@ -164,10 +164,10 @@ class Replies:
         if isinstance(value, Err):
             if not call.procedure.declares(value.error):
                 raise ValueError(f"an error that {call.name} does not declare: {value.error}")
-            return self._packer.pack_error(value.error)
+            return call.procedure.pack_error(self._packer, value.error)
         if call.procedure.response.check(value) is not None:
             raise ValueError(f"a response of {call.name} that its schema forbids")
-        return self._packer.pack_result(value)
+        return call.procedure.pack_response(self._packer, value)
 
     def offer(self, call: ServerCall, packed: bytes, parker: Parker) -> bool:
         """Send one response if there is room; else unpark the parker when there is.
@@ -192,7 +192,7 @@ class Replies:
         Raises:
             EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
         """
-        self._send_last(call, self._packer.pack_result(value))
+        self._send_last(call, call.procedure.pack_response(self._packer, value))
 
     def send_error(self, call: ServerCall, error: RiverError) -> None:
         """Send a declared error as the last response.
@@ -200,7 +200,7 @@ class Replies:
         Raises:
             EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
         """
-        packed = self._packer.pack_error(error)
+        packed = call.procedure.pack_error(self._packer, error)
         if not call.procedure.kind.writes_responses:
             self._send_last(call, packed)
             return
@@ -229,9 +229,16 @@ class Replies:
 
     # Refusals and cancellations
 
-    def refuse(self, table: CallTable, stream_id: str, text: str, extra: Any = None) -> None:
+    def refuse(
+        self,
+        table: CallTable,
+        stream_id: str,
+        text: str,
+        extra: Any = None,
+        code: str = INVALID_REQUEST,
+    ) -> None:
         """Answer a message that belongs to no call, once for each stream."""
-        packed = self._codec.pack(error_result(RiverError(INVALID_REQUEST, text, extra)))
+        packed = self._codec.pack(error_result(RiverError(code, text, extra)))
         with self._mutex:
             if table.bury_locked(stream_id):
                 table.record.send_locked(stream_id, packed, CANCELLED)

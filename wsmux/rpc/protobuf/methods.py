@@ -1,0 +1,119 @@
+"""Read what a protobuf service offers, for servers and for clients of it.
+
+On the wire a service goes by its full name, and a procedure by its method's. Requests and responses
+are the bytes of messages, with nothing around them, whatever the codec; an error is River's, with a
+code of gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.hints import how_to_install
+
+try:
+    from google.protobuf.descriptor import ServiceDescriptor
+    from google.protobuf.message import DecodeError, Message
+    from google.protobuf.message_factory import GetMessageClass
+except ImportError as error:
+    raise ImportError(
+        f"protobuf services of wsmux.rpc need protobuf: {how_to_install('rpc')}"
+    ) from error
+
+from ..errors import RiverError
+from ..services import Kind
+
+__all__ = ["CODES", "Method", "error_fields", "methods_of", "parse", "with_fields"]
+
+# Those of gRPC, but for OK, which is no error.
+CODES = frozenset(
+    {
+        "CANCELED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    }
+)
+
+# What an error may have beside its code and message.
+_FIELDS = ("metadata", "details")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service: its kind, and the classes of its messages."""
+
+    name: str
+    kind: Kind
+    request: type[Message]
+    response: type[Message]
+
+
+_KINDS = {
+    (False, False): Kind.RPC,
+    (True, False): Kind.UPLOAD,
+    (False, True): Kind.SUBSCRIPTION,
+    (True, True): Kind.STREAM,
+}
+
+
+def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
+    """Return the methods of a service by their names.
+
+    Raises:
+        TypeError: it is no descriptor of a service.
+    """
+    if not isinstance(service, ServiceDescriptor):
+        raise TypeError(
+            "a protobuf service is given as its descriptor, such as "
+            f'files_pb2.DESCRIPTOR.services_by_name["Files"], not as {type(service).__name__}'
+        )
+    return {
+        each.name: Method(
+            each.name,
+            _KINDS[each.client_streaming, each.server_streaming],
+            GetMessageClass(each.input_type),
+            GetMessageClass(each.output_type),
+        )
+        for each in service.methods
+    }
+
+
+def parse(message: type[Message], payload: Any) -> Message | None:
+    """Return the message that a payload is, or ``None`` if it is none."""
+    if not isinstance(payload, bytes):
+        return None
+    try:
+        return message.FromString(payload)
+    except (DecodeError, ValueError, RecursionError):
+        return None
+
+
+def error_fields(error: RiverError) -> dict[str, Any] | None:
+    """Return an error as it travels, or ``None`` if no method can answer with it."""
+    if error.code not in CODES:
+        return None
+    extra = {} if error.extra is None else error.extra
+    if not isinstance(extra, Mapping) or not set(extra) <= set(_FIELDS):
+        return None
+    return {"code": error.code, "message": error.message, **extra}
+
+
+def with_fields(error: RiverError, fields: Mapping[str, Any]) -> RiverError:
+    """Return an error whose ``extra`` holds what came with it."""
+    found = {name: fields[name] for name in _FIELDS if name in fields}
+    return RiverError(error.code, error.message, found) if found else error
