@@ -24,7 +24,9 @@ __all__ = ["MethodProxy", "Stub"]
 
 
 class Stub:
-    """A protobuf service of a client; its attributes are its methods. Made by ``Client.protobuf``.
+    """A protobuf service of a client; its attributes and items are its methods.
+
+    ``Client.protobuf`` makes it. Items serve names that begin with an underscore.
 
     What a call returns goes by the method's kind: the response, a ``Subscription``, an ``Upload``
     or a ``StreamCall``, of messages. An error's ``extra`` holds the ``metadata`` and ``details``
@@ -52,7 +54,7 @@ class Stub:
         return f"<Stub {self._name}>"
 
     def __getattr__(self, name: str) -> MethodProxy:
-        if name.startswith("__"):
+        if name.startswith("_"):  # none of ours, and not yet made while it is being made
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self[name]
 

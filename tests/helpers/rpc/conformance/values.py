@@ -9,6 +9,7 @@ __all__ = ["DIFFERENT", "NOT_OURS", "OURS"]
 _PIPES = "engine/test_call_streams.py::"
 _ROOM = "test_room.py::"
 _UNSENDABLE = "test_unsendable.py::"
+_PROTOBUF = "test_protobuf_services.py::"
 _PROTOBUF_CODEC = "wire/test_protobuf_codec.py::"
 _ARRIVES = "wire/test_codec.py::test_arrives_as"
 
@@ -85,6 +86,29 @@ OURS: Ours = {
         ),
         "rejects envelopes without a payload field": (
             "wire/test_protobuf_malformed.py::test_is_refused"
+        ),
+    },
+    "protobuf": {
+        "unary call and returned unary error": (
+            f"{_PROTOBUF}test_a_unary_method_returns_its_response",
+            f"{_PROTOBUF}test_a_unary_error_has_what_came_with_it",
+        ),
+        "unary call can use ctx.cancel": f"{_PROTOBUF}test_a_handler_cancels_its_call",
+        "server streaming returns decoded protobuf messages": (
+            f"{_PROTOBUF}test_a_server_sends_several_responses"
+        ),
+        "client streaming finalizes to a unary protobuf response": (
+            f"{_PROTOBUF}test_a_client_sends_several_requests"
+        ),
+        "bidi streaming surfaces returned Err values on the readable error channel": (
+            f"{_PROTOBUF}test_both_send_several",
+            f"{_PROTOBUF}test_a_response_may_be_an_error_and_reading_goes_on",
+        ),
+        "protobuf handshake metadata is decoded through the router helpers": (
+            f"{_PROTOBUF}test_metadata_of_a_handshake_may_be_a_message"
+        ),
+        "protobuf middleware can inspect unary requests": (
+            f"{_PROTOBUF}test_middleware_is_given_the_request"
         ),
     },
     "backpressure": {
@@ -197,21 +221,11 @@ DIFFERENT: Different = {
 }
 
 _LAST = "close() takes no value; the last one is written before"
-_PROTOBUF = "services of protobuf are not part of wsmux.rpc"
 
 NOT_OURS: NotOurs = {
     "streams": {
         "Writable unit > should support closing with value": _LAST,
         "Writable unit > backpressure > "
         "close with a final value should write regardless of backpressure": _LAST,
-    },
-    "protobuf": {
-        "unary call and returned unary error": _PROTOBUF,
-        "unary call can use ctx.cancel": _PROTOBUF,
-        "server streaming returns decoded protobuf messages": _PROTOBUF,
-        "client streaming finalizes to a unary protobuf response": _PROTOBUF,
-        "bidi streaming surfaces returned Err values on the readable error channel": _PROTOBUF,
-        "protobuf handshake metadata is decoded through the router helpers": _PROTOBUF,
-        "protobuf middleware can inspect unary requests": _PROTOBUF,
     },
 }
