@@ -354,7 +354,7 @@ def test_values_are_written_in_the_forms_of_river(value: Any, text: str) -> None
     assert json_text(value) == text
 
 
-@pytest.mark.parametrize("codec", ["msgpack", "json"])
+@pytest.mark.parametrize("codec", ["msgpack", "json", "protobuf"])
 def test_bytes_and_bigints_come_back_as_they_went(gate: Gate, run: Run, codec: str) -> None:
     text = '[{"$t":"AAE="},{"$b":"5"},{"$b":"1152921504606846976"},"é"]\n'
     with rpc.serve([offered(gate)], codec=codec) as server:

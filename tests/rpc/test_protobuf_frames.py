@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.protobuf.stub import Stub
+from wsmux.rpc.protobuf.stub import ProtobufStub
 
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.protobuf_words import WORDS, Number, Word
@@ -146,7 +146,7 @@ def test_a_method_that_is_not_there_is_unimplemented(raw: RawRiver, method: str)
 
 
 @pytest.fixture
-def peer() -> Iterator[tuple[Stub, RawRiver]]:
+def peer() -> Iterator[tuple[ProtobufStub, RawRiver]]:
     """Return what calls the service, and its server by hand."""
     with (
         RawServer("msgpack", websocket=True) as server,
@@ -163,7 +163,9 @@ def opening(peer: RawRiver, method: str) -> tuple[str, int, Any]:
     return opened["streamId"], opened["controlFlags"], opened["payload"]
 
 
-def test_a_client_opens_a_call_of_many_requests_with_no_bytes(peer: tuple[Stub, RawRiver]) -> None:
+def test_a_client_opens_a_call_of_many_requests_with_no_bytes(
+    peer: tuple[ProtobufStub, RawRiver],
+) -> None:
     words, raw = peer
     with words.Chat() as chat:
         stream, flags, payload = opening(raw, "Chat")
@@ -177,7 +179,7 @@ def test_a_client_opens_a_call_of_many_requests_with_no_bytes(peer: tuple[Stub, 
         assert list(chat) == []
 
 
-def test_a_client_opens_a_call_of_one_request_with_it(peer: tuple[Stub, RawRiver]) -> None:
+def test_a_client_opens_a_call_of_one_request_with_it(peer: tuple[ProtobufStub, RawRiver]) -> None:
     words, raw = peer
     with words.Spell(Word(text="ab")) as spell:
         stream, flags, payload = opening(raw, "Spell")
@@ -186,7 +188,7 @@ def test_a_client_opens_a_call_of_one_request_with_it(peer: tuple[Stub, RawRiver
         assert list(spell) == [Word(text="a")]
 
 
-def test_a_client_tells_of_what_is_no_response(peer: tuple[Stub, RawRiver]) -> None:
+def test_a_client_tells_of_what_is_no_response(peer: tuple[ProtobufStub, RawRiver]) -> None:
     words, raw = peer
     with words.Spell(Word(text="ab")) as spell:
         stream, _, _ = opening(raw, "Spell")

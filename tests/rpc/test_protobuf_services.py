@@ -10,7 +10,7 @@ import pytest
 
 from wsmux import rpc
 from wsmux.rpc.protobuf.methods import CODES
-from wsmux.rpc.protobuf.stub import Stub
+from wsmux.rpc.protobuf.stub import ProtobufStub
 
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.protobuf_words import WORDS, Number, Word
@@ -72,7 +72,7 @@ def served(told: list[Any] | None = None) -> rpc.ProtobufService:
     params=[(t, c) for t in ("websocket", "tcp") for c in ("json", "msgpack", "protobuf")],
     ids="-".join,
 )
-def words(request: pytest.FixtureRequest) -> Iterator[Stub]:
+def words(request: pytest.FixtureRequest) -> Iterator[ProtobufStub]:
     """Return what calls the service, for each codec over each carrier."""
     transport, codec = request.param
     with (
@@ -100,27 +100,27 @@ def failure(call: Callable[[], Any]) -> rpc.RiverError:
 # Each kind
 
 
-def test_a_unary_method_returns_its_response(words: Stub) -> None:
+def test_a_unary_method_returns_its_response(words: ProtobufStub) -> None:
     assert words.Shout(Word(text="hello")) == Word(text="HELLO")
     assert words["Shout"](Word()) == Word()
 
 
-def test_a_unary_error_has_what_came_with_it(words: Stub) -> None:
+def test_a_unary_error_has_what_came_with_it(words: ProtobufStub) -> None:
     error = failure(lambda: words.Shout(Word(text="bad")))
     assert (error.code, error.message, error.extra) == ("INVALID_ARGUMENT", "no such word", NAMES)
 
 
-def test_a_handler_cancels_its_call(words: Stub) -> None:
+def test_a_handler_cancels_its_call(words: ProtobufStub) -> None:
     error = failure(lambda: words.Shout(Word(text="cancel")))
     assert (error.code, error.message) == ("CANCEL", "by the handler")
 
 
-def test_a_server_sends_several_responses(words: Stub) -> None:
+def test_a_server_sends_several_responses(words: ProtobufStub) -> None:
     assert list(words.Spell(Word(text="abc"))) == [Word(text=each) for each in "abc"]
     assert list(words.Spell(Word())) == []
 
 
-def test_a_client_sends_several_requests(words: Stub) -> None:
+def test_a_client_sends_several_requests(words: ProtobufStub) -> None:
     with words.Count() as count:
         for _ in range(3):
             count.write(Word(text="x"))
@@ -129,7 +129,7 @@ def test_a_client_sends_several_requests(words: Stub) -> None:
         assert count.finish() == Number()
 
 
-def test_both_send_several(words: Stub) -> None:
+def test_both_send_several(words: ProtobufStub) -> None:
     with words.Chat() as chat:
         for text in ("a", "b"):
             chat.write(Word(text=text))
@@ -138,7 +138,7 @@ def test_both_send_several(words: Stub) -> None:
         assert list(chat) == []
 
 
-def test_a_response_may_be_an_error_and_reading_goes_on(words: Stub) -> None:
+def test_a_response_may_be_an_error_and_reading_goes_on(words: ProtobufStub) -> None:
     with words.Spell(Word(text="a?b")) as spell:
         assert spell.read() == Word(text="a")
         assert failure(spell.read).code == "OUT_OF_RANGE"
@@ -149,13 +149,13 @@ def test_a_response_may_be_an_error_and_reading_goes_on(words: Stub) -> None:
 
 
 @pytest.mark.parametrize("text", ["fail", "undeclared", "more", "bytes", "number"])
-def test_a_handler_that_fails_is_an_error(words: Stub, text: str) -> None:
+def test_a_handler_that_fails_is_an_error(words: ProtobufStub, text: str) -> None:
     error = failure(lambda: words.Shout(Word(text=text)))
     assert (error.code, error.message) == ("UNCAUGHT_ERROR", "the handler failed")
     assert words.Shout(Word(text="on")) == Word(text="ON")
 
 
-def test_a_handler_that_fails_among_responses_ends_them(words: Stub) -> None:
+def test_a_handler_that_fails_among_responses_ends_them(words: ProtobufStub) -> None:
     with words.Spell(Word(text="a!b")) as spell:
         assert spell.read() == Word(text="a")
         assert failure(spell.read).code == "UNCAUGHT_ERROR"
@@ -167,7 +167,7 @@ def test_the_text_of_an_exception_is_told_to_those_who_may_know(client: rpc.Clie
     assert failure(lambda: words.Shout(Word(text="fail"))).message == "'fail'"
 
 
-def test_a_method_without_a_handler_is_unimplemented(words: Stub) -> None:
+def test_a_method_without_a_handler_is_unimplemented(words: ProtobufStub) -> None:
     assert failure(lambda: words.Later(Word())).code == "UNIMPLEMENTED"
 
 
@@ -279,7 +279,7 @@ def test_services_of_both_routers_are_side_by_side() -> None:
 # Wrong use
 
 
-def test_a_request_must_be_a_message_of_the_method(words: Stub) -> None:
+def test_a_request_must_be_a_message_of_the_method(words: ProtobufStub) -> None:
     for request in (None, b"", {"text": "a"}, Number(value=1)):
         with pytest.raises(TypeError, match=r"Shout takes a message shop\.v1\.Word, not"):
             words.Shout(request)
@@ -296,7 +296,7 @@ def test_names_that_are_no_methods_are_told(client: rpc.Client) -> None:
     with pytest.raises(AttributeError, match="has no attribute '_later'"):
         words._later(Word())
     assert "Shout" in dir(words)
-    assert repr(words) == "<Stub shop.v1.Words>"
+    assert repr(words) == "<ProtobufStub shop.v1.Words>"
     assert repr(words.Count) == "<MethodProxy shop.v1.Words.Count: upload>"
 
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INIT",
         help="JSON, or @FILE to read it from; null if absent or '-'",
     )
-    parser.add_argument("--codec", choices=("msgpack", "json"), default="msgpack")
+    parser.add_argument("--codec", choices=("msgpack", "json", "protobuf"), default="msgpack")
     parser.add_argument(
         "--kind", choices=KINDS, help="kind of the procedure; from --schema, or else rpc"
     )

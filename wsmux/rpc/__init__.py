@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .flask_route import flask
     from .options import Options
     from .protobuf.service import ProtobufService
-    from .protobuf.stub import Stub
+    from .protobuf.stub import ProtobufStub
     from .server import RpcHandler, RpcServer, Serving, handler, serve
     from .services import ErrorSchema, Kind, Procedure, Service
     from .session.metadata_validation import Rejection
@@ -51,7 +51,7 @@ __all__ = [
     "SessionInfo",
     "Signal",
     "StreamCall",
-    "Stub",
+    "ProtobufStub",
     "Subscription",
     "Upload",
     "Writable",
@@ -81,7 +81,7 @@ __getattr__ = lazy_names(
         "flask_route": ("flask",),
         "options": ("Options",),
         "protobuf.service": ("ProtobufService",),
-        "protobuf.stub": ("Stub",),
+        "protobuf.stub": ("ProtobufStub",),
         "server": ("RpcHandler", "RpcServer", "Serving", "handler", "serve"),
         "services": ("ErrorSchema", "Kind", "Procedure", "Service"),
         "session.metadata_validation": ("Rejection",),

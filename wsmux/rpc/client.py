@@ -52,7 +52,7 @@ from .wire.message_size import most_read
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
 
-    from .protobuf.stub import Stub
+    from .protobuf.stub import ProtobufStub
 
 __all__ = ["Client", "Offer", "ProcedureProxy", "ServiceProxy", "connect", "offer_of"]
 
@@ -366,7 +366,7 @@ class Client(Closing):
         engine.open(call, service, procedure, init, flags)
         return call
 
-    def protobuf(self, service: ServiceDescriptor) -> Stub:
+    def protobuf(self, service: ServiceDescriptor) -> ProtobufStub:
         """Return what calls the methods of a protobuf service.
 
         Args:
@@ -376,9 +376,9 @@ class Client(Closing):
             TypeError: it is no descriptor of a service.
             ImportError: protobuf is not installed.
         """
-        from .protobuf.stub import Stub  # needs a package that others do without
+        from .protobuf.stub import ProtobufStub  # needs a package that others do without
 
-        return Stub(self._engine, service, self._raises, self._time)
+        return ProtobufStub(self._engine, service, self._raises, self._time)
 
     def wait_connected(self, timeout: float | None = None) -> None:
         """Connect now, and wait for it.

@@ -494,7 +494,7 @@ class CallDispatcher(Suspender):
             self._uncaught(call)
 
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
-        """Cancel a call whose handler failed; the text is for clients that may know it."""
+        """End a call whose handler failed; the text is for clients that may know it."""
         told = text if self._expose_errors else FAILED
         by_result = call.procedure.fails_by_result
         send = self._replies.send_error if by_result else self._replies.cancel

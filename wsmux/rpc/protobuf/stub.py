@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from ..engine.client_engine import ClientEngine
 
-__all__ = ["MethodProxy", "Stub"]
+__all__ = ["MethodProxy", "ProtobufStub"]
 
 
-class Stub:
+class ProtobufStub:
     """A protobuf service of a client; its attributes and items are its methods.
 
     ``Client.protobuf`` makes it. Items serve names that begin with an underscore.
@@ -51,7 +51,7 @@ class Stub:
         self._time = time
 
     def __repr__(self) -> str:
-        return f"<Stub {self._name}>"
+        return f"<ProtobufStub {self._name}>"
 
     def __getattr__(self, name: str) -> MethodProxy:
         if name.startswith("_"):  # none of ours, and not yet made while it is being made
