@@ -27,6 +27,7 @@ NAMES = (
     "bymux",
     "river-json",
     "river-msgpack",
+    "river-protobuf",
     "rmb-envelope",
     "rmb-token",
     "request-head",

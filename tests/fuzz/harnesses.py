@@ -41,6 +41,7 @@ from wsmux.rpc.wire.handshake import (
 )
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
+from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 from wsmux.server import Server
 
 from ..helpers.bus.captured import COMPUTED, NOW, NPM, TWINS
@@ -374,6 +375,7 @@ HARNESSES: dict[str, Harness] = {
     "bymux": bymux,
     "river-json": river(JsonCodec()),
     "river-msgpack": river(MsgpackCodec()),
+    "river-protobuf": river(ProtobufCodec()),
     "rmb-envelope": rmb_envelope,
     "rmb-token": rmb_token,
     "request-head": request_head,

@@ -12,13 +12,20 @@ from typing import Any
 
 from wsmux.protocols.base import Role
 from wsmux.protocols.framing import Opcode
+from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 
 from ..helpers.bus.captured import COMPUTED, NPM
 from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, uint32
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
+from ..helpers.rpc.protobuf_messages import EMPTY, text
 from ..helpers.vectors import bymux, js_ws, yamux, yamux_recorded
 from ..helpers.websocket_wire import CONTINUATION, frame
-from ..rpc.wire import test_codec_vectors, test_json_malformed, test_msgpack_malformed
+from ..rpc.wire import (
+    test_codec_vectors,
+    test_json_malformed,
+    test_msgpack_malformed,
+    test_protobuf_malformed,
+)
 from .corpus import SEEDS
 from .harnesses import HARNESSES
 
@@ -123,6 +130,19 @@ def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
     return seeds
 
 
+def _river_protobuf() -> Named:
+    """Yield what was captured with another codec, carried over: none was with this one."""
+    codec = ProtobufCodec()
+    for param in test_codec_vectors.captured(True):
+        (captured,) = param.values
+        if captured.codec.name == "msgpack":
+            envelope = captured.codec.decode(captured.data)
+            yield f"of {param.id}", codec.encode(envelope, codec.pack(envelope.payload))
+    yield "bytes", EMPTY + text("bytes", b"request")
+    for bad in test_protobuf_malformed.TABLE[::6]:
+        yield f"refused: {bad.name}", bad.data
+
+
 def _rmb_envelope() -> Named:
     for row in NPM["envelopes"]:
         yield row["name"], bytes.fromhex(row["serialized_hex"])
@@ -156,6 +176,7 @@ SOURCES: dict[str, Callable[[], Named]] = {
     "bymux": _bymux,
     "river-json": _river("json", test_json_malformed.TABLE[::6]),
     "river-msgpack": _river("msgpack", test_msgpack_malformed.TABLE[::6]),
+    "river-protobuf": _river_protobuf,
     "rmb-envelope": _rmb_envelope,
     "rmb-token": _rmb_token,
     "request-head": _request_head,

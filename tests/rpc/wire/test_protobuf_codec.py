@@ -168,6 +168,16 @@ def test_the_payload_is_not_even_read() -> None:
             CODEC.decode_head(none)
 
 
+@pytest.mark.parametrize("beside", [text("id", b"x" * 65536), text(13, b"x" * 65536)])
+def test_what_is_beside_a_payload_is_bounded_where_that_is_not_read(beside: bytes) -> None:
+    data = text("bytes", b"x" * 100_000) + beside
+    CODEC.decode_head(text("bytes", b"x" * 100_000) + EMPTY)
+    with pytest.raises(EnvelopeError, match="has more than 65536 beside its payload"):
+        CODEC.decode_head(data)
+    with pytest.raises(EnvelopeError, match="has more than 65536 beside its payload"):
+        CODEC.decode_head(data[: len(data) - len(beside)] + text("bytes", b"x"))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -50,8 +50,17 @@ def test_what_arrived_can_be_sent_again_byte_for_byte(envelope: Envelope) -> Non
 
 
 def taken_or_refused(data: bytes) -> None:
+    whole: Envelope | None = None
     with suppress(EnvelopeError):
-        assert isinstance(CODEC.decode(data), Envelope)
+        whole = CODEC.decode(data)
+        assert isinstance(whole, Envelope)
+    try:
+        head = CODEC.decode_head(data)
+    except EnvelopeError:
+        assert whole is None
+    else:
+        assert head.payload is None
+        assert whole is None or head == whole._replace(payload=None)
 
 
 @given(st.binary())

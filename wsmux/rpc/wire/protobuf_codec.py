@@ -12,7 +12,6 @@ sent 2^32 messages can send no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ except ImportError as error:
 
 from .codec import MAX_DEPTH, Codec, EncodeError
 from .envelope import Envelope, EnvelopeError
+from .message_size import ENVELOPE_ROOM
 from .msgpack_codec import MsgpackCodec
 
 if TYPE_CHECKING:
@@ -93,50 +93,48 @@ class ProtobufCodec(Codec):
 
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
         """Return the message that ``data`` is."""
-        return self._envelope(data, self._payload)
+        message = _parsed(bytes(data))
+        if message.WhichOneof("payload") == "raw":
+            return _envelope(message, message.raw)
+        return _envelope(message, self._msgpack.decode(_AROUND + message.msgpack).payload)
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
         """Return the message that ``data`` is, with ``None`` for its payload, which is not read."""
-        return self._envelope(data, _no_payload)
-
-    def _envelope(
-        self, data: bytes | bytearray | memoryview, read: Callable[[Message], Any]
-    ) -> Envelope:
-        try:
-            message = Message.FromString(bytes(data))
-        except (DecodeError, ValueError, RecursionError) as error:
-            raise EnvelopeError(f"a message must be protobuf: {error}") from error
-        tracing = message.tracing if message.HasField("tracing") else None
-        return Envelope(
-            message.id,
-            message.sender,
-            message.receiver,
-            message.seq,
-            message.ack,
-            message.stream_id,
-            message.flags,
-            read(message),
-            message.service or None,
-            message.procedure or None,
-            None if tracing is None else (tracing.traceparent, tracing.tracestate),
-        )
-
-    def _payload(self, message: Message) -> Any:
-        if _kind(message) == "raw":
-            return message.raw
-        return self._msgpack.decode(_AROUND + message.msgpack).payload
+        data = bytes(data)
+        message = _parsed(data)
+        if len(data) - len(message.raw) - len(message.msgpack) > ENVELOPE_ROOM:
+            raise EnvelopeError(
+                f"a message of {len(data)} bytes has more than {ENVELOPE_ROOM} beside its payload"
+            )
+        return _envelope(message, None)
 
 
-def _kind(message: Message) -> str:
-    """Return which field holds the payload."""
-    kind: str | None = message.WhichOneof("payload")
-    if kind is None:
+def _parsed(data: bytes) -> Message:
+    """Return a message that has a payload, which was not looked into."""
+    try:
+        message = Message.FromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise EnvelopeError(f"a message must be protobuf: {error}") from error
+    if message.WhichOneof("payload") is None:
         raise EnvelopeError("a message without a payload")
-    return kind
+    return message
 
 
-def _no_payload(message: Message) -> None:
-    _kind(message)
+def _envelope(message: Message, payload: Any) -> Envelope:
+    tracing = message.tracing if message.HasField("tracing") else None
+    return Envelope(
+        message.id,
+        message.sender,
+        message.receiver,
+        message.seq,
+        message.ack,
+        message.stream_id,
+        message.flags,
+        payload,
+        message.service or None,
+        message.procedure or None,
+        None if tracing is None else (tracing.traceparent, tracing.tracestate),
+    )
 
 
 def _length(size: int) -> bytes:
