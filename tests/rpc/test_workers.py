@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
+import wsmux
 from wsmux import rpc
+from wsmux.rpc.engine.generator_run import GeneratorRun
+from wsmux.rpc.engine.server_calls import ServerCall
 
 from ..helpers.inside import workers_held, writers_waiting
 from ..helpers.rpc.four_kinds import joined
@@ -185,6 +190,31 @@ def test_a_session_that_fills_its_workers_leaves_the_others_theirs(
     ]
 
 
+def test_a_log_handler_may_ask_the_server(feed: Feed) -> None:
+    found: list[int] = []
+
+    class Asks(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.extend(session.waiting_calls for session in server.handler.list_sessions())
+
+    log, asks = logging.getLogger("wsmux.rpc"), Asks(logging.INFO)
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(asks)
+    try:
+        with (
+            rpc.serve([feed.service], workers=1) as server,
+            rpc.connect(server.url) as client,
+        ):
+            calls = [client.submit("test", "blocks", None, WAIT) for _ in range(2)]
+            wait_for(lambda: found == [1])
+            feed.go.set()
+            assert [call.result() for call in calls] == [True, True]
+    finally:
+        log.removeHandler(asks)
+        log.setLevel(level)
+
+
 def test_sessions_that_fill_the_server_leave_a_worker_to_the_next(feed: Feed) -> None:
     options = rpc.Options(worker_timeout=WAIT)
     with (
@@ -213,6 +243,88 @@ def test_calls_that_wait_for_a_worker_end_with_their_session(feed: Feed) -> None
                 call.result()
         feed.go.set()
         wait_for(lambda: workers_held(server.handler) == 0)
+
+
+def runs_left() -> int:
+    gc.collect()
+    return sum(type(each) is GeneratorRun for each in gc.get_objects())
+
+
+@pytest.mark.parametrize("layers", [[], [lambda ctx, init, step: step()]], ids=["bare", "layered"])
+def test_calls_that_waited_and_are_over_leave_nothing(feed: Feed, layers: list[Any]) -> None:
+    @feed.service.subscription()
+    def patient(ctx: rpc.Context, init: Any) -> Generator[Any]:
+        yield "here"
+        yield from ctx.wait(feed.changed, timeout=3600)
+
+    before = runs_left()
+    with rpc.serve([feed.service], middleware=layers) as server, rpc.connect(server.url) as client:
+        for _ in range(200):
+            call = client.subscribe("test", "patient", None, WAIT)
+            assert call.read() == "here"
+            call.cancel()
+        wait_for(lambda: client.rpc("test", "same", 1, WAIT) and runs_left() < before + 10)
+
+
+def test_calls_that_waited_for_a_worker_and_have_run_leave_nothing(feed: Feed) -> None:
+    blocked = rpc.Options(worker_timeout=3600)
+    with (
+        rpc.serve([feed.service], workers=1, options=blocked) as server,
+        rpc.connect(server.url) as greedy,
+        rpc.connect(server.url) as client,
+    ):
+        greedy.submit("test", "blocks", None, WAIT)
+        greedy.submit("test", "same", None, WAIT)  # waits before all others
+        wait_for(lambda: workers_held(server.handler) == 1)
+        for _ in range(50):
+            calls = [client.submit("test", "same", n, WAIT) for n in range(20)]
+            assert [call.result() for call in calls] == list(range(20))
+        gc.collect()
+        left = sum(type(each) is ServerCall for each in gc.get_objects())
+        feed.go.set()
+    assert left < 200
+
+
+def test_what_a_generator_sets_of_its_context_stays_its_own(feed: Feed) -> None:
+    own: ContextVar[str] = ContextVar("own", default="nobody's")
+
+    @feed.service.subscription()
+    def sets(ctx: rpc.Context, init: str) -> Generator[Any]:
+        token = own.set(init)
+        while (value := feed.value) < 3:
+            yield [value, own.get()]
+            yield from ctx.wait(feed.changed)
+        own.reset(token)
+        yield own.get()
+
+    feed.service.rpc(name="gets")(lambda ctx, init: own.get())
+    with joined(feed.service) as client:
+        calls = {name: client.subscribe("test", "sets", name, WAIT) for name in "abcdef"}
+        for value in range(3):
+            feed.set(value)
+            for name, call in calls.items():
+                while call.read() != [value, name]:
+                    pass  # a change that came while it looked
+            assert [client.rpc("test", "gets", None, WAIT) for _ in range(20)] == ["nobody's"] * 20
+        feed.set(3)
+        assert [list(call)[-1] for call in calls.values()] == ["nobody's"] * 6
+
+
+@pytest.mark.parametrize("layers", [[], [lambda ctx, init, step: step()]], ids=["bare", "layered"])
+def test_a_block_with_a_deadline_ends_a_wait_in_it(feed: Feed, layers: list[Any]) -> None:
+    @feed.service.subscription()
+    def hurries(ctx: rpc.Context, init: Any) -> Generator[Any]:
+        try:
+            with wsmux.deadline(0.05):
+                yield from ctx.wait(feed.changed)
+        except TimeoutError:
+            yield "late"
+        yield (yield from ctx.wait(feed.changed, timeout=0.05))
+
+    began = time.process_time()
+    with joined(feed.service, middleware=layers) as client:
+        assert list(client.subscribe("test", "hurries", None, WAIT)) == ["late", False]
+    assert time.process_time() - began < WAIT
 
 
 @pytest.mark.parametrize("name", ["workers", "max_workers"])

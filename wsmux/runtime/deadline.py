@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["LONGEST_WAIT", "Deadline", "deadline", "deadline_in"]
+__all__ = ["LONGEST_WAIT", "Deadline", "block_end", "deadline", "deadline_in"]
 
 # Seconds of one wait, after which waiters check again. On Windows a lock waits at most 49 days, and
 # poll takes at most 2^31 milliseconds.
@@ -47,6 +47,11 @@ class Deadline:
         """Return the argument for ``Lock.acquire(timeout=)``: the seconds left, -1 for no limit."""
         remaining = self.remaining()
         return -1 if remaining is None else min(remaining, LONGEST_WAIT)
+
+
+def block_end() -> float | None:
+    """Return when the enclosing ``deadline`` block must end, by the monotonic clock."""
+    return _block_ends.get()
 
 
 _NEVER = Deadline(None, outlives=True)

@@ -5,14 +5,11 @@ Threads and locks are told in ``server_engine``.
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
@@ -44,7 +41,8 @@ from .call_spans import server_span
 from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
 from .server_calls import CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
-from .worker_shares import WorkerShares
+from .timers import Timer, Timers
+from .worker_shares import Share, WorkerShares
 
 __all__ = ["CallDispatcher"]
 
@@ -53,6 +51,8 @@ FAILED = "the handler failed"
 
 # Characters of a client's names in the sentences that refuse them.
 MAX_SHOWN = 100
+
+Work = TypeVar("Work")
 
 _log = logger("wsmux.rpc")
 
@@ -64,16 +64,16 @@ class Start:
         call: whose handler it is.
         step: what the worker does; ``WAITS`` says that the handler waits without it.
         since: when it came, for one that is refused if it waits too long; else ``None``.
-        waits: it has no worker yet.
+        timer: when it is refused, while it waits.
     """
 
-    __slots__ = ("call", "since", "step", "waits")
+    __slots__ = ("call", "since", "step", "timer")
 
     def __init__(self, call: ServerCall, step: Callable[[], Any], since: float | None) -> None:
         self.call = call
         self.step = step
         self.since = since
-        self.waits = False
+        self.timer: Timer[Start] | None = None
 
 
 class CallDispatcher(Suspender):
@@ -113,9 +113,8 @@ class CallDispatcher(Suspender):
         self._workers = ThreadPool(max_workers, name)
         self._max_workers = max_workers
         self._shares: WorkerShares[Start] = WorkerShares(workers, max_workers)
-        self._patience: deque[Start] = deque()  # what is refused if it waits too long, in order
-        self._timers: list[tuple[float, int, GeneratorRun]] = []  # a heap
-        self._order = count()
+        self._patience: Timers[Start] = Timers()  # when what waits for a worker is refused
+        self._timers: Timers[GeneratorRun] = Timers()  # when what is suspended goes on
         self._alarm = alarm  # of the thread that calls ``handle_timers``
 
     def forked(self, mutex: threading.Lock) -> None:
@@ -134,8 +133,9 @@ class CallDispatcher(Suspender):
     ) -> list[ServerCall]:
         """End the calls of a session that is over; return them, to be finished."""
         table = self._tables.pop(record)
-        for start in self._shares.forget(table.share, lambda start: start.since is None):
-            start.waits = False
+        self._forget_timers_locked(
+            self._shares.forget(table.share, lambda start: start.since is None)
+        )
         calls = table.end_locked(error, wakes)
         record.notify_room_locked(wakes)
         return calls
@@ -212,7 +212,9 @@ class CallDispatcher(Suspender):
                 has_worker = self._ask_locked(start, wakes)
         if has_worker:
             self._workers.add(lambda: self._work(start), wakes)
-        elif not opened:
+        elif opened:
+            self._tell_waiting(call)
+        else:
             text = f"more than {self._options.max_streams} calls are open"
             self._replies.refuse(table, stream_id, text)
 
@@ -265,29 +267,43 @@ class CallDispatcher(Suspender):
 
     def _ask_locked(self, start: Start, wakes: list[Parker]) -> bool:
         """Return whether a handler has a worker; else it waits for one."""
-        share = start.call.table.share
-        if self._shares.ask(share, start):
+        if self._shares.ask(start.call.table.share, start):
             return True
-        start.waits = True
         if start.since is not None:
-            if not self._patience:
-                self._alarm.notify_forced(wakes)
-            self._patience.append(start)
-        if not share.told_waiting:
-            share.told_waiting = True
+            due = start.since + self._options.worker_timeout
+            start.timer = self._add_timer_locked(self._patience, due, start, wakes)
+        return False
+
+    def _tell_waiting(self, call: ServerCall) -> None:
+        """Log that a call waits for a worker, once for each session."""
+        share = call.table.share
+        with self._mutex:
+            told, share.told_waiting = share.told_waiting, True
+            running, total = share.running, self._shares.running
+        if not told:
             _log.info(
                 "%d handlers of client %s run, of %d in all; its next calls wait for one to end",
-                share.running,
-                start.call.session.peer_id,
-                self._shares.running,
+                running,
+                call.session.peer_id,
+                total,
             )
-        return False
+
+    def _give_back_locked(self, share: Share[Start]) -> list[Start]:
+        """Give a worker back; return what has got it, and is refused no more."""
+        starts = self._shares.give_back(share)
+        self._forget_timers_locked(starts)
+        return starts
+
+    def _forget_timers_locked(self, starts: list[Start]) -> None:
+        """Refuse none of these any more."""
+        for start in starts:
+            if start.timer is not None:
+                self._patience.cancel(start.timer)
 
     def _start(self, starts: list[Start]) -> None:
         """Start what has got a worker."""
         wakes: list[Parker] = []
         for start in starts:
-            start.waits = False
             self._workers.add(partial(self._work, start), wakes)
         wake(wakes)
 
@@ -300,7 +316,7 @@ class CallDispatcher(Suspender):
             if not waits:
                 with self._mutex:
                     call.table.returned_locked(call)
-                    starts = self._shares.give_back(call.table.share)
+                    starts = self._give_back_locked(call.table.share)
                 self._start(starts)
 
     def _handler(self, call: ServerCall, init: Any) -> Callable[[], Any]:
@@ -376,10 +392,10 @@ class CallDispatcher(Suspender):
             if run.unparked or run.call.over:
                 run.unparked = False
                 return False
-            run.suspended, run.due, run.call.parked = True, due, run
-            if due is not None and (run.timer is None or due < run.timer):
-                self._set_timer_locked(run, due, wakes)
-            starts = self._shares.give_back(run.call.table.share)
+            run.suspended, run.call.parked = True, run
+            if due is not None:
+                run.timer = self._add_timer_locked(self._timers, due, run, wakes)
+            starts = self._give_back_locked(run.call.table.share)
         wake(wakes)
         self._start(starts)
         return True
@@ -392,60 +408,43 @@ class CallDispatcher(Suspender):
                 run.unparked = True
                 return
             run.suspended, run.call.parked = False, None
+            if run.timer is not None:
+                self._timers.cancel(run.timer)
+                run.timer = None
             has_worker = self._ask_locked(start, wakes)
         wake(wakes)
         if has_worker:
             self._start([start])
-
-    def _set_timer_locked(self, run: GeneratorRun, due: float, wakes: list[Parker]) -> None:
-        run.timer = due
-        if not self._timers or due < self._timers[0][0]:
-            self._alarm.notify_forced(wakes)
-        heapq.heappush(self._timers, (due, next(self._order), run))
+        else:
+            self._tell_waiting(run.call)
 
     # Time
 
+    def _add_timer_locked(
+        self, timers: Timers[Work], due: float, work: Work, wakes: list[Parker]
+    ) -> Timer[Work]:
+        """Add a timer, and wake the thread that watches them if it is the nearest."""
+        nearest = self.next_timer_locked()
+        if nearest is None or due < nearest:
+            self._alarm.notify_forced(wakes)
+        return timers.add(due, work)
+
     def next_timer_locked(self) -> float | None:
         """Return when to call ``handle_timers``, in seconds, or ``None``."""
-        while self._patience and not self._patience[0].waits:
-            self._patience.popleft()
-        due = self._timers[0][0] if self._timers else None
-        if not self._patience:
-            return due
-        refused = (self._patience[0].since or 0.0) + self._options.worker_timeout
-        return refused if due is None else min(due, refused)
+        times = (self._timers.next_due(), self._patience.next_due())
+        return min((due for due in times if due is not None), default=None)
 
     def handle_timers(self, now: float) -> None:
         """Let generators go on whose time is up, and refuse calls that had no worker in time."""
         wakes: list[Parker] = []
         with self._mutex:
-            while self._timers and self._timers[0][0] <= now:
-                run = heapq.heappop(self._timers)[2]
-                run.timer = None
-                if run.suspended and run.due is not None:
-                    if run.due <= now:
-                        wakes.append(run)
-                    else:
-                        self._set_timer_locked(run, run.due, wakes)
-            refused = self._overdue_locked(now)
+            wakes += self._timers.take_due(now)
+            late = set(self._patience.take_due(now))
+            for table in {start.call.table for start in late}:
+                self._shares.forget(table.share, lambda start: start not in late)
         wake(wakes)
-        for call in refused:
-            self._refuse_late(call)
-
-    def _overdue_locked(self, now: float) -> list[ServerCall]:
-        """Return the calls that have waited too long for a worker; they wait no more."""
-        late: set[Start] = set()
-        while self._patience:
-            start = self._patience[0]
-            if start.waits and (start.since or 0.0) + self._options.worker_timeout > now:
-                break
-            self._patience.popleft()
-            if start.waits:
-                start.waits = False
-                late.add(start)
-        for table in {start.call.table for start in late}:
-            self._shares.forget(table.share, lambda start: start not in late)
-        return [start.call for start in late]
+        for start in late:
+            self._refuse_late(start.call)
 
     def _refuse_late(self, call: ServerCall) -> None:
         seconds = self._options.worker_timeout

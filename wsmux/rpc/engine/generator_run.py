@@ -9,6 +9,10 @@ as it would a thread, and so do its time and the end of its call; then a worker 
 Middleware is a stack of calls around a handler, which no other thread can go on with. A generator
 within one keeps its thread: its run is made with a ``ThreadSuspender``, which waits.
 
+A generator runs in a context of its own, a copy of its first thread's: what it sets of context
+variables, as ``wsmux.deadline`` and spans do, it finds again in the next thread, and leaves in
+none. A ``deadline`` block around a ``yield`` that waits too long gets a ``TimeoutError`` there.
+
 Threads and locks: one thread at a time is in ``advance``, and touches nothing of the run once it
 is suspended, for another one may be in it by then. ``unpark`` may come from any thread at any time,
 without the mutex. What comes while the generator runs makes it look again instead of waiting.
@@ -19,13 +23,16 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextvars import copy_context
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from ...runtime.deadline import Deadline
+from ...runtime.deadline import Deadline, block_end
 from ...runtime.parking import Parker, Waiter, wake
 from .server_calls import Replies, ServerCall
 from .signals import Pause, Signal
+from .timers import Timer
 
 __all__ = ["WAITS", "GeneratorRun", "Suspender", "ThreadSuspender"]
 
@@ -56,8 +63,7 @@ class GeneratorRun(Parker):
         call: whose it is.
         suspended: it waits without a thread. The mutex guards this and the next two.
         unparked: it is to look again.
-        due: when it looks again in any case, by the monotonic clock, or ``None``.
-        timer: when its suspender looks at it next, or ``None``; the suspender's own.
+        timer: makes it look again in any case, if there is a time for that; its suspender's own.
     """
 
     def __init__(
@@ -70,14 +76,14 @@ class GeneratorRun(Parker):
         self.call = call
         self.suspended = False
         self.unparked = False
-        self.due: float | None = None
-        self.timer: float | None = None
+        self.timer: Timer[GeneratorRun] | None = None
         self._suspender = suspender
         self._replies = replies
         self._generator = generator
+        self._context = copy_context()
         self._packed: bytes | None = None  # a response that is still to be sent
         self._pause: Pause | None = None  # what the generator waits for
-        self._seen: dict[Signal, int] = {}
+        self._seen: WeakKeyDictionary[Signal, int] = WeakKeyDictionary()
 
     def park(self, deadline: Deadline) -> None:
         raise AssertionError("a run is suspended; no thread parks on it")
@@ -91,30 +97,50 @@ class GeneratorRun(Parker):
         Raises what the generator raises, or what has ended its call.
         """
         try:
-            while True:
+            goes_on = True
+            while goes_on:
                 value: bool | None = None
+                waits = False
                 if self._packed is not None:
-                    if not self._replies.offer(self.call, self._packed, self):
-                        if self._suspender.suspend(self, None):
-                            return WAITS
-                        continue
+                    waits = not self._replies.offer(self.call, self._packed, self)
                 elif self._pause is not None:
                     value = self._woken(self._pause)
-                    if value is None:
-                        if self._suspender.suspend(self, self._pause.due):
-                            return WAITS
-                        continue
-                if not self._step(value):
-                    return None
+                    waits = value is None
+                if not waits:
+                    goes_on = self._step(self._generator.send, value)
+                elif self._out_of_time():
+                    goes_on = self._step(self._generator.throw, TimeoutError("no time was left"))
+                elif self._suspender.suspend(self, self._due()):
+                    return WAITS
         except BaseException:
-            self._generator.close()
+            self._disarm()
+            self._context.run(self._generator.close)
             raise
+        return None
 
-    def _step(self, value: bool | None) -> bool:
+    def _due(self) -> float | None:
+        """Return when to look again in any case, for the pause or the block of a ``deadline``."""
+        times = (None if self._pause is None else self._pause.due, self._context.run(block_end))
+        return min((due for due in times if due is not None), default=None)
+
+    def _out_of_time(self) -> bool:
+        """Return whether the generator waits in a ``deadline`` block whose time is up."""
+        ends = self._context.run(block_end)
+        if ends is None or time.monotonic() < ends:
+            return False
+        self._disarm()
+        return True
+
+    def _disarm(self) -> None:
+        """Wait for no signal any more: it would keep this run until the next change."""
+        if self._pause is not None and self._pause.signal is not None:
+            self._pause.signal.disarm(self)
+
+    def _step(self, resume: Callable[[Any], Any], value: Any) -> bool:
         """Run the generator to its next response or pause; false if it has ended."""
         self._packed = self._pause = None
         try:
-            item = self._generator.send(value)
+            item = self._context.run(resume, value)
         except StopIteration:
             return False
         if isinstance(item, Pause):
@@ -133,8 +159,7 @@ class GeneratorRun(Parker):
                 return True
         if pause.due is None or time.monotonic() < pause.due:
             return None
-        if pause.signal is not None:
-            pause.signal.disarm(self)
+        self._disarm()
         return False
 
 
