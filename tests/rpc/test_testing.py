@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import sys
+import threading
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -122,6 +124,23 @@ class TestLink:
             stream.close_write()
             assert list(stream) == []
 
+    def test_a_link_is_cut_while_its_connection_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, own = socket.socket.shutdown, threading.current_thread()
+
+        def shutdown(sock: socket.socket, how: int) -> None:
+            if threading.current_thread() is own:
+                link.handler.end_session(link.client.client_id)
+                deadline = time.monotonic() + 0.2
+                while sock.fileno() >= 0 and time.monotonic() < deadline:
+                    time.sleep(0.001)
+            real(sock, how)
+
+        with testing.linked([service]) as link:
+            link.client.rpc("kit", "tells", 1, WAIT)
+            monkeypatch.setattr(socket.socket, "shutdown", shutdown)
+            link.cut()
+            monkeypatch.undo()
+
     def test_a_link_that_is_held_ends_the_session_after_its_grace(self) -> None:
         options = rpc.Options(session_disconnect_grace=0.1)
         with testing.linked([service], {"options": options}, options=options) as link:
@@ -174,3 +193,14 @@ class TestTarget:
         ):
             client.rpc("kit", "tells", 1, WAIT)
         assert time.monotonic() - began < WAIT
+
+    def test_a_function_that_exits_ends_the_calls(self, caplog: pytest.LogCaptureFixture) -> None:
+        def make() -> socket.socket:
+            sys.exit("enough")
+
+        with (
+            rpc.connect(make) as client,
+            pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"),
+        ):
+            client.rpc("kit", "tells", 1, WAIT)
+        assert "its calls have ended" in caplog.text

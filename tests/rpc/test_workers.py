@@ -19,9 +19,10 @@ from wsmux import rpc
 from wsmux.rpc.engine.generator_run import GeneratorRun
 from wsmux.rpc.engine.server_calls import ServerCall
 
-from ..helpers.inside import workers_held, writers_waiting
+from ..helpers.inside import session_records_of, workers_held, writers_waiting
 from ..helpers.rpc.four_kinds import joined
 from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.raw_river import CANCEL, CLOSED, RawRiver, cancel
 from ..helpers.waiting import wait_for
 
 
@@ -132,6 +133,36 @@ def test_a_generator_waits_for_room_without_a_worker(feed: Feed) -> None:
         for each in pouring:
             assert list(each) == list(range(10_000))
         assert writers_waiting(server.handler) == workers_held(server.handler) == 0
+
+
+def test_the_end_of_a_call_wakes_no_others_that_wait_for_room(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[GeneratorRun] = []
+    advance = GeneratorRun.advance
+
+    def counted(run: GeneratorRun) -> Any:
+        looks.append(run)
+        return advance(run)
+
+    monkeypatch.setattr(GeneratorRun, "advance", counted)
+    options = rpc.Options(send_buffer_messages=8, heartbeat_interval=WAIT)
+    with (
+        rpc.serve([feed.service], options=options) as server,
+        RawRiver.dial(server.port, "msgpack", websocket=True) as peer,
+    ):
+        peer.attach("session")
+        for number in range(50):
+            peer.open(f"stream {number}", "pours", None, CLOSED)
+        wait_for(lambda: len(looks) >= 50 and workers_held(server.handler) == 0)
+        before = len(looks)
+        for number in range(50):
+            peer.send({"streamId": f"stream {number}", "controlFlags": CANCEL, "payload": cancel()})
+            wait_for(lambda: server.handler.list_sessions()[0].calls == 49 - number)  # noqa: B023
+        wait_for(lambda: len(looks) >= before + 50 and workers_held(server.handler) == 0)
+        assert len(looks) == before + 50
+        (record,) = session_records_of(server.handler)
+        assert not record.waiting_runs
 
 
 def test_a_generator_within_middleware_waits_in_its_thread(feed: Feed) -> None:

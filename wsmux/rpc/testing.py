@@ -254,10 +254,10 @@ class Link:
 
     def cut(self) -> None:
         """Cut the connection, if there is one; the client makes another by itself."""
-        with self._lock:
+        with self._lock:  # which whoever closes one takes first
             sockets, self._sockets = self._sockets, set()
-        for sock in sockets:
-            sock.shutdown(socket.SHUT_RDWR)
+            for sock in sockets:
+                sock.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
         """Cut the connection, and refuse others until ``release``."""
@@ -307,7 +307,7 @@ class Link:
         finally:
             with self._lock:
                 self._sockets.discard(copy)
-            copy.close()
+                copy.close()
 
 
 @contextmanager

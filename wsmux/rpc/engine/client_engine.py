@@ -91,7 +91,7 @@ class ClientLoop:
         try:
             while self._work():
                 pass
-        except Exception:
+        except BaseException:  # of the application's functions even SystemExit: nobody else tells
             _log.exception(
                 "the I/O thread of %s failed; its calls have ended", self._connector.own_id
             )

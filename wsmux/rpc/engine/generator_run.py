@@ -132,8 +132,10 @@ class GeneratorRun(Parker):
         return True
 
     def _disarm(self) -> None:
-        """Wait for no signal any more: it would keep this run until the next change."""
-        if self._pause is not None and self._pause.signal is not None:
+        """Wait for nothing any more: who is waited for would keep this run until it comes."""
+        if self._packed is not None:
+            self._replies.withdraw(self.call, self)
+        elif self._pause is not None and self._pause.signal is not None:
             self._pause.signal.disarm(self)
 
     def _step(self, resume: Callable[[Any], Any], value: Any) -> bool:

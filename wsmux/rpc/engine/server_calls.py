@@ -186,6 +186,11 @@ class Replies:
             channel.flush()
         return True
 
+    def withdraw(self, call: ServerCall, parker: Parker) -> None:
+        """Leave a parker alone that waited for room."""
+        with self._mutex:
+            call.table.record.waiting_runs.discard(parker)
+
     def send_result(self, call: ServerCall, value: Any) -> None:
         """Send the one response of an rpc or upload.
 
@@ -254,7 +259,7 @@ class Replies:
             table.bury_locked(call.stream_id)
             channel = table.record.send_locked(call.stream_id, packed, CANCELLED)
             table.drop_locked(call, error, wakes)
-            table.record.notify_room_locked(wakes)
+            table.record.room.notify(wakes)  # its own writers; a run is woken as it is parked
         wake(wakes)
         if channel is not None:
             channel.flush()
@@ -269,7 +274,7 @@ class Replies:
             if call.procedure.kind.writes_responses and not call.writer.closed:
                 call.table.record.send_locked(call.stream_id, self._close_packed, CLOSED)
             call.table.drop_locked(call, error, wakes)
-            call.table.record.notify_room_locked(wakes)
+            call.table.record.room.notify(wakes)
         wake(wakes)
         self.finish([call])
 

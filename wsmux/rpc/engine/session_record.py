@@ -58,7 +58,7 @@ class SessionRecord:
         return self.session.attached and self.session.attachments == attachment
 
     def notify_room_locked(self, wakes: list[Parker]) -> None:
-        """Make writers look again whether there is room, or whether their call goes on."""
+        """Make writers look again whether there is room, or whether their session goes on."""
         self.room.notify(wakes)
         if self.waiting_runs:
             wakes += self.waiting_runs
