@@ -180,6 +180,17 @@ def test_a_generator_within_middleware_waits_in_its_thread(feed: Feed) -> None:
         wait_for(lambda: feed.ended == ["label"])
 
 
+def test_only_signals_are_waited_for(feed: Feed) -> None:
+    @feed.service.subscription()
+    def confuses(ctx: rpc.Context, init: Any) -> Generator[Any]:
+        with pytest.raises(TypeError, match="must be a wsmux.rpc.Signal or None, not Event"):
+            yield from ctx.wait(threading.Event())  # type: ignore[arg-type]
+        yield "told"
+
+    with joined(feed.service) as client:
+        assert list(client.subscribe("test", "confuses", None, WAIT)) == ["told"]
+
+
 def test_an_error_after_a_wait_ends_the_call(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
     @feed.service.subscription()
     def fails(ctx: rpc.Context, init: Any) -> Generator[Any]:

@@ -479,14 +479,21 @@ class Context:
         Write ``changed = yield from ctx.wait(signal)``: false when the time is up. The first wait
         for a signal looks at all its changes, so look again at what it tells of, as with a
         condition. The call's end ends the generator at this place, as ``close()`` of one does.
-        With middleware around it, or in a handler that is no generator, a thread is kept::
+        With middleware around it a thread is kept. Handlers that are no generators cannot use it::
 
             @service.subscription()
             def count(ctx, init):
                 while True:
                     yield counter.value
                     yield from ctx.wait(counter.changed)
+
+        Raises:
+            TypeError: ``signal`` is no ``Signal``.
+            TimeoutError: the time of a ``wsmux.deadline`` block around it is up.
         """
+        if signal is not None and not isinstance(signal, Signal):
+            kind = type(signal).__name__
+            raise TypeError(f"signal must be a wsmux.rpc.Signal or None, not {kind}")
         due = None if timeout is None else time.monotonic() + timeout
         woken: bool = yield Pause(signal, due)
         return woken
