@@ -91,6 +91,21 @@ class TestCall:
     def test_an_upload_takes_its_requests(self) -> None:
         assert testing.call(service, "add", 1, [2, 3]) == 6
 
+    def test_a_slow_handler_gets_any_number_of_requests(self) -> None:
+        slow = rpc.Service("slow")
+        go = threading.Event()
+
+        @slow.upload()
+        def counts(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> int:
+            assert go.wait(WAIT)
+            return sum(1 for _ in requests)
+
+        def requests() -> Iterator[int]:
+            yield from range(10_500)
+            go.set()
+
+        assert testing.call(slow, "counts", requests=requests(), timeout=WAIT) == 10_500
+
     def test_a_request_that_its_schema_forbids_is_refused(self) -> None:
         with pytest.raises(rpc.RiverError, match="INVALID_REQUEST"):
             testing.call(service, "add", 1, [2, "three"])

@@ -46,8 +46,14 @@ from .wire.json_codec import codec_of
 
 __all__ = ["Link", "call", "linked"]
 
-# Nothing is acknowledged here, so nothing may wait for it.
-_UNBOUNDED = Options(send_buffer_messages=2**31, send_buffer_bytes=2**62, worker_timeout=1e9)
+# Nothing is acknowledged here, so nothing may wait for it, and requests come all at once.
+_UNBOUNDED = Options(
+    send_buffer_messages=2**31,
+    send_buffer_bytes=2**62,
+    unread_messages=2**31,
+    unread_bytes=2**62,
+    worker_timeout=1e9,
+)
 
 _FROM_SERVICE: Any = object()  # the state that the service makes
 
