@@ -289,6 +289,49 @@ def test_a_client_has_a_time_for_calls_without_their_own(
         ask(client)
 
 
+@pytest.mark.parametrize("ask", TIMED.values(), ids=TIMED)
+def test_a_client_has_an_event_for_calls_without_their_own(
+    ask: Callable[[rpc.Client], Any], gate: Gate, abort: rpc.Abort
+) -> None:
+    abort.set()
+    with (
+        rpc.serve([lasting(gate)]) as server,
+        rpc.connect(server.url, abort=abort) as client,
+        pytest.raises(rpc.RiverError, match=ABORTED),
+    ):
+        ask(client)
+
+
+def test_the_own_event_of_a_call_comes_first(gate: Gate, abort: rpc.Abort) -> None:
+    abort.set()
+    with rpc.serve([lasting(gate)]) as server, rpc.connect(server.url, abort=abort) as client:
+        assert client.rpc("test", "same", 1, WAIT, abort=rpc.Abort()) == 1
+
+
+def test_a_function_makes_the_event_of_each_call(gate: Gate) -> None:
+    made: list[rpc.Abort] = []
+
+    def make() -> rpc.Abort:
+        made.append(rpc.Abort())
+        return made[-1]
+
+    with rpc.serve([lasting(gate)]) as server, rpc.connect(server.url, abort=make) as client:
+        calls = [client.submit("test", "lasts", None, WAIT) for _ in range(2)]
+        many = client.submit_many("test", "same", range(3), WAIT)
+        assert [call.result() for call in many] == [0, 1, 2]
+        assert len(made) == 3
+        made[1].set()
+        with pytest.raises(rpc.RiverError, match=ABORTED):
+            calls[1].result()
+        assert not calls[0].over
+
+
+@pytest.mark.parametrize("wrong", ["an event", threading.Event()])
+def test_a_clients_event_must_be_one_of_ours(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"abort must be a wsmux\.rpc\.Abort"):
+        rpc.connect("ws://127.0.0.1:1", abort=wrong)
+
+
 def test_the_own_time_of_a_call_comes_first(gate: Gate) -> None:
     with rpc.serve([lasting(gate)]) as server, rpc.connect(server.url, timeout=0.1) as client:
         with pytest.raises(TimeoutError, match="did not answer in time"):

@@ -49,8 +49,8 @@ def test_the_groups_are_the_suites() -> None:
     assert sum(PYTHON.values()) == 73
 
 
-def test_nine_cases_of_ten_are_here() -> None:
-    assert len(NAMED) >= 0.9 * len(CASES)
+def test_of_twenty_cases_nineteen_are_here() -> None:
+    assert len(NAMED) >= 0.95 * len(CASES)
 
 
 def test_the_tests_that_are_named_exist() -> None:

@@ -198,11 +198,13 @@ class Client(Closing):
         raises: bool,
         schema: ServedSchema | None,
         timeout: float | None,
+        abort: Abort | Callable[[], Abort] | None,
     ) -> None:
         self._engine = engine
         self._raises = raises
         self._schema = schema
         self._timeout = timeout
+        self._abort = abort
         self.client_id: str = engine.connector.own_id
 
     def __repr__(self) -> str:
@@ -272,7 +274,7 @@ class Client(Closing):
         self, service: str, procedure: str, init: Any, deadline: Deadline, abort: Abort | None
     ) -> PendingCall:
         engine = self._engine
-        call = self._pending(f"{service}.{procedure}", deadline, None, abort)
+        call = self._pending(f"{service}.{procedure}", deadline, None, self._chosen(abort))
         for error in engine.start([(call, init)], service, procedure):
             raise error
         return call
@@ -293,6 +295,7 @@ class Client(Closing):
         raises ``EncodeError``. ``completions`` tells in which order the calls end.
         """
         name, deadline = f"{service}.{procedure}", deadline_in(self._time(timeout), outlives=True)
+        abort = self._chosen(abort)
         calls = [(self._pending(name, deadline, completions, abort), init) for init in inits]
         self._engine.start(calls, service, procedure)
         return [call for call, _ in calls]
@@ -304,13 +307,20 @@ class Client(Closing):
         completions: Completions | None,
         abort: Abort | None,
     ) -> PendingCall:
-        engine, known = self._engine, checked(abort)
-        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions, known)
+        engine = self._engine
+        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions, abort)
 
     def _time(self, timeout: float | None) -> float | None:
         """Return the seconds of a call, ``None`` if it has no end."""
         chosen = self._timeout if timeout is None else timeout
         return None if chosen == math.inf else chosen
+
+    def _chosen(self, abort: Abort | None) -> Abort | None:
+        """Return what aborts a call that was given this, or nothing."""
+        if abort is None:
+            default = self._abort
+            abort = default() if callable(default) else default
+        return checked(abort)
 
     def completions(self) -> Completions:
         """Return what tells in which order calls end that ``submit_many`` is given it with."""
@@ -362,7 +372,7 @@ class Client(Closing):
         self, service: str, procedure: str, init: Any, flags: int, abort: Abort | None
     ) -> Call:
         engine, name = self._engine, f"{service}.{procedure}"
-        call = Call(engine, engine.mutex, name, self._raises, checked(abort))
+        call = Call(engine, engine.mutex, name, self._raises, self._chosen(abort))
         engine.open(call, service, procedure, init, flags)
         return call
 
@@ -427,6 +437,7 @@ def connect(
     metadata: Any = None,
     schema: Offer | None = None,
     timeout: float | None = None,
+    abort: Abort | Callable[[], Abort] | None = None,
     # connecting
     eager: bool = False,
     connect_on_call: bool = True,
@@ -458,6 +469,8 @@ def connect(
         timeout: seconds of each call that has no ``timeout`` of its own, from its start to its end,
             be it a subscription; ``math.inf`` lets one go on for ever. By default no call ends by
             itself.
+        abort: aborts each call that has no ``abort`` of its own; or a function that is asked for
+            one when a call is made, such as one that knows the request which is being served.
         eager: connect now; this does not wait for it.
         connect_on_call: connect when a call is made and there is no connection.
         is_fatal: told what made an attempt fail, tells whether it is of no use to try again; then
@@ -477,6 +490,8 @@ def connect(
     """
     if errors not in ("raise", "results"):
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")
+    if not callable(abort):
+        checked(abort)
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be at least 0 seconds, not {timeout!r}")
     chosen, offer = codec_of(codec), offer_of(schema)
@@ -510,4 +525,4 @@ def connect(
     )
     if eager:
         engine.connect(None)
-    return Client(engine, errors == "raise", offer, timeout)
+    return Client(engine, errors == "raise", offer, timeout, abort)

@@ -54,6 +54,15 @@ OURS: Ours = {
         ),
         "concurrent rpcs": f"{_KINDS}test_rpcs_at_once_have_their_own_answers",
         "concurrent streams": f"{_KINDS}test_streams_at_once_have_their_own_answers",
+        "defaultCallOptions provides signal when caller omits it": (
+            "test_abort.py::test_a_client_has_an_event_for_calls_without_their_own"
+        ),
+        "caller-supplied signal overrides defaultCallOptions": (
+            "test_abort.py::test_the_own_event_of_a_call_comes_first"
+        ),
+        "function-form defaultCallOptions is resolved per call": (
+            "test_abort.py::test_a_function_makes_the_event_of_each_call"
+        ),
         "eagerlyConnect should actually eagerly connect": (
             f"{_KINDS}test_an_eager_client_connects_before_it_is_used"
         ),
@@ -269,14 +278,10 @@ DIFFERENT: Different = {
     },
 }
 
-_SIGNALS = "there are no abort signals: a call is cancelled by its handle or its timeout"
 _HELPER = "a helper for tests; any object will do as a context"
 
 NOT_OURS: NotOurs = {
     "e2e": {
-        "defaultCallOptions provides signal when caller omits it": _SIGNALS,
-        "caller-supplied signal overrides defaultCallOptions": _SIGNALS,
-        "function-form defaultCallOptions is resolved per call": _SIGNALS,
         "createPartialContext throws on unmocked property access": _HELPER,
         "createPartialContext works as extendedContext with server dispose": _HELPER,
     },
