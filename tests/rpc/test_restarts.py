@@ -17,7 +17,7 @@ from wsmux import rpc
 
 from ..helpers.fixtures import Tell
 from ..helpers.ports import kept_port
-from ..helpers.rpc.noting_server import NotingServer, noting
+from ..helpers.rpc.noting_server import LONG_WORK, NotingServer, noting
 from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 
@@ -25,13 +25,14 @@ THREADS = 8
 KILLS = 10
 LOST = "UNEXPECTED_DISCONNECT"
 
-# A call that is lost ends within the grace, and what a busy machine adds to it.
+# A call that is lost ends within the grace, after what it may have worked before, and with what a
+# busy machine adds to it.
 GRACE = rpc.Options().session_disconnect_grace
 MARGIN = 2.0
 
 # Seconds for which the server is up, and down before it is started again; once for longer than the
 # grace.
-UP, DOWN, LONG_DOWN = (0.0, 1.5), (0.0, 0.5), GRACE + 1.0
+UP, DOWN, LONG_DOWN = (0.0, 1.0), (0.0, 0.5), GRACE + 1.0
 
 
 class Outcome(NamedTuple):
@@ -72,9 +73,16 @@ class Caller:
 
 
 def kill_and_restart(server: NotingServer, chance: random.Random) -> None:
-    """Kill a server ten times, at moments that nobody foresees, and start it again."""
+    """Kill a server ten times, at moments that nobody foresees, and start it again.
+
+    Half of the moments are near to the first call that it gets, so that sessions are cut of which
+    nothing was acknowledged.
+    """
     long_one = chance.randrange(KILLS)
     for kill in range(KILLS):
+        noted = len(server.notes())
+        if kill % 2:
+            wait_for(lambda noted=noted: len(server.notes()) > noted)
         time.sleep(chance.uniform(*UP))  # the moment of the kill
         server.kill()
         time.sleep(LONG_DOWN if kill == long_one else chance.uniform(*DOWN))
@@ -106,8 +114,8 @@ def test_ten_kills_under_eight_threads_make_no_call_wrong_or_double(
     ends = Counter(outcome.end for outcome in outcomes)
     tell(f"{clients} clients, {dict(ends)}, slowest {slowest}")
     assert set(ends) == {"answered", LOST}
-    assert slowest.seconds <= GRACE + MARGIN
     noted = server.notes()
     assert [number for number, times in Counter(noted).items() if times > 1] == []
     assert {outcome.number for outcome in outcomes if outcome.end == "answered"} <= set(noted)
-    assert ends["answered"] > KILLS * THREADS
+    assert ends["answered"] >= THREADS
+    assert slowest.seconds <= GRACE + LONG_WORK + MARGIN

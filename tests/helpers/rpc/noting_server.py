@@ -19,10 +19,11 @@ from wsmux import rpc
 from ..load.measuring import CHECKOUT
 from ..timeouts import WAIT
 
-__all__ = ["NotingServer", "noting"]
+__all__ = ["LONG_WORK", "NotingServer", "noting"]
 
-# Seconds that every other call works on after it has been noted, to be killed meanwhile.
-WORK = 0.01
+# Seconds that some calls work on after they have been noted, to be killed meanwhile: every other
+# one, and every fourth. A session whose first call is long has had nothing acknowledged.
+WORK, LONG_WORK = 0.01, 0.5
 
 
 class NotingServer:
@@ -86,8 +87,8 @@ def main(port: str, path: str) -> None:
             with mutex:
                 notes.write(f"{init}\n")
                 notes.flush()
-            if init % 2:
-                ctx.ended.wait(WORK)
+            if init % 2 or init % 4 == 0:
+                ctx.ended.wait(WORK if init % 2 else LONG_WORK)
             return init
 
         with rpc.serve([service], port=int(port)):

@@ -8,9 +8,8 @@ whatever was sent in a session that goes on is answered.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
 
@@ -26,25 +25,13 @@ from wsmux.rpc.wire.handshake import ExpectedState
 from wsmux.rpc.wire.message_size import Packer
 
 from ...helpers.fixtures import Tell
-from ...helpers.rpc.exploration import Explored, explore
-from ...helpers.rpc.session_world import Action, Bounds, Broken, World, calm
+from ...helpers.rpc.exploration import explore
+from ...helpers.rpc.session_world import Action, Bounds, Broken, World
+from ...helpers.rpc.session_worlds import WORLDS, explore_apart
 
 # All states of one world within these are looked at in the plain suite.
 SMALL = Bounds(calls=1, losses=1, beats=0, graces=1, restarts=1)
 BEATING = Bounds(calls=1, losses=0, beats=2, graces=0, restarts=1)
-
-# A world has some hundred thousand states within them.
-LARGE = Bounds(calls=2, losses=1, beats=1, graces=1, restarts=1)
-
-# Options of the client, and of the server where they differ.
-WORLDS: dict[str, tuple[Options, Options]] = {
-    "defaults": (calm(), calm()),
-    "acknowledge each message": (calm(ack_messages=1), calm(ack_messages=1)),
-    "full after one message": (calm(), calm(send_buffer_messages=1)),
-    "newcomers win": (calm(), calm(newcomer_wins=True)),
-    "the server resumes nothing": (calm(), calm(transparent_reconnect=False)),
-    "nothing is resumed": (calm(transparent_reconnect=False), calm(transparent_reconnect=False)),
-}
 
 
 @pytest.mark.parametrize("bounds", [SMALL, BEATING], ids=["small", "beating"])
@@ -59,17 +46,12 @@ def test_every_state_within_small_bounds_keeps_the_promises(bounds: Bounds, tell
 @pytest.mark.hang_bound(1800)
 def test_a_million_states_keep_the_promises(tell: Tell) -> None:
     """Two processes share the worlds."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        found = dict(zip(WORLDS, pool.map(_explore_large, WORLDS), strict=True))
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(WORLDS, pool.map(explore_apart, WORLDS), strict=True))
     for name, explored in found.items():
         tell(f"{name}: {explored}")
         assert explored.whole
     assert sum(explored.states for explored in found.values()) >= 10**6
-
-
-def _explore_large(name: str) -> Explored:
-    return explore(World(LARGE, *WORLDS[name]), 2 * 10**6)
 
 
 # Rules that are taken out
