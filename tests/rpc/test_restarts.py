@@ -25,8 +25,8 @@ THREADS = 8
 KILLS = 10
 LOST = "UNEXPECTED_DISCONNECT"
 
-# The grace of a session runs from its beginning, and from each loss of an established connection. So
-# a call ends within one of its start or of the last kill; and within two of its start, since a
+# The grace of a session runs from its beginning, and from each loss of an established connection.
+# So a call ends within one of its start or of the last kill; and within two of its start, since a
 # server that was started again refuses the session. A busy machine adds to it.
 GRACE = rpc.Options().session_disconnect_grace
 MARGIN = 2.0
