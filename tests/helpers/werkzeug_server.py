@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flask import Flask
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 import wsmux
 from wsmux.flask import debug_blueprint
@@ -21,10 +21,22 @@ TOKEN = "a-token-of-some-length"
 POLL = 0.01
 
 
+class ImpatientHandler(WSGIRequestHandler):
+    """Wait no longer for a request: a browser opens connections that it may never use."""
+
+    timeout = 2.0  # seconds
+
+
 @contextmanager
-def serving(app: Flask, ssl_context: ssl.SSLContext | None = None) -> Iterator[int]:
+def serving(
+    app: Flask,
+    ssl_context: ssl.SSLContext | None = None,
+    handler: type[WSGIRequestHandler] | None = None,
+) -> Iterator[int]:
     """Serve while the block runs; give the port."""
-    server = make_server("127.0.0.1", 0, app, threaded=True, ssl_context=ssl_context)
+    server = make_server(
+        "127.0.0.1", 0, app, threaded=True, ssl_context=ssl_context, request_handler=handler
+    )
     thread = threading.Thread(target=server.serve_forever, args=(POLL,), name="werkzeug")
     thread.start()
     try:
@@ -44,6 +56,6 @@ def shown(
     """Serve the page of these connections; yield its address."""
     app = Flask("app")
     app.register_blueprint(debug_blueprint(connections, token=TOKEN, stalled_after=stalled_after))
-    with serving(app, ssl_context) as port:
+    with serving(app, ssl_context, ImpatientHandler) as port:
         scheme = "http" if ssl_context is None else "https"
         yield f"{scheme}://127.0.0.1:{port}/debug/wsmux/"
