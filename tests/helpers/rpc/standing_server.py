@@ -27,6 +27,9 @@ __all__ = ["CALM", "Stand", "no_exceptions", "stand"]
 # Handlers that wait at the same time in any test, and some.
 WORKERS = 12
 
+# Those of one session. The bystander holds one more, so a flood of another starts no further one.
+EACH = WORKERS - 1
+
 # The first session that a test lost may be there until the last one ends.
 LONG = 600.0
 
@@ -101,7 +104,7 @@ class Stand:
             bool(readers is not None and readers.parked)
             and engine._watch.occupied()
             and len(engine.dispatcher._workers._parked) == WORKERS - 1
-            and len(engine.replies._cleaners._parked) == WORKERS
+            and len(engine.replies._cleaners._parked) == EACH
             and not unwatched(engine.dispatcher._workers)
             and not unwatched(engine.replies._cleaners)
         )
@@ -183,7 +186,7 @@ def unwatched(pool: ThreadPool) -> bool:
 @contextmanager
 def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) -> Iterator[Stand]:
     """Serve until the block is left; ``metadata`` is what the other client says."""
-    barrier = threading.Barrier(2 * WORKERS)
+    barrier = threading.Barrier(WORKERS + EACH)
     witness = Witness()
     told: list[str] = []
     patch = pytest.MonkeyPatch()
@@ -193,15 +196,16 @@ def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) 
             [witness.service],
             codec=codec,
             transport="websocket" if websocket else "tcp",
-            workers=WORKERS,
+            workers=EACH,
             on_protocol_error=lambda kind, *_: told.append(kind),
             on_session_status=lambda status, session: None,
             **{"options": CALM} | serving,
         ) as server:
             name = codec if isinstance(codec, str) else codec.name
             engine = server.handler._engine
-            for pool in (engine.dispatcher._workers, engine.replies._cleaners):
-                for _ in range(WORKERS):
+            pools = {engine.dispatcher._workers: WORKERS, engine.replies._cleaners: EACH}
+            for pool, threads in pools.items():
+                for _ in range(threads):
                     pool.submit(lambda: barrier.wait(WAIT))  # all of them start
             name = codec if isinstance(codec, str) else codec.name
             made = Stand(server, witness, name, websocket, metadata)
