@@ -1,4 +1,4 @@
-"""Speak River v2.0: calls of four kinds over sessions that survive lost connections."""
+"""Make and serve River v2.0 calls, of four kinds, over sessions that survive lost connections."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ __all__ = [
     "serve",
 ]
 
-# A client must not pay for servers, nor a program without Flask for Flask.
+# A client should not import the server, nor a program without Flask import Flask.
 __getattr__ = lazy_names(
     __name__,
     {

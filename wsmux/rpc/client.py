@@ -1,27 +1,27 @@
 """Call procedures of a River server, from any number of threads.
 
-What becomes of calls when something is lost:
+What happens to calls when something is lost:
 
-- *A connection.* It is made again, and calls hear nothing of it: whatever was not acknowledged is
-  sent once more, and arrives once. A peer that falls silent is given up after
-  ``heartbeat_interval`` times ``heartbeats_until_dead``.
-- *The way to the server*, for longer than ``session_disconnect_grace``: the session ends, at both
-  sides for themselves, and with it its calls, in UNEXPECTED_DISCONNECT. So it is when there is no
-  server yet: a call waits for one as long as the grace. Attempts to connect go on all the time, and
-  a call that is made later has a session, and a grace, of its own.
-- *A stream or socket that was handed over*: it cannot be made again, so the session ends with it.
-- *The server's state*: it was started again, or another one took its place. It refuses to resume
-  the session, whose calls end as above. The next session begins at once. A session that never had a
-  connection goes to the new server with all its calls.
-- *The client's state*: a new client with the ``client_id`` of another takes its place. At the
-  server the calls of the old one end, as soon as it has no connection, or gives no sign of life for
-  a second. Of two that live, the first one stays; the other cannot connect.
+- *A connection.* The client reconnects, and calls do not notice: unacknowledged messages are
+  retransmitted, and each arrives once. A silent peer is presumed dead after ``heartbeat_interval``
+  times ``heartbeats_until_dead``.
+- *The network, or the server,* for longer than ``session_disconnect_grace``: each side ends the
+  session on its own, and its calls fail with UNEXPECTED_DISCONNECT. The same happens while there is
+  no server yet: a call waits for one during the grace period. Attempts to connect continue without
+  end, and a later call has a new session with a grace period of its own.
+- *A stream or socket that was passed in*: it cannot be made again, so the session ends with it.
+- *The server's state*: the server was restarted or replaced. It refuses to resume the session,
+  whose calls fail as above. The next session begins at once. A session that never had a connection
+  goes to the new server with all its calls.
+- *The client's state*: a new client takes over the ``client_id`` of an old one. The server ends the
+  calls of the old client as soon as that has no connection, or gives no sign of life for a second.
+  Of two live clients the first one stays; the other cannot connect.
 
-A call that has ended so may have been handled: only its answer is known to be lost.
+A call that failed in this way may still have been handled: only its answer is lost.
 
-Procedures can be called by their names, ``client.files.size("a.txt")``. What a call returns depends
-on the procedure's kind, which only a schema tells. Without one a call by name is an rpc, and the
-other kinds are said: ``client.files.watch.subscribe("a.txt")``.
+Procedures can be called by name, ``client.files.size("a.txt")``. What such a call returns depends
+on the kind of the procedure, which the client knows only from a schema. Without a schema, a call by
+name is an rpc, and the other kinds need a method: ``client.files.watch.subscribe("a.txt")``.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ Offer = ServedSchema | Mapping[str, Any] | str | bytes | Iterable[Service]
 
 
 def offer_of(source: Offer | None) -> ServedSchema | None:
-    """Return what a schema, or the services themselves, tell.
+    """Return the schema of an offer: a schema as served, or the services themselves.
 
     Raises:
-        ValueError: it is no schema.
+        ValueError: the schema is malformed.
     """
     if source is None or isinstance(source, ServedSchema):
         return source
@@ -80,10 +80,10 @@ def _named(what: str, name: str, known: Mapping[str, Any]) -> AttributeError:
 class ServiceProxy:
     """A service of a client; its attributes and items are its procedures.
 
-    Items serve names that are no Python names, or those of methods.
+    Use items for names that are not Python identifiers, or that clash with a method.
     """
 
-    # Any name may be a procedure: nothing would ever end a loop over them.
+    # Any name may be a procedure, so a loop over them would never end.
     __iter__ = None
     __contains__ = None
 
@@ -112,12 +112,12 @@ class ServiceProxy:
         return ProcedureProxy(self._client, self._name, name, procedure)
 
     def __dir__(self) -> Iterable[str]:
-        """Return the procedures of the schema too, for completion in a shell."""
+        """Include the procedures of the schema, for completion in a shell."""
         return [*super().__dir__(), *(() if self._known is None else self._known.procedures)]
 
 
 class ProcedureProxy:
-    """A procedure of a client. Its arguments and errors are those of the client's methods."""
+    """A procedure of a client. Arguments and errors are those of the client's methods."""
 
     def __init__(
         self, client: Client, service: str, name: str, known: ServedProcedure | None
@@ -135,7 +135,7 @@ class ProcedureProxy:
     def __call__(
         self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
     ) -> Any:
-        """Call it as its kind is: see ``rpc``, ``subscribe``, ``upload`` and ``stream``."""
+        """Call the procedure by its kind: see ``rpc``, ``subscribe``, ``upload`` and ``stream``."""
         match self._kind:
             case Kind.SUBSCRIPTION:
                 return self.subscribe(init, timeout, abort=abort)
@@ -155,40 +155,40 @@ class ProcedureProxy:
     def subscribe(
         self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
     ) -> Subscription[Any]:
-        """Call a procedure that sends responses; see ``Client.subscribe``."""
+        """Call a procedure that sends many responses; see ``Client.subscribe``."""
         return self._client.subscribe(*self._where, init, timeout, abort=abort)
 
     def upload(
         self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
     ) -> Upload[Any, Any]:
-        """Call a procedure that takes requests; see ``Client.upload``."""
+        """Call a procedure that takes many requests; see ``Client.upload``."""
         return self._client.upload(*self._where, init, timeout, abort=abort)
 
     def stream(
         self, init: Any = None, timeout: float | None = None, *, abort: Abort | None = None
     ) -> StreamCall[Any, Any]:
-        """Call a procedure that does both; see ``Client.stream``."""
+        """Call a procedure with many requests and many responses; see ``Client.stream``."""
         return self._client.stream(*self._where, init, timeout, abort=abort)
 
 
 class Client(Closing):
-    """Call procedures over one session, which survives its connections; made by ``connect``.
+    """Call procedures over a session that survives its connections; made by ``connect``.
 
-    Every method may be called from any thread. Leaving a ``with`` block closes the client.
+    All methods are thread-safe. Leaving a ``with`` block closes the client.
 
-    Services are attributes, and items for names that are taken or no Python names:
-    ``client.files.size("a.txt")`` is ``client["files"]["size"]("a.txt")``. With a schema a call
-    has the shape of its kind: a value, a ``Subscription``, an ``Upload`` or a ``StreamCall``;
-    without one it is an rpc, and the others are said: ``client.files.watch.subscribe()``.
+    Services are attributes; use items for names that clash or are not Python identifiers:
+    ``client.files.size("a.txt")`` is ``client["files"]["size"]("a.txt")``. With a schema, a call
+    returns what its kind requires: a value, a ``Subscription``, an ``Upload`` or a ``StreamCall``.
+    Without one it is an rpc, and the other kinds need a method: ``client.files.watch.subscribe()``.
 
-    Each call may have a ``timeout``, in seconds; without one it has that of ``connect``, and with
-    ``math.inf`` none. It may be given an ``Abort``, which cancels it when it is set.
+    Each call takes a ``timeout`` in seconds; the default is the timeout given to ``connect``, and
+    ``math.inf`` means none. It also takes an ``Abort``, which cancels the call when set.
 
     Attributes:
-        client_id: the id that the server knows this client by.
+        client_id: the id by which the server identifies this client.
     """
 
-    # Any name may be a service: nothing would ever end a loop over them.
+    # Any name may be a service, so a loop over them would never end.
     __iter__ = None
     __contains__ = None
 
@@ -212,7 +212,7 @@ class Client(Closing):
         return f"<Client {self.client_id} of {connector.peer_id} {connector.state.name.lower()}>"
 
     def __getattr__(self, name: str) -> ServiceProxy:
-        if name.startswith("_"):  # none of ours, and not yet made while it is being made
+        if name.startswith("_"):  # a private attribute, missing or not set yet
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self[name]
 
@@ -220,7 +220,7 @@ class Client(Closing):
         return ServiceProxy(self, name, self._schema)
 
     def __dir__(self) -> Iterable[str]:
-        """Return the services of the schema too, for completion in a shell."""
+        """Include the services of the schema, for completion in a shell."""
         return [*super().__dir__(), *(() if self._schema is None else self._schema.services)]
 
     def rpc(
@@ -232,13 +232,13 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> Any:
-        """Call a procedure that answers once, and return its response.
+        """Call a procedure that answers once, and return its response. Blocks until it arrives.
 
         Raises:
             RiverError: the answer is an error, the call was aborted (CANCEL), or the session was
                 lost (UNEXPECTED_DISCONNECT).
-            TimeoutError: no answer in ``timeout`` seconds; the call was cancelled.
-            EncodeError: the codec cannot carry ``init``, or it is above ``Options.max_size``.
+            TimeoutError: no answer arrived in ``timeout`` seconds; the call was cancelled.
+            EncodeError: the codec cannot encode ``init``, or it exceeds ``Options.max_size``.
         """
         deadline = deadline_in(self._time(timeout))
         call = self._submit(service, procedure, init, deadline, abort)
@@ -258,14 +258,14 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> PendingCall:
-        """Start an rpc and return at once; ``result()`` of what this returns waits for the answer.
+        """Start an rpc and return at once; ``result()`` of the returned call waits for the answer.
 
-        The time of the call begins now; it is looked at when somebody waits for the result. Only
-        the caller bounds how many calls are under way; a server refuses those beyond its
+        The timeout starts now, but is checked only while a thread waits for the result. The caller
+        alone limits the number of calls in flight; a server refuses those beyond its
         ``Options.max_streams``, 1,024 by default.
 
         Raises:
-            EncodeError: the codec cannot carry ``init``, or it is above ``Options.max_size``.
+            EncodeError: the codec cannot encode ``init``, or it exceeds ``Options.max_size``.
         """
         deadline = deadline_in(self._time(timeout), outlives=True)
         return self._submit(service, procedure, init, deadline, abort)
@@ -289,10 +289,10 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> list[PendingCall]:
-        """Start an rpc for each of ``inits``, in order, for the price of one lock and one send.
+        """Start an rpc for each of ``inits``, in order, at the cost of one lock and one send.
 
-        An init that the codec cannot carry is the failure of its own call alone, whose result
-        raises ``EncodeError``. ``completions`` tells in which order the calls end.
+        If the codec cannot encode an init, only that call fails: its ``result()`` raises
+        ``EncodeError``. ``completions`` yields the calls in the order in which they end.
         """
         name, deadline = f"{service}.{procedure}", deadline_in(self._time(timeout), outlives=True)
         abort = self._chosen(abort)
@@ -311,19 +311,19 @@ class Client(Closing):
         return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions, abort)
 
     def _time(self, timeout: float | None) -> float | None:
-        """Return the seconds of a call, ``None`` if it has no end."""
+        """Return the timeout of a call in seconds, ``None`` for no limit."""
         chosen = self._timeout if timeout is None else timeout
         return None if chosen == math.inf else chosen
 
     def _chosen(self, abort: Abort | None) -> Abort | None:
-        """Return what aborts a call that was given this, or nothing."""
+        """Return the ``Abort`` of a call: the given one, or the client's default, if any."""
         if abort is None:
             default = self._abort
             abort = default() if callable(default) else default
         return checked(abort)
 
     def completions(self) -> Completions:
-        """Return what tells in which order calls end that ``submit_many`` is given it with."""
+        """Return a queue of ended calls, to be passed to ``submit_many``."""
         return Completions(self._engine, self._engine.mutex)
 
     def subscribe(
@@ -335,9 +335,10 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> Subscription[Any]:
-        """Call a procedure that sends responses; iterate what this returns.
+        """Call a procedure that sends many responses; iterate over the returned subscription.
 
-        ``timeout`` is for the whole of it, and raises ``TimeoutError`` in a read.
+        ``timeout`` applies to the whole subscription; when it expires, a read raises
+        ``TimeoutError``.
         """
         call = self._open(service, procedure, init, CLOSED, abort)
         return Subscription(call, Deadline(self._time(timeout), outlives=True))
@@ -351,7 +352,7 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> Upload[Any, Any]:
-        """Call a procedure that takes requests and answers once."""
+        """Call a procedure that takes many requests and answers once."""
         call = self._open(service, procedure, init, 0, abort)
         return Upload(call, Deadline(self._time(timeout), outlives=True))
 
@@ -364,7 +365,7 @@ class Client(Closing):
         *,
         abort: Abort | None = None,
     ) -> StreamCall[Any, Any]:
-        """Call a procedure that takes requests and sends responses."""
+        """Call a procedure that takes many requests and sends many responses."""
         call = self._open(service, procedure, init, 0, abort)
         return StreamCall(call, Deadline(self._time(timeout), outlives=True))
 
@@ -377,38 +378,36 @@ class Client(Closing):
         return call
 
     def protobuf(self, service: ServiceDescriptor) -> ProtobufStub:
-        """Return what calls the methods of a protobuf service.
+        """Return a stub that calls the methods of a protobuf service.
 
         Args:
             service: its descriptor, ``files_pb2.DESCRIPTOR.services_by_name["Files"]``.
 
         Raises:
-            TypeError: it is no descriptor of a service.
+            TypeError: ``service`` is not a service descriptor.
             ImportError: protobuf is not installed.
         """
-        from .protobuf.stub import ProtobufStub  # needs a package that others do without
+        from .protobuf.stub import ProtobufStub  # needs protobuf, an optional package
 
         return ProtobufStub(self._engine, service, self._raises, self._time)
 
     def wait_connected(self, timeout: float | None = None) -> None:
-        """Connect now, and wait for it.
+        """Connect now, and block until connected.
 
         Raises:
-            TimeoutError: there is no connection in time; attempts go on.
-            RiverError: there is none, and no further attempt: the server has refused for good, or
-                ``is_fatal`` says so.
+            TimeoutError: there was no connection in ``timeout`` seconds; attempts continue.
+            RiverError: connecting failed and retrying will not help: the server refused
+                permanently, or ``is_fatal`` returned true.
         """
         self._engine.connect(Deadline(timeout))
 
     @property
     def session(self) -> SessionInfo | None:
-        """What the present session is at this moment; ``None`` before the first call, and between
-        two sessions.
-        """
+        """A snapshot of the session; ``None`` before the first call and between two sessions."""
         return self._engine.describe_session()
 
     def end_session(self, reason: str = "ended by the client") -> None:
-        """End the session, its calls and the connection now; the next call begins another.
+        """End the session, its calls and the connection now; the next call starts a new session.
 
         The calls raise ``RiverError`` with UNEXPECTED_DISCONNECT and the reason. Never blocks.
         """
@@ -416,13 +415,13 @@ class Client(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether the client was closed, or its thread has failed: no call will be answered."""
+        """Whether the client was closed or its thread has failed; no call will be answered."""
         return self._engine.connector.state is ConnectorState.CLOSED
 
     def close(self, timeout: float | None = 5.0) -> None:
-        """End every call and the connection; closing twice is fine.
+        """End every call and the connection; closing twice is safe.
 
-        What was sent before has ``timeout`` seconds, and one for the socket, to get out.
+        Data already sent has ``timeout`` seconds, and one more for the socket, to be transmitted.
         """
         self._engine.close(timeout)
 
@@ -451,42 +450,41 @@ def connect(
     on_protocol_error: Callable[..., object] | None = None,
     **http_options: Any,
 ) -> Client:
-    """Return a client of a River server; it connects with the first call, or at once if ``eager``.
+    """Return a client of a River server; it connects on the first call, or now if ``eager``.
 
     Args:
-        target: ``ws://``, ``wss://``, ``tcp://host:port`` or ``unix:///path``; a ``Connection``,
-            on which each attempt opens a stream; a function that returns a connected socket or a
-            ``Stream`` for each attempt, within ``Options.connection_timeout``; or a ``Stream`` or
-            socket, which are there once.
+        target: ``ws://``, ``wss://``, ``tcp://host:port`` or ``unix:///path``; a ``Connection``, on
+            which each attempt opens a stream; a function that returns a connected socket or a
+            ``Stream`` for each attempt, within ``Options.connection_timeout``; or a single
+            ``Stream`` or socket, which cannot be replaced once lost.
         codec: ``"msgpack"``, ``"json"``, ``"protobuf"`` or a codec; the server must use the same.
-        options: times and bounds.
-        client_id: names this client, at random by default. Keep it secret from other clients.
-        server_id: what the server is called.
-        metadata: what the handshake carries, or a function that makes it for each connection and
-            whenever the server asks; it may block.
-        schema: what the server offers: its schema as served, as JSON or data, or the services
-            themselves. Calls by attribute then know their kinds, and wrong names are errors.
-        timeout: seconds of each call that has no ``timeout`` of its own, from its start to its end,
-            be it a subscription; ``math.inf`` lets one go on for ever. By default no call ends by
-            itself.
-        abort: aborts each call that has no ``abort`` of its own; or a function that is asked for
-            one when a call is made, such as one that knows the request which is being served.
-        eager: connect now; this does not wait for it.
+        options: timeouts and limits.
+        client_id: identifies this client; random by default. Keep it secret from other clients.
+        server_id: the id of the server.
+        metadata: the metadata of the handshake, or a function that returns it for each connection
+            and whenever the server asks; the function may block.
+        schema: the schema as served, as JSON or decoded, or the services themselves. Calls by
+            attribute then use the right kind, and unknown names are errors.
+        timeout: the default timeout of each call in seconds, from its start to its end, even for a
+            subscription; a call with ``math.inf`` has none. By default calls have no timeout.
+        abort: the default ``abort`` of each call; or a function that returns one for each call,
+            such as the ``Abort`` of the request being served.
+        eager: connect now, without waiting for it.
         connect_on_call: connect when a call is made and there is no connection.
-        is_fatal: told what made an attempt fail, tells whether it is of no use to try again; then
-            the session ends, and the next call begins again. By default nothing is.
-        headers: further headers, as a mapping or as lines, or a quick function that makes them
-            for each attempt, such as one with a token that is renewed.
+        is_fatal: takes the error of a failed attempt, and returns whether retrying is useless; if
+            so, the session ends, and the next call starts a new one. By default no error is fatal.
+        headers: additional HTTP headers, as a mapping or as lines, or a fast function that returns
+            them for each attempt, for example with a renewed token.
         ssl_context, http_options: as in ``wsmux.connect``.
         errors: ``"raise"`` raises ``RiverError`` for error results; ``"results"`` returns ``Ok``
             and ``Err`` instead of values.
-        on_session_status: called with ``"created"`` or ``"closed"``, and the session's id.
+        on_session_status: called with ``"created"`` or ``"closed"``, and the session id.
         on_connection_status: called with the state of the connection, such as ``"connected"``.
-        on_protocol_error: called with the kind of failure, a sentence, and the server's code if it
-            refused. Callbacks run in a thread of their own, and may block.
+        on_protocol_error: called with the kind of failure, a description, and the server's code if
+            it refused. Callbacks run in a thread of their own, and may block.
 
     Raises:
-        ValueError: an argument is wrong.
+        ValueError: an argument is invalid.
     """
     if errors not in ("raise", "results"):
         raise ValueError(f"errors must be 'raise' or 'results', not {errors!r}")

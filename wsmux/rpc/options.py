@@ -1,4 +1,4 @@
-"""Name every time and bound of River, with its default and its reason."""
+"""Define the timeouts and limits of River, with their defaults and reasons."""
 
 from __future__ import annotations
 
@@ -11,85 +11,88 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Hold the settings of one client or server; frozen, checked when made.
+    """Hold the settings of a client or server; immutable, validated on creation.
 
-    Durations are seconds. The defaults of the times are those of the TypeScript implementation.
+    Durations are in seconds. The defaults of the times are those of the TypeScript implementation.
     """
 
     heartbeat_interval: float = 1.0
-    """Seconds between the server's heartbeats; the client answers each."""
+    """Seconds between the server's heartbeats; the client answers each one."""
 
     heartbeats_until_dead: int = 2
-    """Intervals without a message after which a connection, not its session, is given up."""
+    """Intervals without a message after which a connection, but not its session, is closed."""
 
     session_disconnect_grace: float = 5.0
-    """Seconds that a session outlives its connection, or waits for its first; above connecting and
-    handshaking. Then its calls fail."""
+    """Grace period: seconds that a session outlives its connection, or waits for its first; should
+    exceed connecting plus handshaking. When it is over, the calls of the session fail."""
 
     handshake_timeout: float = 1.0
-    """Seconds for the other side's handshake once connected."""
+    """Seconds to wait for the other side's handshake once connected."""
 
     connection_timeout: float = 2.0
-    """Seconds to make a connection."""
+    """Seconds to establish a connection."""
 
     transparent_reconnect: bool = True
-    """Whether sessions survive their connections; both sides decide for themselves."""
+    """Whether sessions survive their connections; each side decides for itself."""
 
     backoff_base: float = 0.15
-    """Most seconds before the second attempt of a row; doubled for each further one. Each wait is
-    drawn from nothing up to its most, so that clients do not come all at once."""
+    """Upper bound in seconds of the wait before the second attempt in a row, doubled for each
+    further one. Each wait is drawn between 0 and its bound, so that clients do not all return at
+    once."""
 
     backoff_jitter: float = 0.2
-    """Seconds added to the most of each wait. With 0, waits are as long as they may be, always."""
+    """Seconds added to the upper bound of each wait. With 0, each wait is exactly its bound."""
 
     backoff_max: float = 32.0
-    """Most seconds between attempts, less jitter. They go on for ever. While a call waits, or a
-    session's grace runs, they come sooner: every two seconds, and before half of the grace."""
+    """Maximum seconds between attempts, without jitter. Attempts continue without end. While a call
+    waits or a grace period runs, they come sooner: every two seconds, and before half of the grace
+    period."""
 
     max_size: int = 16 * MIB
-    """Bytes of one value that a call sends, be it an init, a request or a response, as the codec
-    packs it. A larger one raises ``EncodeError``, and nothing is sent. Give both ends the same: a
-    message that is larger here, but at most four times so, ends its call alone, in ``RiverError``;
-    beyond that it ends its connection, and the second time its session. From 16 KiB to 1 GiB."""
+    """Maximum size in bytes of one value that a call sends (an init, a request or a response), as
+    encoded by the codec. A larger one raises ``EncodeError``, and nothing is sent. Use the same on
+    both ends: a received message above this size, up to four times it, ends only its call, with
+    ``RiverError``; a larger one ends its connection, and the second time its session. From 16 KiB
+    to 1 GiB."""
 
     send_buffer_messages: int | None = None
-    """Messages not acknowledged, of all calls together, at which writers wait. By default 1,024 at
-    a server, and 65,536 at a client, since shipped servers acknowledge an upload once a heartbeat.
-    A peer that provokes 32 times as many, or 32,768 more, and goes on without acknowledging them,
+    """Unacknowledged messages, of all calls together, at which writers wait. By default 1,024 at a
+    server, and 65,536 at a client, since other implementations acknowledge an upload only once per
+    heartbeat. A peer that provokes 32 times as many, or 32,768 more, without acknowledging them,
     loses its session."""
 
     send_buffer_bytes: int | None = None
-    """The same in bytes: 16 MiB at a server by default, and 64 MiB at a client."""
+    """The same in bytes: by default 16 MiB at a server, and 64 MiB at a client."""
 
     unread_messages: int = 10_000
-    """Messages of one call that nobody has read; beyond it the call is cancelled."""
+    """Maximum of unread messages of one call; beyond it the call is cancelled."""
 
     unread_bytes: int = 16 * MIB
-    """The same in bytes, without the newest message, which may be as large as any."""
+    """The same in bytes, not counting the newest message, which may be of any size."""
 
     ack_messages: int = 64
-    """Messages received after which they are acknowledged, if nothing else was sent meanwhile."""
+    """Received messages after which an ACK is sent, if nothing was sent meanwhile."""
 
     ack_bytes: int = MIB
     """The same in bytes."""
 
     tombstones: int = 200
-    """Streams of a session, refused or cancelled, that are remembered, to be told of once."""
+    """Refused or cancelled streams remembered per session, so that the client is told once."""
 
     max_streams: int = 1024
-    """Calls that one session may have open at a server; further ones are refused."""
+    """Maximum of open calls per session at a server; further ones are refused."""
 
     worker_timeout: float = 10.0
-    """Seconds that a call waits at a server for one of the workers; then it is refused."""
+    """Seconds that a call waits at a server for a worker before it is refused."""
 
     max_sessions: int = 10_000
-    """Sessions of one server, those without a connection included; further ones are refused."""
+    """Maximum of sessions of a server, including those without a connection; more are refused."""
 
     newcomer_wins: bool = False
-    """What a server does with a client that comes with the id of one which is connected, and with
-    another session. By default the connected one is asked for a sign of life, and stays if it gives
-    it. True ends its session at once, as shipped servers do: of two live clients with one id each
-    then ends the calls of the other, again and again, and so may whoever knows a client's id."""
+    """What a server does when a client connects with a new session and the id of a client that is
+    connected. By default the connected client is asked for a sign of life, and stays if it answers.
+    True ends its session at once, as other implementations do: two live clients with the same id
+    then keep ending each other's calls, and so can anyone who knows the id of a client."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -102,7 +105,7 @@ class Options:
                 raise ValueError(f"Options.{field.name} must not be negative, but is {value!r}")
         if not self.heartbeat_interval:
             raise ValueError("Options.heartbeat_interval must be above 0")
-        # So that what the protocol itself has to say fits, and lengths of 32 bits can tell it.
+        # Leaves room for the protocol's own messages, and fits in a 32-bit length.
         if not 16 * KIB <= self.max_size <= KIB * MIB:
             raise ValueError(
                 f"Options.max_size must be from 16 KiB to 1 GiB, but is {self.max_size!r}"

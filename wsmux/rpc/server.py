@@ -1,7 +1,7 @@
 """Serve River on a port or Unix socket, on mux streams, or on a route of a web application.
 
-One ``RpcHandler`` holds the sessions, whichever way their connections come: a session that began on
-one kind may go on over another.
+One ``RpcHandler`` holds the sessions of all transports: a session that began on one transport may
+continue on another.
 """
 
 from __future__ import annotations
@@ -49,62 +49,63 @@ __all__ = [
     "serve",
 ]
 
-# Handlers of one session that run at once, and of all; each takes a thread while it runs.
+# Limits of handlers running at once, per session and in total; each takes a thread.
 DEFAULT_WORKERS = 128
 MAX_WORKERS = 1024
 
 
 class Serving(TypedDict, total=False):
-    """Name what ``handler``, ``serve`` and ``flask`` take beside their services, all optional."""
+    """Describe the options of ``handler``, ``serve`` and ``flask``."""
 
     codec: str | Codec
-    """``"msgpack"``, the default, ``"json"``, ``"protobuf"`` or a codec, as clients have it."""
+    """``"msgpack"`` (default), ``"json"``, ``"protobuf"`` or a codec; as used by the clients."""
     options: Options
-    """Times and bounds."""
+    """Timeouts and limits."""
     server_id: str
-    """What clients must call this server."""
+    """The id by which clients address this server."""
     context: Any
-    """What handlers find as ``ctx.context``, and services' states are made from. The server does
-    not close it."""
+    """Available to handlers as ``ctx.context``, and passed to the functions that make the state of
+    a service. The server does not close it."""
     middleware: Iterable[Callable[..., Any]]
-    """Functions ``(ctx, init, step)`` around each handler; what ``step()`` returns is its."""
+    """Functions ``(ctx, init, step)`` around each handler; they return what ``step()`` returns."""
     workers: int
-    """Most handlers of one session that run at once, 128 by default. Further calls wait for one to
-    end, and are refused with CANCEL after ``Options.worker_timeout``. A generator that waits, for
-    room or in ``Context.wait``, does not count."""
+    """Maximum of running handlers per session, 128 by default. Further calls wait for a worker, and
+    are refused with CANCEL after ``Options.worker_timeout``. A generator does not count while it
+    waits, for room or in ``Context.wait``."""
     max_workers: int
-    """The same for all sessions together, 1,024 by default, which is the most threads. When few are
-    left, no session takes more than it leaves to the others."""
+    """Maximum of running handlers, and so of threads, for all sessions together, 1,024 by default.
+    When few are left, no session takes more than it leaves to the others."""
     expose_errors: bool
-    """Tell clients the text of exceptions that no procedure declares."""
+    """Send clients the text of exceptions that the procedure does not declare."""
     handshake_schema: JsonSchema
-    """What metadata must look like."""
+    """The schema of the handshake metadata."""
     validate: Callable[[Any, Any, str], Any]
-    """``(metadata, previous, client_id)`` returns what handlers find as ``ctx.metadata``, or raises
-    ``Rejection``. It may block; ``previous`` is what it returned before for that session."""
+    """``(metadata, previous, client_id)``; returns the value of ``ctx.metadata``, or raises
+    ``Rejection``. It may block; ``previous`` is what it last returned for that session."""
     expiry: Callable[[Any], float | None]
-    """Given validated metadata, returns when they expire, in seconds since 1970 as in a token, or
-    ``None``. One ``handshake_timeout`` before, the client is asked for new ones."""
+    """Takes validated metadata and returns when it expires, in seconds since 1970 as in a token, or
+    ``None``. One ``handshake_timeout`` earlier the client is asked for new metadata."""
     identity: Callable[[Any], object]
-    """Given validated metadata, returns who the client is, such as the subject of a token. Only the
-    same one resumes or replaces a session; without it, whoever knows its ids does."""
+    """Takes validated metadata and returns the client's identity, such as the subject of a token.
+    Only the same identity can resume or replace a session; without it, anyone who knows its ids
+    can."""
     serve_schema: bool
     """Answer an ordinary HTTP GET of the address with the schema of the services."""
     on_session_status: Callable[[str, str], object]
-    """Called with ``"created"`` or ``"closed"``, and the session's id."""
+    """Called with ``"created"`` or ``"closed"``, and the session id."""
     on_session_transition: Callable[[str, str], object]
-    """Called with ``"connected"`` or ``"disconnected"``, and the session's id, for each connection
-    that a session gets or loses. Callbacks run in a thread of their own, and may block."""
+    """Called with ``"connected"`` or ``"disconnected"``, and the session id, for each connection
+    that a session gains or loses. Callbacks run in a thread of their own, and may block."""
     on_protocol_error: Callable[..., object]
-    """Called with the kind of failure, a sentence, and the code of a refusal."""
+    """Called with the kind of failure, a description, and the code of a refusal."""
 
 
 class RpcHandler:
-    """Serve River on connections that somebody else has accepted; made by ``handler``.
+    """Serve River on connections accepted elsewhere; made by ``handler``.
 
     Calling it with a stream or a connected socket serves that one, and returns when it has ended:
-    ``wsmux.serve(stream_handler=rpc.handler(services))`` serves River on each stream. It may be
-    called from any number of threads at once.
+    ``wsmux.serve(stream_handler=rpc.handler(services))`` serves River on each stream. It is
+    thread-safe.
     """
 
     def __init__(self, engine: ServerEngine, schema: Mapping[str, Any] | None) -> None:
@@ -114,23 +115,23 @@ class RpcHandler:
         self._idle = threading.Condition(self._lock)
         self._forked = False
         self.schema_json: bytes | None = None if schema is None else json.dumps(schema).encode()
-        """What an ordinary GET is answered with, if anything."""
+        """The body that answers an ordinary GET, if any."""
         fork.register(self)
 
     def forked(self) -> None:
-        """See ``runtime.fork``; the parent goes on serving."""
+        """Reset after a fork, see ``runtime.fork``; the parent continues to serve."""
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._served = 0
         self._forked = True
 
     def __call__(self, carrier: Stream | socket.socket) -> None:
-        """Serve one stream or plain socket until it has ended, each message after its length."""
+        """Serve a stream or plain socket until it ends; messages are length-prefixed."""
         sock = socket_over(carrier) if isinstance(carrier, Stream) else carrier
         self.serve_socket(sock, websocket=False)
 
     def serve_socket(self, sock: socket.socket, *, websocket: bool) -> None:
-        """Serve a socket, which is closed then; a WebSocket must have been upgraded already."""
+        """Serve a socket until it ends, and close it; a WebSocket must already be upgraded."""
         size = self._engine.first_size
         self._serve(channel_over(sock, Role.SERVER, size, websocket=websocket))
 
@@ -145,7 +146,7 @@ class RpcHandler:
                 self._idle.notify_all()
 
     def check(self) -> None:
-        """Raise the ``HandshakeError`` of a connection that would end at once."""
+        """Raise ``HandshakeError`` if a connection would end at once."""
         if self._forked:
             text = "River is served by the process that made its handler: make it in each worker"
             raise HandshakeError(text, 500)
@@ -153,35 +154,36 @@ class RpcHandler:
             raise HandshakeError("the server shuts down", 503)
 
     def request_handshake(self, client_id: str) -> bool:
-        """Ask a client for new metadata, which are validated like the first.
+        """Ask a client for new metadata, which is validated like the first.
 
-        The session ends if they are refused or do not come within ``Options.handshake_timeout``.
-        Returns false if that client is not connected: its next connection brings new ones.
+        The session ends if the metadata is refused, or does not arrive within
+        ``Options.handshake_timeout``. Returns false if the client is not connected: its next
+        connection brings new metadata.
         """
         return self._engine.request_handshake(client_id)
 
     def list_sessions(self) -> list[SessionInfo]:
-        """Return what each session is at this moment, the oldest first."""
+        """Return a snapshot of each session, the oldest first."""
         return self._engine.list_sessions()
 
     def end_session(self, client_id: str, reason: str = "ended by the server") -> bool:
         """End the session of a client: its calls end on both sides with UNEXPECTED_DISCONNECT.
 
-        Its client may connect again, with a new session: ``validate`` can refuse it. Returns false
-        if that client has no session. Never blocks.
+        The client may connect again, with a new session, unless ``validate`` refuses it. Returns
+        false if the client has no session. Never blocks.
         """
         return self._engine.end_session(client_id, reason)
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are, those without a connection included."""
+        """The number of sessions, including those without a connection."""
         return self._engine.session_count()
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """End every session, and wait at most ``timeout`` seconds for the connections to end.
+        """End every session, and wait up to ``timeout`` seconds for the connections to end.
 
-        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed;
-        what that raises is raised at the end.
+        Pending calls end with UNEXPECTED_DISCONNECT on both sides. The states of the services are
+        disposed of; an error of ``dispose`` is raised at the end.
         """
         deadline = Deadline(timeout)
         try:
@@ -194,9 +196,9 @@ class RpcHandler:
     def drain_on_sigterm(self, timeout: float | None = DRAIN) -> None:
         """Call ``shutdown`` on SIGTERM, which stops and reloads the processes of a WSGI server.
 
-        As ``Mux.drain_on_sigterm`` of ``wsmux.flask``, which says where to call it: sessions end at
-        once, ``timeout`` is for handlers to return, and services' states are disposed of. What that
-        raises is logged.
+        Like ``Mux.drain_on_sigterm`` of ``wsmux.flask``, which describes where to call it. Sessions
+        end at once, handlers have ``timeout`` seconds to return, and the states of the services are
+        disposed of; errors of ``dispose`` are logged.
 
         Raises:
             ValueError: this is not the main thread.
@@ -216,15 +218,15 @@ class RpcHandler:
 
 
 def handler(services: Iterable[Service], **options: Unpack[Serving]) -> RpcHandler:
-    """Return what serves procedures on streams and sockets.
+    """Return a handler that serves procedures on streams and sockets.
 
     Args:
-        services: what is offered.
+        services: the services to offer.
         options: see ``Serving``.
 
     Raises:
-        ValueError: an option is wrong, or two services have the same name. TypeError: ``services``
-            is no collection of them.
+        ValueError: an option is invalid, or two services have the same name.
+        TypeError: ``services`` is not a collection of services.
     """
     offered = service_list(services)
     server_id = options.get("server_id", SERVER_ID)
@@ -267,10 +269,10 @@ def _checked_workers(name: str, value: int) -> int:
 
 
 def check_river_upgrade(environ: dict[str, Any], origins: Collection[str] | None) -> None:
-    """Check that a request is for a WebSocket of River.
+    """Check that a request asks for a WebSocket of River.
 
     Raises:
-        HandshakeError: it is not; ``status`` is the HTTP status that refuses.
+        HandshakeError: it does not; ``status`` is the HTTP status of the refusal.
     """
     if check_upgrade(environ, origins):
         raise HandshakeError("River has no subprotocol; offer none", 400)
@@ -280,9 +282,9 @@ class RpcServer(Acceptor):
     """Serve River until ``shutdown``; made by ``serve``, which starts it.
 
     Attributes:
-        host, port: where it listens; the port is a real one even if 0 was asked for.
-        url: what clients connect to: ``ws://``, ``wss://``, ``tcp://`` or ``unix://``.
-        handler: what serves the connections.
+        host, port: the address it listens on; the actual port, even if 0 was requested.
+        url: the URL for clients: ``ws://``, ``wss://``, ``tcp://`` or ``unix://``.
+        handler: the ``RpcHandler`` that serves the connections.
     """
 
     def __init__(
@@ -313,10 +315,10 @@ class RpcServer(Acceptor):
         return f"<RpcServer {self.url} sessions={self.handler.sessions}>"
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
-        """Stop accepting, end every session, and wait at most ``timeout`` seconds for the threads.
+        """Stop accepting, end every session, and wait up to ``timeout`` seconds for the threads.
 
-        Pending calls end with UNEXPECTED_DISCONNECT on both sides. Services' states are disposed;
-        what that raises is raised at the end.
+        Pending calls end with UNEXPECTED_DISCONNECT on both sides. The states of the services are
+        disposed of; an error of ``dispose`` is raised at the end.
         """
         self._shut_down_once(timeout)
 
@@ -363,21 +365,22 @@ def serve(
     """Listen and serve procedures in background threads; return the running server.
 
     Args:
-        services: what is offered.
-        host, port: where to listen; port 0 takes a free one, which ``server.port`` tells.
-        path: listen on a Unix socket there instead; each message goes after its length.
-        transport: ``"tcp"`` serves plain sockets, each message after its length.
+        services: the services to offer.
+        host, port: where to listen; port 0 takes a free one, see ``server.port``.
+        path: listen on a Unix socket at this path instead; messages are length-prefixed.
+        transport: ``"tcp"`` serves plain sockets with length-prefixed messages.
         origins, ssl_context, max_connections: as in ``wsmux.serve``.
-        config: the limits of handshakes and addresses, and ``trusted_proxies``; what else it holds
-            is for streams. River's own limits are ``Options``.
-        options: what handlers share, access, and the rest; see ``Serving``.
+        config: the limits of handshakes and addresses, and ``trusted_proxies``; its other settings
+            apply to streams only. River's own limits are in ``Options``.
+        options: codec, access, workers and callbacks; see ``Serving``.
 
     Raises:
-        ValueError, TypeError: an argument is wrong. OSError: it cannot listen there.
+        ValueError, TypeError: an argument is invalid.
+        OSError: the address cannot be listened on.
     """
     if transport not in ("websocket", "tcp"):
         raise ValueError(f"transport must be 'websocket' or 'tcp', not {transport!r}")
-    pages = allowed_origins(origins)  # before anything is started
+    pages = allowed_origins(origins)  # validate before anything is started
     made = handler(services, **options)
     try:
         listener = listen(host, port) if path is None else listen_unix(path)

@@ -1,7 +1,8 @@
-"""Say what a server offers: services of procedures, as data, written with decorators.
+"""Define what a server offers: services of procedures, declared with decorators.
 
-Section "Clients, servers, and RPCs": a procedure has a kind, the schemas of its init, its requests
-and its responses, the errors it declares, and a handler. Everything is checked when it is defined.
+River specification, "Clients, servers, and RPCs": a procedure has a kind, the schemas of its init,
+its requests and its responses, the errors it declares, and a handler. Definitions are checked at
+once.
 
 >>> files = Service("files", state=lambda context: {})
 >>> @files.rpc(init={"type": "string"}, response={"type": "number"})
@@ -42,7 +43,7 @@ H = TypeVar("H", bound=Handler)
 
 
 class Kind(StrEnum):
-    """Name the four kinds of procedures, as they are written in River's schema."""
+    """Name the four kinds of procedures, as written in River's schema."""
 
     RPC = "rpc"
     UPLOAD = "upload"
@@ -51,16 +52,16 @@ class Kind(StrEnum):
 
     @property
     def takes_requests(self) -> bool:
-        """Whether the client goes on sending after the init."""
+        """Whether the client sends requests after the init."""
         return self is _UPLOAD or self is _STREAM
 
     @property
     def writes_responses(self) -> bool:
-        """Whether the server sends responses one by one, instead of one."""
+        """Whether the server sends any number of responses instead of one."""
         return self is _SUBSCRIPTION or self is _STREAM
 
 
-# Looking a member up in its class costs too much for each call.
+# Looking up an enum member through its class is too slow for every call.
 _UPLOAD = Kind.UPLOAD
 _SUBSCRIPTION, _STREAM = Kind.SUBSCRIPTION, Kind.STREAM
 
@@ -70,8 +71,9 @@ class ErrorSchema:
     """Declare an error of a procedure.
 
     Args:
-        code: what tells it apart; not one of the protocol's.
-        extras: the schema of what comes with it, always; without one, nothing has to.
+        code: identifies the error; must not be one of the protocol's codes.
+        extras: the schema of ``extras``, which is then required; without one, ``extras`` is
+            optional.
         description: a sentence for people.
     """
 
@@ -81,7 +83,7 @@ class ErrorSchema:
 
     @property
     def json(self) -> dict[str, Any]:
-        """Return it as River writes it."""
+        """Return the JSON Schema, as River writes it."""
         properties: dict[str, Any] = {
             "code": {"const": self.code, "type": "string"},
             "message": {"type": "string"},
@@ -94,22 +96,22 @@ class ErrorSchema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Procedure:
-    """One procedure of a service."""
+    """A procedure of a service."""
 
     service: str
     name: str
     kind: Kind
     init: Schema
     request: Schema | None
-    """The schema of a request; ``None`` for the kinds that take none."""
+    """The schema of a request; ``None`` for kinds without requests."""
     response: Schema
     errors: tuple[dict[str, Any], ...]
     """The schemas of the declared errors."""
     codes: frozenset[str]
-    """Their codes."""
+    """The codes of the declared errors."""
     handler: Handler
     generator: bool
-    """Whether the handler yields its responses, instead of writing them."""
+    """Whether the handler is a generator, which yields responses instead of writing them."""
     description: str | None
     _error: Schema
 
@@ -117,37 +119,37 @@ class Procedure:
         """Return whether a handler may answer with this error."""
         return error.code in self.codes and self._error.check(error.payload()) is None
 
-    # How its values travel, which other routers have otherwise.
+    # How values are encoded; other kinds of services, such as protobuf, override this.
 
     @property
     def takes_init(self) -> bool:
-        """Whether the handler is given an init; else that is a first request, if it is any."""
+        """Whether the handler takes an init; if not, such a payload is the first request."""
         return True
 
     @property
     def fails_by_result(self) -> bool:
-        """Whether a handler that fails is an error result; else its call is cancelled."""
+        """Whether a failing handler sends an error result; if not, its call is cancelled."""
         return False
 
     def read_init(self, payload: Any, closed: bool) -> tuple[Any, dict[str, Any] | None]:
-        """Return the init that a payload is, and what forbids it, as ``Schema.check`` does.
+        """Return the init in a payload, and the violation found by ``Schema.check``, if any.
 
         Args:
             payload: of the message that opens the call.
-            closed: that message ends the requests.
+            closed: whether that message also ends the requests.
         """
         return payload, self.init.check(payload)
 
     def read_request(self, payload: Any) -> tuple[Any, dict[str, Any] | None]:
-        """Return the request that a payload is, and what forbids it."""
+        """Return the request in a payload, and the violation found, if any."""
         return payload, None if self.request is None else self.request.check(payload)
 
     def pack_response(self, packer: Packer, value: Any) -> bytes:
-        """Return the payload that carries a response."""
+        """Return the encoded payload of a response."""
         return packer.pack_result(value)
 
     def pack_error(self, packer: Packer, error: RiverError) -> bytes:
-        """Return the payload that carries an error."""
+        """Return the encoded payload of an error."""
         return packer.pack_error(error)
 
 
@@ -158,9 +160,9 @@ class Service:
 
     Args:
         name: the name on the wire.
-        state: what the handlers share: a value, or a function that is called when a server
-            starts, with the context that the server was given, and returns it.
-        dispose: a function that is called with the state when the server has closed.
+        state: the state shared by the handlers: a value, or a function that takes the server's
+            context when the server starts, and returns the state.
+        dispose: a function called with the state when the server has closed.
         description: a sentence for people.
 
     Raises:
@@ -168,7 +170,7 @@ class Service:
     """
 
     missing_code: ClassVar[str] = INVALID_REQUEST
-    """What refuses a procedure that it does not have."""
+    """The error code for a procedure that the service does not have."""
 
     def __init__(
         self,
@@ -183,7 +185,7 @@ class Service:
         self._state = state
         self._dispose = dispose
         self._procedures: dict[str, Procedure] = {}
-        # A view: names of procedures are looked up here only, so "__class__" is a fine one.
+        # A view. Procedures are looked up only here, so even "__class__" is a valid name.
         self.procedures: Mapping[str, Procedure] = MappingProxyType(self._procedures)
 
     def __repr__(self) -> str:
@@ -194,7 +196,7 @@ class Service:
         return self._state(context) if callable(self._state) else self._state
 
     def dispose_state(self, state: Any) -> None:
-        """Give up a state that ``make_state()`` returned."""
+        """Dispose of a state returned by ``make_state()``."""
         if self._dispose is not None:
             self._dispose(state)
 
@@ -209,12 +211,12 @@ class Service:
     ) -> Callable[[H], H]:
         """Add a procedure that answers one init with one response: ``handler(ctx, init)``.
 
-        A schema that is left out accepts anything. The name is the function's, or ``name``. The
-        decorators return the function as it is.
+        An omitted schema accepts anything. The procedure has the name of the function, unless
+        ``name`` is given. The decorator returns the function unchanged.
 
         Raises:
-            ValueError: the definition is wrong: names, schemas, errors or the handler.
-            TypeError: it stands above the function without parentheses.
+            ValueError: a name, a schema, an error or the handler is invalid.
+            TypeError: the decorator was used without parentheses.
         """
         _refuse_bare(Kind.RPC, bare)
         return self._add(Kind.RPC, name, (init, None, response), errors, description)
@@ -229,7 +231,7 @@ class Service:
         name: str | None = None,
         description: str | None = None,
     ) -> Callable[[H], H]:
-        """Add one that answers many requests at once: ``handler(ctx, init, requests)``.
+        """Add a procedure that answers many requests once: ``handler(ctx, init, requests)``.
 
         Arguments and errors are those of ``rpc()``.
         """
@@ -245,10 +247,10 @@ class Service:
         name: str | None = None,
         description: str | None = None,
     ) -> Callable[[H], H]:
-        """Add one that sends many responses: ``handler(ctx, init, responses)``.
+        """Add a procedure that sends many responses: ``handler(ctx, init, responses)``.
 
-        Or a generator function of ``(ctx, init)``: what it yields is written. The responses end
-        when it returns. Arguments and errors are those of ``rpc()``.
+        The handler may also be a generator function of ``(ctx, init)`` that yields the responses.
+        The responses end when the handler returns. Arguments and errors are those of ``rpc()``.
         """
         _refuse_bare(Kind.SUBSCRIPTION, bare)
         return self._add(Kind.SUBSCRIPTION, name, (init, None, response), errors, description)
@@ -263,10 +265,10 @@ class Service:
         name: str | None = None,
         description: str | None = None,
     ) -> Callable[[H], H]:
-        """Add one with both: ``handler(ctx, init, requests, responses)``.
+        """Add a procedure with both: ``handler(ctx, init, requests, responses)``.
 
-        Or a generator function of ``(ctx, init, requests)``. The responses end when it returns.
-        Arguments and errors are those of ``rpc()``.
+        The handler may also be a generator function of ``(ctx, init, requests)``. The responses end
+        when it returns. Arguments and errors are those of ``rpc()``.
         """
         _refuse_bare(Kind.STREAM, bare)
         return self._add(Kind.STREAM, name, (init, request, response), errors, description)
@@ -310,7 +312,7 @@ class Service:
 
 
 def _refuse_bare(kind: Kind, given: tuple[Any, ...]) -> None:
-    """Raise ``TypeError`` if a decorator was not called, or given something without a name."""
+    """Raise ``TypeError`` if a decorator was not called, or got a positional argument."""
     if given:
         what = "with parentheses" if callable(given[0]) else "with a name for each schema"
         forms = f"@service.{kind}() or @service.{kind}(init=..., response=...)"
@@ -318,10 +320,10 @@ def _refuse_bare(kind: Kind, given: tuple[Any, ...]) -> None:
 
 
 def service_list(services: Iterable[Service]) -> list[Service]:
-    """Return what a collection of services holds.
+    """Return the services of a collection as a list.
 
     Raises:
-        TypeError: it is none, such as one service alone.
+        TypeError: it is not a collection of services, for example a single service.
     """
     form = "services must be a collection of wsmux.rpc.Service, such as [Service('files')]"
     if isinstance(services, str | bytes) or not isinstance(services, Iterable):
@@ -335,10 +337,11 @@ def service_list(services: Iterable[Service]) -> list[Service]:
 
 
 def service_table(services: Iterable[Service]) -> dict[str, Service]:
-    """Return services by their names.
+    """Return the services by name.
 
     Raises:
-        ValueError: two have the same name. TypeError: it is no collection of services.
+        ValueError: two have the same name.
+        TypeError: it is not a collection of services.
     """
     table: dict[str, Service] = {}
     for service in service_list(services):
@@ -349,9 +352,9 @@ def service_table(services: Iterable[Service]) -> dict[str, Service]:
 
 
 def flatten_errors(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the error schemas of a union of unions, however deep, as a list to declare.
+    """Return the error schemas of arbitrarily nested unions as a flat list.
 
-    What the unions inside say about themselves, such as descriptions, is lost.
+    Annotations of the inner unions, such as descriptions, are lost.
     """
     if not isinstance(schema, Mapping) or not isinstance(schema.get("anyOf"), list):
         return [schema]
@@ -359,7 +362,7 @@ def flatten_errors(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def error_codes(schema: Mapping[str, Any]) -> list[str]:
-    """Return the codes that one error's schema allows.
+    """Return the codes that the schema of one error allows.
 
     Raises:
         ValueError: it is not an object with a literal ``code`` and a ``message``.
@@ -381,7 +384,7 @@ def error_codes(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _literals(schema: Mapping[str, Any]) -> list[Any]:
-    """Return what a schema of literals allows: a constant, an enum or a union of constants."""
+    """Return the values of a schema of literals: a constant, an enum or a union of constants."""
     if "const" in schema:
         return [schema["const"]]
     branches = schema.get("anyOf")
@@ -392,7 +395,7 @@ def _literals(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def _declared(errors: Iterable[ErrorSchema | Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the error schemas of a procedure, unions taken apart."""
+    """Return the error schemas of a procedure, with unions flattened."""
     if isinstance(errors, Mapping):
         errors = [errors]
     flat: list[dict[str, Any]] = []
@@ -425,7 +428,7 @@ def check_handler(place: str, kind: Kind, handler: Any, *, takes_init: bool = Tr
     """Return whether a handler is a generator function.
 
     Raises:
-        ValueError: it cannot be called as its kind is.
+        ValueError: its signature does not fit its kind.
     """
     if not callable(handler):
         raise ValueError(f"{place} is handled by {handler!r}, which cannot be called")
