@@ -1,4 +1,4 @@
-"""Cancel any number of calls by one event."""
+"""Cancel any number of calls with one event."""
 
 from __future__ import annotations
 
@@ -9,70 +9,72 @@ from ..exceptions import ForkedError
 
 __all__ = ["ABORTED", "Abort", "checked"]
 
-# What callers and servers are told of a call that was cancelled so.
+# The message that callers and servers get for a call cancelled in this way.
 ABORTED = "the caller aborted the call"
 
 
 class Cancellable(Protocol):
-    """A call, as an abort event knows it."""
+    """A call that an abort event can cancel."""
 
     def cancel(self, message: str) -> object:
-        """End it at both sides, unless it has ended."""
+        """End the call on both sides, unless it has ended."""
 
 
 class Abort(threading.Event):
-    """Cancel calls when it is set: those that were given it as ``abort=``, and are under way.
+    """Cancel calls when set: all calls in flight that were given it as ``abort=``.
 
-    Calls that are made with it once it is set end at once, without a message to the server. All
-    raise ``RiverError`` with CANCEL. It is a ``threading.Event``, and can be handed to whatever
-    sets one. Other events will not do: nothing tells a call that they were set, so each would need
-    a thread that waits, or one that polls. This one knows its calls, and ``set`` cancels them: no
-    thread waits, and a call costs an entry in a table.
+    Calls made with it after it was set end at once, without a message to the server. All raise
+    ``RiverError`` with CANCEL.
 
-    One may be given to calls of several clients. A handler has one in ``ctx.ended``:
-    ``client.rpc(..., abort=ctx.ended)`` ends with the call that it is made for.
+    It is a ``threading.Event``, and can be passed to any code that sets one. A plain event cannot
+    be used: it does not notify calls when it is set, so each call would need a thread that waits or
+    polls. An ``Abort`` keeps a table of its calls, and ``set`` cancels them, so a call costs only
+    an entry in that table.
 
-    ``set`` may be called from any thread. As that of any event, it is not for signal handlers.
+    One ``Abort`` may serve calls of several clients. A handler has one in ``ctx.ended``:
+    ``client.rpc(..., abort=ctx.ended)`` ends with the call being handled.
+
+    ``set`` may be called from any thread, but, as with any event, not from signal handlers.
     """
 
-    # Tables of Python take and give single entries without a lock of ours, and so under any.
+    # Adding or removing one dict entry is atomic in Python: no lock is needed, so any may be held.
 
     def __init__(self) -> None:
         super().__init__()
         self._calls: dict[Cancellable, None] = {}
 
     def set(self) -> None:
-        """Wake who waits for it, and cancel the calls."""
+        """Wake the threads that wait for the event, and cancel the calls."""
         super().set()
         while self._calls:
             try:
                 call, _ = self._calls.popitem()
             except KeyError:
-                return  # another thread has taken the last
+                return  # another thread took the last one
             try:
                 call.cancel(ABORTED)
             except ForkedError:
-                continue  # a call of the parent's
+                continue  # a call of the parent process
 
     def mark(self) -> bool:
-        """Wake who waits for it, but leave the calls to ``set``; tell whether there are any.
+        """Wake the threads that wait for the event; cancel nothing. Return whether calls remain.
 
-        It is for those who hold a lock, and call ``set`` once they have let go.
+        For code that holds a lock, and calls ``set`` after releasing it.
         """
         super().set()
         return bool(self._calls)
 
     def add(self, call: Cancellable) -> None:
-        """Note a call that is under way; whoever adds one calls ``set`` if it is set by then."""
+        """Add a call in flight; the caller must then call ``set`` if the event is already set."""
         self._calls[call] = None
 
     def discard(self, call: Cancellable) -> None:
-        """Forget a call that is over."""
+        """Remove a call that is over."""
         self._calls.pop(call, None)
 
 
 def checked(abort: Abort | None) -> Abort | None:
-    """Return what was given as ``abort=``.
+    """Return the value of an ``abort=`` argument.
 
     Raises:
         TypeError: it is neither an ``Abort`` nor ``None``.

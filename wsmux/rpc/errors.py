@@ -1,4 +1,4 @@
-"""Name the errors of calls and of sessions, and the codes that belong to the protocol."""
+"""Define the errors of calls and sessions, and the codes reserved for the protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
     "SessionFailure",
 ]
 
-# The first three travel with the cancel flag; the others are made by the side that reads them.
+# The first three are sent with the cancel flag; the others are made by the receiving side.
 INVALID_REQUEST = "INVALID_REQUEST"
 UNCAUGHT_ERROR = "UNCAUGHT_ERROR"
 CANCEL = "CANCEL"
@@ -34,14 +34,14 @@ RESERVED_CODES = frozenset(
 
 
 class RiverError(WsmuxError):
-    """Report the error result of a call: one that a procedure declares, or the protocol's own.
+    """Report the error result of a call: one that the procedure declares, or the protocol's own.
 
     A handler raises it to answer with a declared error; a client's call raises it for any error.
 
     Attributes:
-        code: what tells errors apart.
+        code: identifies the error.
         message: a sentence for people.
-        extra: whatever the procedure adds, or ``None``.
+        extra: data added by the procedure, or ``None``.
     """
 
     def __init__(self, code: str, message: str = "", extra: Any = None) -> None:
@@ -51,19 +51,19 @@ class RiverError(WsmuxError):
         self.extra = extra
 
     def payload(self) -> dict[str, Any]:
-        """Return the error as it travels; the wire calls ``extra`` ``extras``."""
+        """Return the error as sent; on the wire, ``extra`` is named ``extras``."""
         fields = {"code": self.code, "message": self.message}
         return fields if self.extra is None else {**fields, "extras": self.extra}
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> RiverError:
-        """Return the error that a payload of the right shape tells of."""
+        """Return the error in a well-formed payload."""
         extra = payload.get("extras", payload.get("extra"))
         return cls(payload["code"], payload["message"], extra)
 
 
 class FailureKind(StrEnum):
-    """Sort failures as the TypeScript implementation sorts its ``protocolError`` events."""
+    """Classify failures like the ``protocolError`` events of the TypeScript implementation."""
 
     HANDSHAKE = "handshake_failed"
     INVALID_MESSAGE = "invalid_message"
@@ -81,4 +81,4 @@ class SessionFailure(RemoteProtocolError):
 
 
 class GapError(RemoteProtocolError):
-    """Report that a connection lost a message: it must be closed, its session lives on."""
+    """Report that a connection lost a message: it must be closed, but its session continues."""

@@ -28,25 +28,30 @@ def flask(
     config: Config | None = None,
     **options: Unpack[Serving],
 ) -> RpcHandler:
-    """Serve procedures at a path of an application; each client keeps one request's thread.
+    """Serve procedures at a path of an application; each client occupies one request thread.
 
-    River offers no subprotocol, so the path is for it alone. Call ``drain_on_sigterm()`` of what is
-    returned, or ``shutdown()``, to end the sessions before the process does.
+    River has no subprotocol, so the path cannot be shared with other protocols. Call
+    ``drain_on_sigterm()`` or ``shutdown()`` of the returned handler to end the sessions before the
+    process exits.
 
     Args:
         app: the application.
         path: the path of the route, without variables.
-        services: what is offered.
-        endpoint: the name of the route for Flask, ``river`` and the path by default.
+        services: the services to offer.
+        endpoint: the Flask endpoint name; ``river`` and the path by default.
         origins: as in ``wsmux.serve``.
-        max_connections: connections at once; further clients get 503, and come again by
-            themselves. By default all routes of the process together take so many that gunicorn
-            keeps one in eight of its threads, and at least one, for other requests.
-        config: ``max_connections_per_address`` and ``trusted_proxies``; what else it holds is for
-            streams.
-        options: see ``Serving``. With ``serve_schema`` a GET of the path gets the schema.
+        max_connections: maximum of simultaneous connections; further clients get 503, and retry. By
+            default, all routes of the process together take as many as leave gunicorn one in eight
+            of its threads, and at least one, for other requests.
+        config: ``max_connections_per_address`` and ``trusted_proxies``; its other settings apply to
+            streams only.
+        options: see ``Serving``. With ``serve_schema``, a GET of the path returns the schema.
+
+    Raises:
+        ValueError: an option is invalid, or two services have the same name.
+        TypeError: ``services`` is not a collection of services.
     """
-    pages = allowed_origins(origins)  # before anything is started
+    pages = allowed_origins(origins)  # validate before anything is started
     upgrades = Upgrades(config or Config(), f"the route {path}", max_connections)
     made = handler(services, **options)
     name = endpoint or f"river {path}".replace(".", "_")

@@ -1,4 +1,4 @@
-"""Turn dataclasses of a generated client into what travels, and back."""
+"""Convert the dataclasses of a generated client to wire values and back."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Wire:
     """Convert the values of one generated module.
 
     Args:
-        namespace: the module's names, in which the types of the fields are looked up.
-        errors: the classes of the errors that any procedure may end with.
+        namespace: the names of the module, used to resolve the types of fields.
+        errors: the error classes common to all procedures.
     """
 
     def __init__(self, namespace: dict[str, Any], *errors: type[RiverError]) -> None:
@@ -51,10 +51,10 @@ class Wire:
 
     @contextmanager
     def raising(self, *errors: type[RiverError]) -> Iterator[None]:
-        """Raise an error of the block as the one of these classes that has its code.
+        """Convert a ``RiverError`` of the block to the one of these classes that has its code.
 
-        An error of another code stays as it is, and so does one whose ``extra`` is not as the class
-        says.
+        An error with another code is raised unchanged, and so is one whose ``extra`` does not match
+        the class.
         """
         try:
             yield
@@ -76,11 +76,11 @@ class Wire:
                 try:
                     return cls(error.code, error.message, self.read(extra, error.extra))
                 except ValueError:
-                    continue  # a code may have several classes, and a server what is of none
+                    continue  # classes may share a code, and the value may match none
         return None
 
     def write(self, value: Any) -> Any:
-        """Return a value as it travels; optional fields that are ``None`` are left out."""
+        """Return a value as sent; optional fields that are ``None`` are left out."""
         if is_dataclass(value) and not isinstance(value, type):
             written = {}
             for each in self._attributes(type(value)):
@@ -95,9 +95,9 @@ class Wire:
         return value
 
     def read(self, hint: Any, value: Any) -> Any:
-        """Return what travelled as its type says; what does not fit stays as it is.
+        """Convert a received value to its type; what does not match the type is returned unchanged.
 
-        Fields that the type does not know are left out.
+        Fields unknown to the type are dropped.
 
         Raises:
             ValueError: a field is missing.
@@ -126,7 +126,7 @@ class Wire:
         return cls(**given)
 
     def _fits(self, hint: Any, value: Any) -> bool:
-        """Return whether a value belongs to a branch of a union, by its kind and its literals."""
+        """Return whether a value matches a branch of a union, by its type and its literals."""
         hint = self._resolved(hint)
         arguments = get_args(hint)
         origin = get_origin(hint)
@@ -168,7 +168,7 @@ class Wire:
         return known
 
     def _resolved(self, hint: Any) -> Any:
-        """Return the type that a text in the generated module stands for."""
+        """Return the type that a string annotation of the generated module denotes."""
         while isinstance(hint, str | ForwardRef):
             text = hint if isinstance(hint, str) else hint.__forward_arg__
             hint = eval(text, self._namespace)  # our own source, never a peer's
@@ -176,7 +176,7 @@ class Wire:
 
 
 class _Call:
-    """What all typed calls share: the call of the client, and the type of its responses."""
+    """The base of all typed calls: the client's call, and the type of its responses."""
 
     def __init__(self, wire: Wire, hint: Any, call: Any, *errors: type[RiverError]) -> None:
         self._wire = wire
@@ -188,7 +188,7 @@ class _Call:
         return self._wire.raising(*self._errors)
 
     def cancel(self, message: str = "cancelled by client") -> None:
-        """End the call at both sides; reads and writes raise ``RiverError`` with CANCEL."""
+        """End the call on both sides; reads and writes raise ``RiverError`` with CANCEL."""
         self._call.cancel(message)
 
     def __enter__(self) -> Self:
@@ -196,7 +196,7 @@ class _Call:
         return self
 
     def __exit__(self, *error: Any) -> Any:
-        """Cancel what is not over."""
+        """Cancel the call, unless it is over."""
         return self._call.__exit__(*error)
 
 
@@ -223,7 +223,7 @@ class _Writing(_Call, Generic[Q]):
             self._call.write(self._wire.write(request), timeout)
 
     def close_write(self) -> None:
-        """Signal to the server that no more requests come."""
+        """Send the end of the requests."""
         self._call.close_write()
 
 
@@ -231,7 +231,7 @@ class TypedSubscription(_Reading[R]):
     """A ``Subscription`` whose responses are dataclasses."""
 
     def close(self) -> None:
-        """Cancel the subscription, which is the only way a client can end one."""
+        """Cancel the subscription; a client cannot end one in any other way."""
         self._call.close()
 
 
@@ -239,7 +239,7 @@ class TypedUpload(_Writing[Q], Generic[Q, R]):
     """An ``Upload`` whose requests and response are dataclasses."""
 
     def finish(self, timeout: float | None = None) -> R:
-        """Close the requests, and return the response; see ``Upload.finish``."""
+        """End the requests, and return the response; see ``Upload.finish``."""
         with self._raising():
             response: R = self._wire.read(self._hint, self._call.finish(timeout))
         return response

@@ -1,9 +1,8 @@
-"""Test procedures and their clients: call a handler directly, or join both ends and cut between.
+"""Test procedures and clients: call a handler directly, or link both ends and cut the connection.
 
-``call`` runs one handler as a server does, with its schemas, errors and deferred actions, and with
-no client, connection or port. ``linked`` joins a real client to a real server in one process; its
-connections are cut, refused and made again as the test says. No other part of wsmux imports this
-module.
+``call`` runs one handler as a server does, with schemas, errors and deferred actions, but without a
+client, connection or port. ``linked`` connects a real client to a real server in one process; the
+test can cut, refuse and restore its connections. No other part of wsmux imports this module.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from .wire.json_codec import codec_of
 
 __all__ = ["Link", "call", "linked"]
 
-# Nothing is acknowledged here, so nothing may wait for it, and requests come all at once.
+# Nothing is acknowledged here, so no write may wait for it, and all requests arrive at once.
 _UNBOUNDED = Options(
     send_buffer_messages=2**31,
     send_buffer_bytes=2**62,
@@ -55,7 +54,7 @@ _UNBOUNDED = Options(
     worker_timeout=1e9,
 )
 
-_FROM_SERVICE: Any = object()  # the state that the service makes
+_FROM_SERVICE: Any = object()  # the state made by the service
 
 
 def call(
@@ -108,7 +107,7 @@ def call(
 
 
 class _Stated(Service):
-    """A service with a state of the test's, which stays the test's."""
+    """A service with a state supplied by the test, which is not disposed of."""
 
     def __init__(self, service: Service, state: Any) -> None:
         super().__init__(service.name)
@@ -120,7 +119,7 @@ class _Stated(Service):
 
 
 class _Played:
-    """Play the session and the client of one call, around the real dispatcher."""
+    """Simulate the session and the client of one call, around the real dispatcher."""
 
     def __init__(
         self, service: Service, procedure: Procedure, codec: Codec, context: Any, client_id: str
@@ -177,7 +176,7 @@ class _Played:
                     self._send(request, 0)
                 self._send(CLOSE_PAYLOAD, CLOSED)
             answers = self._answers()
-            refused = any(flags & CANCELLED for _, flags in answers)  # without a handler
+            refused = any(flags & CANCELLED for _, flags in answers)  # before any handler ran
             if not refused and not self._over.wait(deadline.remaining()):
                 self._send(error_result(RiverError(CANCEL, "out of time")), CANCELLED)
                 name = f"{self._procedure.service}.{self._procedure.name}"
@@ -241,7 +240,7 @@ class _Played:
 
 
 class Link:
-    """A client and a server in one process, and what lies between them; made by ``linked``.
+    """A client and a server in one process, and the link between them; made by ``linked``.
 
     Attributes:
         client: the client; it connects with its first call.
@@ -259,32 +258,32 @@ class Link:
         self.client: Client = connect(self._dial, **client)
 
     def cut(self) -> None:
-        """Cut the connection, if there is one; the client makes another by itself."""
-        with self._lock:  # which whoever closes one takes first
+        """Cut the connection, if there is one; the client reconnects by itself."""
+        with self._lock:  # also taken before a socket is closed
             sockets, self._sockets = self._sockets, set()
             for sock in sockets:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
-        """Cut the connection, and refuse others until ``release``."""
+        """Cut the connection, and refuse new ones until ``release``."""
         with self._lock:
             self._held = True
         self.cut()
 
     def release(self) -> None:
-        """Let connections be made again."""
+        """Allow connections again."""
         with self._lock:
             self._held = False
 
     def restart(self) -> None:
-        """End the server, which forgets its sessions, and start another one of the services."""
+        """Stop the server, losing its sessions, and start another with the same services."""
         self.hold()
         self.handler.shutdown(0)
         self.handler = handler(self._services, **self._serving)
         self.release()
 
     def close(self) -> None:
-        """Close the client and the server, and wait for their threads, five seconds at most."""
+        """Close the client and the server, and wait up to five seconds for their threads."""
         self.client.close()
         self.handler.shutdown()
         self.hold()
@@ -299,7 +298,7 @@ class Link:
                 ours.close()
                 theirs.close()
                 raise ConnectionRefusedError("the link is held")
-            # A copy, so that it can be cut whoever has closed the other one.
+            # A copy, so that it can be cut whichever side has closed the original.
             copy = theirs.dup()
             self._sockets.add(copy)
         thread = daemon_thread(self._serve, name="wsmux-rpc-link", args=(theirs, copy))

@@ -1,11 +1,12 @@
-"""Give the two halves of a call as blocking objects: what is read, and what is written.
+"""Provide the two halves of a call as blocking objects, one to read and one to write.
 
-Both are guarded by the endpoint's mutex, which ``CallBase`` holds, and any thread may use them; of
-threads that read at once each value goes to one. In a forked child reads and writes raise
-``ForkedError``, even where something is left to read; ends do nothing.
+Both are guarded by the endpoint's mutex, held in ``CallBase``, and are thread-safe; if several
+threads read, each value goes to one of them. In a forked child, reads and writes raise
+``ForkedError``, even if values are left to read; closing does nothing.
 
-Other than in shipped code, no loop locks a reader for life: one that was left may be taken up
-again. A writer waits while too much is not acknowledged, where shipped code only says so.
+Unlike in other implementations, no loop locks a reader for life: a reader may be used again after a
+loop was left. A writer blocks while the send buffer is full, where other implementations only
+report it.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Ok(Generic[Value]):
-    """A success, for a client that asked for results instead of exceptions."""
+    """A success, for a client with ``errors="results"``."""
 
     value: Value
 
     @property
     def ok(self) -> bool:
-        """``True``: this is no error."""
+        """``True``."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Err:
-    """An error, for a client that asked for results instead of exceptions.
+    """An error, for a client with ``errors="results"``.
 
-    A handler may write or yield one, with a declared error, and go on; raising ends it.
+    A handler may write or yield one with a declared error and continue; raising the error ends it.
     """
 
     error: RiverError
 
     @property
     def ok(self) -> bool:
-        """``False``: this is no success."""
+        """``False``."""
         return False
 
 
@@ -62,13 +63,14 @@ Result = Ok[Value] | Err
 
 
 class CallBase(ABC):
-    """One call, seen from one end: both its halves, and what ends them.
+    """A call as seen from one end: both halves, and how they end.
 
-    It holds its halves, and they do not hold it: else a call, its session and its client would stay
-    until the garbage collector comes by. Whoever may still change a call holds it until it is over.
+    It references its halves, but they do not keep it alive: such a cycle would keep a call, its
+    session and its client until the next garbage collection. Code that may still change a call
+    keeps a reference to it until it is over.
 
     Attributes:
-        mutex: guards everything of the endpoint.
+        mutex: guards all state of the endpoint.
         reader, writer: the halves.
         over: nothing more is sent or expected.
     """
@@ -81,7 +83,7 @@ class CallBase(ABC):
         self.over = False
 
     def in_child(self) -> bool:
-        """Return whether this is a forked child's useless copy."""
+        """Return whether this is a copy in a forked child, which cannot be used."""
         return self._pid != os.getpid()
 
     def check_process(self) -> None:
@@ -98,7 +100,7 @@ class CallBase(ABC):
         self.reader.end_locked(wakes)
 
     def completed_locked(self) -> bool:
-        """Note that the call is over if both halves have ended; tell whether that is now."""
+        """Mark the call over if both halves have ended; return whether that happened now."""
         if self.over or not (self.reader.ended and self.writer.closed):
             return False
         self.over = True
@@ -106,15 +108,15 @@ class CallBase(ABC):
 
     @abstractmethod
     def send(self, value: Any, deadline: Deadline) -> None:
-        """Send a message of the call, waiting while too much is not acknowledged."""
+        """Send a message of the call; block while the send buffer is full."""
 
     @abstractmethod
     def close_writing(self) -> None:
-        """Signal the end to the peer, once."""
+        """Send the end of this half, once."""
 
 
 def _check_process(pid: int) -> None:
-    """Raise ``ForkedError`` in a forked child: nobody would wake it, nor let go of locks."""
+    """Raise ``ForkedError`` in a forked child, where no thread would wake it or release locks."""
     if pid != os.getpid():
         raise ForkedError("this call belongs to the parent process")
 
@@ -122,8 +124,8 @@ def _check_process(pid: int) -> None:
 class Readable(Generic[Value]):
     """Read the messages of a call, in order; made by the endpoint.
 
-    Iterating ends at the clean end. An error result raises ``RiverError``; where the stream goes
-    on after it, so does reading.
+    Iteration stops at the clean end. An error result raises ``RiverError``; if the stream continues
+    after it, reading can continue too.
     """
 
     __slots__ = (
@@ -142,10 +144,10 @@ class Readable(Generic[Value]):
         self._mutex = call.mutex
         self._pid = call._pid
         self._raises = raises
-        self._items: deque[tuple[Any, int]] | None = None  # made when something comes
-        self._readers: WaitQueue | None = None  # made when somebody waits
+        self._items: deque[tuple[Any, int]] | None = None  # made when the first value arrives
+        self._readers: WaitQueue | None = None  # made when the first thread waits
         self._ended = False
-        self._stopped = False  # this side reads no more
+        self._stopped = False  # this side has stopped reading
         self.unread_messages: int = 0
         self.unread_bytes: int = 0
 
@@ -180,13 +182,13 @@ class Readable(Generic[Value]):
     # The user's side
 
     def read(self, timeout: float | None = None) -> Value:
-        """Return the next value; blocks until it comes.
+        """Return the next value; block until it arrives.
 
         Raises:
             EOFError: the peer has ended its half, and everything was read.
-            TimeoutError: nothing came in ``timeout`` seconds; the call goes on.
-            RiverError: an error result, the call's cancellation, the loss of the session, or
-                (once) that this side had stopped reading.
+            TimeoutError: no value arrived in ``timeout`` seconds; the call continues.
+            RiverError: an error result, the cancellation of the call, the loss of the session, or
+                (once) that this side has stopped reading.
         """
         _check_process(self._pid)
         deadline = Deadline(timeout)
@@ -224,7 +226,7 @@ class Readable(Generic[Value]):
             yield value
 
     def stop(self) -> None:
-        """Read no more: drop what is unread and what will come; the peer is not told."""
+        """Stop reading: drop unread and future values; the peer is not notified."""
         if self._pid != os.getpid():
             return
         wakes: list[Parker] = []
@@ -241,7 +243,7 @@ class Readable(Generic[Value]):
 
     @property
     def ended(self) -> bool:
-        """Whether the peer has ended its half; there may be something left to read."""
+        """Whether the peer has ended its half; values may be left to read."""
         return self._ended
 
 
@@ -258,12 +260,12 @@ class Writable(Closing, Generic[Value]):
     # The endpoint's side, with the mutex held
 
     def fail_locked(self, error: RiverError) -> None:
-        """End it because the call was cancelled, or the session lost."""
+        """End this half because the call was cancelled, or the session lost."""
         if not self._closed and self._failure is None:
             self._failure = error
 
     def check_locked(self) -> None:
-        """Raise what ended it."""
+        """Raise the error that ended this half."""
         if self._closed:
             raise ValueError("write to a call whose requests this side has closed")
         if self._failure is not None:
@@ -271,7 +273,7 @@ class Writable(Closing, Generic[Value]):
             raise RiverError(error.code, error.message, error.extra)
 
     def close_locked(self) -> bool:
-        """Note that this side closes it; tell whether the peer is to be told."""
+        """Close this half; return whether the peer must be notified."""
         closes = not self._closed and self._failure is None
         self._closed = True
         return closes
@@ -279,25 +281,25 @@ class Writable(Closing, Generic[Value]):
     # The user's side
 
     def write(self, value: Value, timeout: float | None = None) -> None:
-        """Send a value; blocks while too much that was sent is not acknowledged.
+        """Send a value; block while the send buffer is full.
 
         Raises:
-            TimeoutError: there was no room in ``timeout`` seconds; nothing was sent.
-            EncodeError: the codec cannot carry the value, or it is above ``Options.max_size``;
+            TimeoutError: the buffer was full for ``timeout`` seconds; nothing was sent.
+            EncodeError: the codec cannot encode the value, or it exceeds ``Options.max_size``;
                 nothing was sent.
             RiverError: the call was cancelled, or its session lost.
             ValueError: this side has closed its half; or, at a server, the schema forbids the
                 value, or the procedure does not declare the error.
         """
         call = self._call()
-        if call is None:  # it is over, and nobody changes it any more
+        if call is None:  # the call is over, and no longer changes
             self.check_locked()
             raise RiverError(UNEXPECTED_DISCONNECT, "the call is over")
         call.check_process()
         call.send(value, Deadline(timeout))
 
     def close(self) -> None:
-        """Signal the end to the peer; closing twice is fine. Never blocks."""
+        """Send the end of this half; closing twice is safe. Never blocks."""
         call = self._call()
         if call is None:
             self._closed = True
@@ -306,5 +308,5 @@ class Writable(Closing, Generic[Value]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be written any more, whoever ended it."""
+        """Whether this half can no longer be written, whichever side ended it."""
         return self._closed or self._failure is not None

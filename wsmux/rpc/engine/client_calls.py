@@ -1,10 +1,9 @@
-"""Give a client's calls their shapes: a value, an iterator, a writer, or both.
+"""Define the handles of a client's calls: a value, an iterator, a writer, or both.
 
-``Completions`` holds rpcs that were started and not waited for, and yields them as they are
-answered.
+``Completions`` collects rpcs that were started without waiting, and yields them as they end.
 
-Threads and locks: everything here is guarded by the client's mutex, but for a glance at an outcome,
-which is set once and stays.
+Locking: everything here is guarded by the client's mutex, except that an outcome, which is set once
+and never changes, may be read without it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Response = TypeVar("Response")
 
 
 class Calls(ABC):
-    """What calls need of their client."""
+    """The interface of the client that calls need."""
 
     @abstractmethod
     def check_process(self) -> None:
@@ -50,33 +49,33 @@ class Calls(ABC):
 
     @abstractmethod
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
-        """Send a message of a call, waiting while too much is not acknowledged."""
+        """Send a message of a call; block while the send buffer is full."""
 
     @abstractmethod
     def send_close(self, call: Call) -> None:
-        """Send the end of the requests, if that is still to be said."""
+        """Send the end of the requests, unless it was sent."""
 
     @abstractmethod
     def cancel(self, call: Opened, error: RiverError, outcome: Exception | None = None) -> bool:
-        """Cancel a call at the server, if it is not over, and end it here.
+        """Cancel a call at the server and end it here, unless it is over.
 
         Args:
-            call: which.
-            error: what the server is told.
-            outcome: what the caller is told, the same by default.
+            call: the call.
+            error: the error sent to the server.
+            outcome: the error raised to the caller; the same by default.
         """
 
 
 class Opened(ABC):
-    """What a client knows of a call that it has opened.
+    """The state of a call that a client has opened.
 
     Attributes:
-        name: that of the procedure, for sentences.
-        stream_id: names it on the wire.
-        session: whose call it is; ``None`` if it was over before it had one.
+        name: the name of the procedure, for messages.
+        stream_id: its id on the wire.
+        session: the session of the call; ``None`` if it was over before it had one.
         over: nothing more is sent or expected.
-        abort: cancels it when it is set, if there is one.
-        span: that of OpenTelemetry, if it is traced.
+        abort: the event that cancels the call when set, if any.
+        span: the OpenTelemetry span, if the call is traced.
     """
 
     __slots__ = ()
@@ -89,10 +88,10 @@ class Opened(ABC):
     span: ClientSpan | None
 
     def read_payload(self, payload: Any) -> Any:
-        """Return the response that a payload carries, or the ``RiverError``.
+        """Return the response in a payload, or its ``RiverError``.
 
         Raises:
-            NotAResult: it carries neither.
+            NotAResult: it contains neither.
         """
         return read_result(payload)
 
@@ -102,23 +101,23 @@ class Opened(ABC):
 
     @abstractmethod
     def fell_behind(self, options: Options) -> bool:
-        """Return whether more is unread than may be."""
+        """Return whether the unread messages exceed the limit."""
 
     @abstractmethod
     def no_more_locked(self, wakes: list[Parker]) -> bool:
-        """Note that the server sends no more; tell whether the call is over now."""
+        """Record that the server sends no more; return whether the call is now over."""
 
     @abstractmethod
     def end_locked(self, error: Any, wakes: list[Parker]) -> None:
-        """End it, with an error if there is one."""
+        """End the call, with an error if there is one."""
 
     @abstractmethod
     def cancel(self, message: str) -> object:
-        """Cancel the call; any thread may, without the mutex."""
+        """Cancel the call; thread-safe, called without the mutex."""
 
 
 class Call(CallBase, Opened):
-    """One call of a client; a subscription's writer is closed from the start."""
+    """A call of a client; the writer of a subscription is closed from the start."""
 
     def __init__(
         self,
@@ -158,11 +157,11 @@ class Call(CallBase, Opened):
             self._client.cancel(self, RiverError(CANCEL, message))
 
     def result(self, deadline: Deadline) -> Any:
-        """Wait for the one answer of an upload; out of time, cancel.
+        """Wait for the only answer, of an upload; cancel on timeout.
 
         Raises:
-            TimeoutError: the answer did not come; the server was told.
-            RiverError: it is an error.
+            TimeoutError: no answer arrived in time; the call was cancelled.
+            RiverError: the answer is an error.
         """
         try:
             return self.reader.read(deadline.remaining())
@@ -179,14 +178,14 @@ class Call(CallBase, Opened):
 
 
 class _Handle:
-    """The base of what the user holds."""
+    """The base of the handles returned to users."""
 
     def __init__(self, call: Call, deadline: Deadline) -> None:
         self._call = call
         self._deadline = deadline
 
     def cancel(self, message: str = "cancelled by client") -> None:
-        """End the call at both sides; reads and writes raise ``RiverError`` with CANCEL."""
+        """End the call on both sides; reads and writes raise ``RiverError`` with CANCEL."""
         self._call.cancel(message)
 
     def __enter__(self) -> Self:
@@ -198,12 +197,12 @@ class _Handle:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Cancel what is not over."""
+        """Cancel the call, unless it is over."""
         if not self._call.over:
             self.cancel()
 
     def _left(self, timeout: float | None) -> float | None:
-        """Return the smaller of a timeout and what is left of the call's."""
+        """Return the smaller of ``timeout`` and the remaining time of the call."""
         left = self._deadline.remaining()
         if timeout is None or left is None:
             return left if timeout is None else timeout
@@ -226,28 +225,28 @@ class _Reading(_Handle, Generic[Response]):
 
 
 class Subscription(_Reading[Response]):
-    """Read what a procedure sends, until it ends or the block is left, which cancels it."""
+    """Read the responses of a subscription until it ends; leaving the ``with`` block cancels it."""
 
     def close(self) -> None:
-        """Cancel the subscription, which is the only way a client can end one."""
+        """Cancel the subscription; a client cannot end one in any other way."""
         if not self._call.over:
             self.cancel()
 
 
 class StreamCall(_Reading[Response], Generic[Request, Response]):
-    """Write requests and read responses, each side for as long as it likes."""
+    """Write requests and read responses; the two directions end independently."""
 
     def write(self, request: Request, timeout: float | None = None) -> None:
         """Send a request; see ``Writable.write``."""
         self._call.writer.write(request, self._left(timeout))
 
     def close_write(self) -> None:
-        """Signal to the server that no more requests come; responses go on."""
+        """Send the end of the requests; responses continue."""
         self._call.writer.close()
 
 
 class Upload(_Handle, Generic[Request, Response]):
-    """Write requests, then ``finish``, which returns the one response."""
+    """Write requests, then call ``finish``, which returns the only response."""
 
     _finished = False
 
@@ -256,11 +255,11 @@ class Upload(_Handle, Generic[Request, Response]):
         self._call.writer.write(request, self._left(timeout))
 
     def finish(self, timeout: float | None = None) -> Response:
-        """Close the requests, if that was not done, and wait for the response.
+        """End the requests, if not yet done, and block until the response arrives.
 
         Raises:
-            TimeoutError: it did not come in time; the call was cancelled.
-            RiverError: it is an error.
+            TimeoutError: no response arrived in time; the call was cancelled.
+            RiverError: the response is an error.
             ValueError: the upload has already been finished.
         """
         if self._finished:
@@ -271,7 +270,7 @@ class Upload(_Handle, Generic[Request, Response]):
         return value
 
     def close_write(self) -> None:
-        """Signal to the server that no more requests come."""
+        """Send the end of the requests."""
         self._call.writer.close()
 
 
@@ -279,10 +278,10 @@ _PENDING: Any = object()  # no outcome yet
 
 
 class PendingCall(Opened):
-    """One rpc that was started; made by ``Client.submit``.
+    """An rpc that was started; made by ``Client.submit``.
 
-    Any number of threads may ask for the result, and as often as they like. Who drops it without
-    cancelling it leaves the server to its work.
+    Any number of threads may ask for the result, any number of times. Dropping it without
+    cancelling leaves the call running at the server.
     """
 
     __slots__ = (
@@ -327,9 +326,9 @@ class PendingCall(Opened):
         self.span: ClientSpan | None = None
         self.over: bool = False
         self.sent: int = 0
-        """Bytes of the request, before it gets its head."""
+        """Bytes of the request, without its header."""
         self.size: int = 0
-        """Bytes of the response, once it is there."""
+        """Bytes of the response, once it has arrived."""
 
     def __repr__(self) -> str:
         return f"<PendingCall {self.name} {'done' if self.done() else 'pending'}>"
@@ -341,7 +340,7 @@ class PendingCall(Opened):
         self._settle_locked(item, wakes)
 
     def fell_behind(self, options: Options) -> bool:
-        return False  # it keeps one response, whatever comes
+        return False  # it keeps at most one response
 
     def no_more_locked(self, wakes: list[Parker]) -> bool:
         self.over = True
@@ -366,25 +365,25 @@ class PendingCall(Opened):
     # The user's side
 
     def done(self) -> bool:
-        """Return whether ``result`` would return, or raise the call's own error, at once."""
+        """Return whether ``result`` would return, or raise the error of the call, at once."""
         return self._outcome is not _PENDING
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the response, waiting for it at most ``timeout`` seconds.
+        """Return the response; block up to ``timeout`` seconds until it arrives.
 
         Raises:
-            TimeoutError: it did not come in time. If it was the call's own time, which began with
-                ``submit``, the call was cancelled; else it goes on.
-            RiverError: it is an error, or the session was lost (UNEXPECTED_DISCONNECT).
-            EncodeError: the codec cannot carry what was to be sent, or it is above
-                ``Options.max_size``; nothing was sent.
+            TimeoutError: no response arrived in time. If the call's own timeout expired, which
+                started with ``submit``, the call was cancelled; otherwise it continues.
+            RiverError: the response is an error, or the session was lost (UNEXPECTED_DISCONNECT).
+            EncodeError: the codec cannot encode the init, or it exceeds ``Options.max_size``;
+                nothing was sent.
         """
         if self._outcome is _PENDING:
             self._wait(deadline_in(timeout))
         outcome = self._outcome
         if not isinstance(outcome, Exception):
             return outcome if self._raises else Ok(outcome)
-        if not isinstance(outcome, RiverError):  # each raise has a traceback of its own
+        if not isinstance(outcome, RiverError):  # each raise needs a traceback of its own
             raise type(outcome)(*outcome.args) from outcome.__cause__
         if self._raises:
             raise RiverError(outcome.code, outcome.message, outcome.extra)
@@ -403,13 +402,13 @@ class PendingCall(Opened):
             raise TimeoutError(f"{self.name} has not answered yet; the call continues")
 
     def remaining(self) -> float | None:
-        """Return the seconds that are left of the call's own time, ``None`` if it has no end."""
+        """Return the seconds left until the call's own timeout, ``None`` if it has none."""
         return self._deadline.remaining()
 
     def expire(self) -> bool:
-        """Cancel the call if its own time is over; tell whether it is.
+        """Cancel the call if its own timeout has expired; return whether it has.
 
-        Its result raises ``TimeoutError`` then, unless it was there before.
+        ``result`` then raises ``TimeoutError``, unless the call had already ended.
         """
         if not self._deadline.expired():
             return False
@@ -419,17 +418,17 @@ class PendingCall(Opened):
         return True
 
     def cancel(self, message: str = "cancelled by client") -> bool:
-        """End the call at both sides; false if it had ended. Its result raises CANCEL then.
+        """End the call on both sides; ``result`` then raises CANCEL. Return false if it had ended.
 
-        A call that is answered, and that the server has not ended yet, keeps its answer.
+        A call that has its answer, but was not yet ended by the server, keeps the answer.
         """
         return self._client.cancel(self, RiverError(CANCEL, message))
 
 
 class Completions:
-    """Hand out the calls that were submitted with it, in the order in which they end.
+    """Yield the calls submitted with it, in the order in which they end.
 
-    One thread takes them.
+    To be used by one thread.
     """
 
     def __init__(self, client: Calls, mutex: threading.Lock) -> None:
@@ -439,15 +438,16 @@ class Completions:
         self._waiter = Waiter()
 
     def add_locked(self, call: PendingCall, wakes: list[Parker]) -> None:
-        """Note that a call has an outcome."""
+        """Add a call that has ended."""
         self._ended.append(call)
         self._waiter.notify(wakes)
 
     def take(self, timeout: float | None = None) -> list[PendingCall]:
-        """Return those that have ended since the last time, at least one.
+        """Return the calls that ended since the last call of ``take``; block until there is one.
 
         Raises:
-            TimeoutError: none did in ``timeout`` seconds. ForkedError: in a forked child.
+            TimeoutError: none ended in ``timeout`` seconds.
+            ForkedError: in a forked child.
         """
         self._client.check_process()
         deadline = deadline_in(timeout)
@@ -462,7 +462,7 @@ class Completions:
 
 
 def sooner(one: Deadline, other: Deadline) -> Deadline:
-    """Return the deadline that comes first."""
+    """Return the earlier deadline."""
     ours, theirs = one.remaining(), other.remaining()
     if theirs is None:
         return one

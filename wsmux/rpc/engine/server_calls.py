@@ -1,13 +1,13 @@
-"""A server's side of calls: what a handler is given, what it sends, and when a call is over.
+"""Implement the server side of calls: the handler's context, its responses, and the end of a call.
 
 A call has two halves. The client ends the requests; the handler ends the responses, at the latest
-by returning, which in shipped servers ends nothing. The call is over when both have ended, or when
-either side cancels. Then ``ctx.ended`` is set at once, and what was deferred runs, last in first
-out, in a thread that waits for no handler: handlers wait for it.
+by returning, which in other implementations ends nothing. The call is over when both have ended, or
+when either side cancels. Then ``ctx.ended`` is set at once, and deferred actions run, last in first
+out, in a thread that does not wait for handlers, since handlers may wait for the actions.
 
-What a handler does goes to its ``ServerCall``, from there to ``Replies``, and out through the
-``SessionRecord``; nothing here calls a dispatcher or an engine. Methods that end in ``_locked``
-change state, and send, wait and wake nobody. Threads and locks are told in ``server_engine``.
+A handler acts on its ``ServerCall``, which sends through ``Replies`` and the ``SessionRecord``;
+nothing here calls a dispatcher or an engine. Methods that end in ``_locked`` change state, and
+neither send, wait nor wake. ``server_engine`` describes threads and locks.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .worker_shares import Share
 __all__ = ["CallTable", "Context", "Replies", "ServerCall"]
 
 _log = logger("wsmux.rpc")
-_calls_log = logging.getLogger("wsmux.rpc.calls")  # for handlers, whose words are not limited
+_calls_log = logging.getLogger("wsmux.rpc.calls")  # for handlers; not rate-limited
 
 
 class CallTable:
-    """Hold the calls of one session, and bound them; ``CallDispatcher`` makes and owns it.
+    """Hold the calls of one session, and limit them; made and owned by ``CallDispatcher``.
 
-    The server's mutex guards it, and is held for every method. A handler that goes on after its
-    call was cancelled counts like an open call. A stream that was refused or cancelled is
-    remembered for a while, so that its client is told once.
+    All methods need the server's mutex. A handler that continues after its call was cancelled
+    counts as an open call. A refused or cancelled stream is remembered for a while, so that its
+    client is notified only once.
 
     Attributes:
-        record: the session that they belong to.
-        share: the part of the server's workers that they hold; ``CallDispatcher`` changes it.
+        record: the session of the calls.
+        share: the part of the server's workers in use; ``CallDispatcher`` changes it.
     """
 
     def __init__(self, record: SessionRecord, options: Options) -> None:
@@ -59,7 +59,7 @@ class CallTable:
         self.share: Share[Any] = Share()
         self._options = options
         self._open: dict[str, ServerCall] = {}
-        self._orphans = 0  # handlers that run, or wait for a worker, though their call is cancelled
+        self._orphans = 0  # handlers of cancelled calls that run, or wait for a worker
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -70,14 +70,14 @@ class CallTable:
         return self._open.get(stream_id)
 
     def add_locked(self, call: ServerCall) -> bool:
-        """Add a call; false if there are too many."""
+        """Add a call; return false if there are too many."""
         if len(self._open) + self._orphans >= self._options.max_streams:
             return False
         self._open[call.stream_id] = call
         return True
 
     def complete_locked(self, call: ServerCall) -> bool:
-        """Remove a call when both its halves have ended; tell whether that is now."""
+        """Remove a call if both halves have ended; return whether that happened now."""
         over = call.completed_locked()
         if over:
             self._open.pop(call.stream_id, None)
@@ -92,12 +92,12 @@ class CallTable:
         call.end_locked(error, wakes)
 
     def returned_locked(self, call: ServerCall) -> None:
-        """Note that the handler of a call has returned, or will not be run."""
+        """Record that the handler of a call has returned, or will not run."""
         self._orphans -= call.orphan
         call.answered, call.orphan = True, False
 
     def bury_locked(self, stream_id: str) -> bool:
-        """Remember a stream that was refused or cancelled; false if it was known already."""
+        """Remember a refused or cancelled stream; return false if it was already known."""
         known = stream_id in self._tombstones
         self._tombstones[stream_id] = None
         if len(self._tombstones) > self._options.tombstones:
@@ -105,7 +105,7 @@ class CallTable:
         return not known
 
     def end_locked(self, error: RiverError, wakes: list[Parker]) -> list[ServerCall]:
-        """End and remove all calls; return them, to be finished."""
+        """End and remove all calls; return them for ``finish``."""
         calls = list(self._open.values())
         self._open.clear()
         for call in calls:
@@ -114,12 +114,11 @@ class CallTable:
 
 
 class Replies:
-    """Send what the calls of a server answer, and run what they deferred once they are over.
+    """Send the responses of a server's calls, and run their deferred actions once they are over.
 
-    It owns the threads that run what was deferred, which have locks of their own, taken without the
-    server's mutex. That one guards what it changes of calls, of their table, and of the session's
-    record, where writers wait for acknowledgements. What was queued under the mutex is flushed
-    after it was released.
+    It owns the threads for deferred actions; their locks are taken without the server's mutex. The
+    mutex guards changes to calls, to their table, and to the session record, where writers wait for
+    acknowledgements. Data queued under the mutex is flushed after it was released.
     """
 
     def __init__(
@@ -132,13 +131,13 @@ class Replies:
         self._cleaners = ThreadPool(workers, f"{name}-cleanup")
 
     def forked(self, mutex: threading.Lock) -> None:
-        """Take a forked child's mutex: the old one may be held for ever."""
+        """Use a forked child's mutex: the old one may be locked for ever."""
         self._mutex = mutex
 
     # Responses
 
     def send_response(self, call: ServerCall, value: Any, deadline: Deadline) -> None:
-        """Send one response, waiting while too much is not acknowledged."""
+        """Send one response; block while the send buffer is full."""
         packed = self.pack_response(call, value)
         record = call.table.record
         with self._mutex:
@@ -155,11 +154,11 @@ class Replies:
             channel.flush()
 
     def pack_response(self, call: ServerCall, value: Any) -> bytes:
-        """Return one response as it is sent.
+        """Return the encoded response.
 
         Raises:
-            ValueError: the schema forbids it, or the procedure does not declare the error.
-            EncodeError: the codec cannot carry it.
+            ValueError: the schema forbids the value, or the procedure does not declare the error.
+            EncodeError: the codec cannot encode it.
         """
         if isinstance(value, Err):
             if not call.procedure.declares(value.error):
@@ -170,7 +169,7 @@ class Replies:
         return call.procedure.pack_response(self._packer, value)
 
     def offer(self, call: ServerCall, packed: bytes, parker: Parker) -> bool:
-        """Send one response if there is room; else unpark the parker when there is.
+        """Send one response if there is room; if not, unpark the parker once there is.
 
         Raises:
             RiverError, ValueError: the responses have ended.
@@ -187,15 +186,15 @@ class Replies:
         return True
 
     def withdraw(self, call: ServerCall, parker: Parker) -> None:
-        """Leave a parker alone that waited for room."""
+        """Stop unparking a parker that waits for room."""
         with self._mutex:
             call.table.record.waiting_runs.discard(parker)
 
     def send_result(self, call: ServerCall, value: Any) -> None:
-        """Send the one response of an rpc or upload.
+        """Send the only response of an rpc or upload.
 
         Raises:
-            EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
+            EncodeError: the codec cannot encode it, or it is too large; nothing was sent.
         """
         self._send_last(call, call.procedure.pack_response(self._packer, value))
 
@@ -203,7 +202,7 @@ class Replies:
         """Send a declared error as the last response.
 
         Raises:
-            EncodeError: the codec cannot carry it, or it is too large; nothing was sent.
+            EncodeError: the codec cannot encode it, or it is too large; nothing was sent.
         """
         packed = call.procedure.pack_error(self._packer, error)
         if not call.procedure.kind.writes_responses:
@@ -219,7 +218,7 @@ class Replies:
         self._send_last(call, self._close_packed)
 
     def _send_last(self, call: ServerCall, packed: bytes) -> None:
-        """Send what ends the responses, if nothing has; what of requests follows is not wanted."""
+        """Send the last response, unless they have ended; later requests are dropped."""
         over, channel, table = False, None, call.table
         with self._mutex:
             if not table.record.ended and not call.writer.closed:
@@ -242,14 +241,14 @@ class Replies:
         extra: Any = None,
         code: str = INVALID_REQUEST,
     ) -> None:
-        """Answer a message that belongs to no call, once for each stream."""
+        """Refuse a message that belongs to no call, once for each stream."""
         packed = self._codec.pack(error_result(RiverError(code, text, extra)))
         with self._mutex:
             if table.bury_locked(stream_id):
                 table.record.send_locked(stream_id, packed, CANCELLED)
 
     def cancel(self, call: ServerCall, error: RiverError) -> None:
-        """Cancel a call at the client, and end it here with the same error; once."""
+        """Cancel a call at the client, and end it here with the same error, once."""
         packed = self._packer.pack_error(error)
         wakes: list[Parker] = []
         table = call.table
@@ -266,7 +265,7 @@ class Replies:
         self.finish([call])
 
     def cancelled(self, call: ServerCall, error: RiverError) -> None:
-        """End a call because the client has; a writer's CLOSE still goes out, as shipped."""
+        """End a call cancelled by the client; an open writer still sends CLOSE, as upstream."""
         wakes: list[Parker] = []
         with self._mutex:
             if call.over:
@@ -287,32 +286,32 @@ class Replies:
             return call.first_metadata if record.ended else record.metadata
 
     def finish(self, calls: list[ServerCall]) -> None:
-        """Run what calls that are over deferred; handlers may wait for it."""
+        """Run the deferred actions of calls that are over; handlers may wait for them."""
         for call in calls:
             if call.defers():
                 self._cleaners.submit(call.clean_up)
 
     def close(self) -> None:
-        """End each thread once it has nothing to do; what is submitted later is still run."""
+        """Stop each thread once it is idle; actions submitted later still run."""
         self._cleaners.close()
 
     def join(self, deadline: Deadline) -> None:
-        """Wait, once they are closed, for what was deferred to have run."""
+        """Wait, after ``close``, until all deferred actions have run."""
         self._cleaners.join(deadline)
 
 
 class ServerCall(CallBase):
-    """One call. What is not constant is guarded by the mutex.
+    """A call at the server. All that is not constant is guarded by the mutex.
 
     Attributes:
-        table: the calls of its session, with the record of that.
-        session, stream_id, procedure: whose call it is, its name on the wire, and what is called.
-        first_metadata: what the session's were when the call began.
-        tracing: what the client has told of its span, if it has one.
-        span: the call's own, once its handler has started.
-        answered: its handler has returned, or has sent the last that it sends.
-        orphan: it was cancelled while that was not so.
-        parked: what to unpark when the call is over, if its handler waits for that too.
+        table: the calls of its session, with the session record.
+        session, stream_id, procedure: its session, its id on the wire, and the procedure called.
+        first_metadata: the metadata of the session when the call began.
+        tracing: the client's trace context, if any.
+        span: the span of the call, once its handler has started.
+        answered: the handler has returned, or has sent its last response.
+        orphan: the call was cancelled before it was answered.
+        parked: the parker to unpark when the call is over, if its handler waits for that too.
     """
 
     def __init__(
@@ -331,10 +330,11 @@ class ServerCall(CallBase):
         self.procedure = procedure
         self.first_metadata: Any = None
         self.tracing: tuple[str, str] | None = None
-        # Few handlers ask for an event, which costs as much as the rest of a small call.
+        # Made on demand: few handlers ask for an event, which costs as much as the rest of a small
+        # call.
         self._ended: Abort | None = None
         self._deferred: list[Callable[[], object]] = []
-        self._cleaned = False  # what was deferred has run
+        self._cleaned = False  # deferred actions have run
         self.answered = False
         self.orphan = False
         self.parked: Parker | None = None
@@ -342,7 +342,7 @@ class ServerCall(CallBase):
 
     @property
     def name(self) -> str:
-        """Name it in a sentence."""
+        """Return the name of the procedure, for messages."""
         return f"{self.procedure.service}.{self.procedure.name}"
 
     @property
@@ -367,7 +367,7 @@ class ServerCall(CallBase):
             self._replies.cancel(self, error)
 
     def check_open(self) -> None:
-        """Raise what has ended the responses."""
+        """Raise the error that ended the responses."""
         with self.mutex:
             self.writer.check_locked()
 
@@ -389,7 +389,7 @@ class ServerCall(CallBase):
         return completed
 
     def defer(self, action: Callable[[], object]) -> None:
-        """Run an action when the call is over; at once if all the others have run."""
+        """Run an action when the call is over; at once if all others have already run."""
         self.check_process()
         with self.mutex:
             late = self._cleaned
@@ -399,15 +399,15 @@ class ServerCall(CallBase):
             self._do(action)
 
     def defers(self) -> bool:
-        """Return whether there is anything for ``clean_up``, now that the call is over."""
+        """Return whether ``clean_up`` has anything to do, now that the call is over."""
         with self.mutex:
             if self._ended is not None and self._ended.mark():
-                self._deferred.append(self._ended.set)  # cancels what the handler has called
+                self._deferred.append(self._ended.set)  # cancels the calls made by the handler
             self._cleaned = not self._deferred
             return not self._cleaned
 
     def clean_up(self) -> None:
-        """Run what was deferred, and what that defers; in a thread that may block."""
+        """Run deferred actions, and those they defer; in a thread that may block."""
         while True:
             with self.mutex:
                 if not self._deferred:
@@ -424,13 +424,14 @@ class ServerCall(CallBase):
 
 
 class Context:
-    """What a handler is told beside its init.
+    """The context of a call, passed to its handler before the init.
 
     Attributes:
-        state: that of its service.
-        context: what the server was given for all handlers.
-        client_id, session_id, stream_id: the caller, and the call's name on the wire.
-        service, procedure: what is called.
+        state: the state of the service.
+        context: the ``context`` option of the server, the same for all handlers.
+        client_id, session_id, stream_id: the caller, its session, and the id of the call on the
+            wire.
+        service, procedure: the names of the procedure called.
     """
 
     def __init__(self, call: ServerCall, state: Any, context: Any) -> None:
@@ -445,10 +446,10 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger, ``wsmux.rpc.calls``, whose records say which call they are of.
+        """A logger, ``wsmux.rpc.calls``, whose records identify the call.
 
-        They have the attributes ``client_id``, ``stream_id``, ``service`` and ``procedure``, for
-        formatters and filters. The session's id, which is a secret, is not among them.
+        The records have the attributes ``client_id``, ``stream_id``, ``service`` and ``procedure``,
+        for formatters and filters. The session id is a secret, and is not included.
         """
         names = ("client_id", "stream_id", "service", "procedure")
         return logging.LoggerAdapter(
@@ -457,29 +458,29 @@ class Context:
 
     @property
     def ended(self) -> Abort:
-        """An event that is set when the call is over, whatever ended it.
+        """An event that is set when the call is over, for any reason.
 
-        What the handler calls itself may be given it as ``abort=``, to end with this call.
+        Pass it as ``abort=`` to calls that the handler makes, so that they end with this call.
         """
         return self._call.ended
 
     @property
     def metadata(self) -> Any:
-        """What the validation of the client's handshake returned, refreshed while it lives.
+        """The validated metadata of the client, refreshed during the session.
 
-        What it was when the call began, once the session is over.
+        Once the session is over, the metadata at the start of the call.
         """
         return self._call.live_metadata()
 
     def wait(
         self, signal: Signal | None = None, timeout: float | None = None
     ) -> Generator[Any, Any, bool]:
-        """Wait within a generator for a change, or for ``timeout`` seconds; no thread is kept.
+        """Wait within a generator for a signal, or for ``timeout`` seconds, without a thread.
 
-        Write ``changed = yield from ctx.wait(signal)``: false when the time is up. The first wait
-        for a signal looks at all its changes, so look again at what it tells of, as with a
-        condition. The call's end ends the generator at this place, as ``close()`` of one does.
-        With middleware around it a thread is kept. Handlers that are no generators cannot use it::
+        Write ``changed = yield from ctx.wait(signal)``; it is false on timeout. The first wait for
+        a signal counts all its earlier changes, so check the value again afterwards, as with a
+        condition. If the call ends, the generator ends here, as by ``close()``. With middleware
+        around the handler, waiting occupies a thread. Only handlers that are generators can wait::
 
             @service.subscription()
             def count(ctx, init):
@@ -488,8 +489,8 @@ class Context:
                     yield from ctx.wait(counter.changed)
 
         Raises:
-            TypeError: ``signal`` is no ``Signal``.
-            TimeoutError: the time of a ``wsmux.deadline`` block around it is up.
+            TypeError: ``signal`` is not a ``Signal``.
+            TimeoutError: a surrounding ``wsmux.deadline`` block has expired.
         """
         if signal is not None and not isinstance(signal, Signal):
             kind = type(signal).__name__
@@ -499,11 +500,11 @@ class Context:
         return woken
 
     def cancel(self, message: str = "cancelled by the server") -> None:
-        """End the call for both sides: reads and writes raise CANCEL. Further calls do nothing."""
+        """End the call on both sides: reads and writes raise CANCEL. Later calls do nothing."""
         self._call.cancel(RiverError(CANCEL, message))
 
     def defer(self, action: Callable[[], object]) -> None:
-        """Run an action when the call is over, the last one first; at once if it is over.
+        """Run an action when the call is over, in reverse order; at once if it is over.
 
         Errors of an action are logged and do not stop the others.
         """

@@ -1,4 +1,4 @@
-"""Let handlers wait for something to change; those that are generators wait without a thread."""
+"""Let handlers wait for a change; generators do so without occupying a thread."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Pause", "Signal"]
 class Signal:
     """Notify handlers that wait in ``Context.wait`` of a change.
 
-    Make one for each thing that many handlers watch, and call ``notify`` after each change, from
-    any thread; it never blocks. In a forked child nobody waits for it yet.
+    Make one for each value that handlers watch, and call ``notify`` after each change, from any
+    thread; it never blocks. A forked child starts without waiting handlers.
 
     >>> changed = Signal()
     >>> changed.notify()
@@ -28,19 +28,19 @@ class Signal:
         fork.register(self)
 
     def forked(self) -> None:
-        """See ``runtime.fork``."""
+        """Reset after a fork, see ``runtime.fork``."""
         self._lock = threading.Lock()
         self._waiting = set()
 
     def notify(self) -> None:
-        """Make everybody who waits look again."""
+        """Make all waiting handlers check again. Never blocks."""
         with self._lock:
             self._changes += 1
             wakes, self._waiting = list(self._waiting), set()
         wake(wakes)
 
     def arm(self, parker: Parker, seen: int) -> int:
-        """Unpark a parker with the next change, unless there was one since ``seen``.
+        """Unpark a parker on the next change, unless there was one since ``seen``.
 
         Returns the number of changes so far.
         """
@@ -50,13 +50,13 @@ class Signal:
             return self._changes
 
     def disarm(self, parker: Parker) -> None:
-        """Leave a parker alone."""
+        """Stop unparking a parker."""
         with self._lock:
             self._waiting.discard(parker)
 
 
 class Pause(NamedTuple):
-    """What a generator yields to wait: for a signal, until ``due`` on the monotonic clock."""
+    """Yielded by a generator to wait: for a signal, or until ``due`` on the monotonic clock."""
 
     signal: Signal | None
     due: float | None

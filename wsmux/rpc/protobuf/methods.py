@@ -1,8 +1,8 @@
-"""Read what a protobuf service offers, for servers and for clients of it.
+"""Read the methods of a protobuf service, for its servers and clients.
 
-On the wire a service goes by its full name, and a procedure by its method's. Requests and responses
-are the bytes of messages, with nothing around them, whatever the codec; an error is River's, with a
-code of gRPC.
+On the wire, the service has its full name, and a procedure the name of its method. Requests and
+responses are serialized messages, with nothing around them, whatever the codec. An error has
+River's form, with a gRPC code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..services import Kind
 
 __all__ = ["CODES", "Method", "error_fields", "methods_of", "parse", "with_fields"]
 
-# Those of gRPC, but for OK, which is no error.
+# The codes of gRPC, except OK, which is not an error.
 CODES = frozenset(
     {
         "CANCELED",
@@ -49,13 +49,13 @@ CODES = frozenset(
     }
 )
 
-# What an error may have beside its code and message.
+# The optional fields of an error, besides its code and message.
 _FIELDS = ("metadata", "details")
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of a service: its kind, and the classes of its messages."""
+    """A method of a service: its kind, and the classes of its messages."""
 
     name: str
     kind: Kind
@@ -72,10 +72,10 @@ _KINDS = {
 
 
 def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
-    """Return the methods of a service by their names.
+    """Return the methods of a service by name.
 
     Raises:
-        TypeError: it is no descriptor of a service.
+        TypeError: ``service`` is not a service descriptor.
     """
     if not isinstance(service, ServiceDescriptor):
         raise TypeError(
@@ -94,7 +94,7 @@ def methods_of(service: ServiceDescriptor) -> dict[str, Method]:
 
 
 def parse(message: type[Message], payload: Any) -> Message | None:
-    """Return the message that a payload is, or ``None`` if it is none."""
+    """Return the message in a payload, or ``None`` if it is invalid."""
     if not isinstance(payload, bytes):
         return None
     try:
@@ -104,7 +104,7 @@ def parse(message: type[Message], payload: Any) -> Message | None:
 
 
 def error_fields(error: RiverError) -> dict[str, Any] | None:
-    """Return an error as it travels, or ``None`` if no method can answer with it."""
+    """Return an error as sent, or ``None`` if a method cannot answer with it."""
     if error.code not in CODES:
         return None
     extra = {} if error.extra is None else error.extra
@@ -114,6 +114,6 @@ def error_fields(error: RiverError) -> dict[str, Any] | None:
 
 
 def with_fields(error: RiverError, fields: Mapping[str, Any]) -> RiverError:
-    """Return an error whose ``extra`` holds what came with it."""
+    """Return an error whose ``extra`` holds the received fields."""
     found = {name: fields[name] for name in _FIELDS if name in fields}
     return RiverError(error.code, error.message, found) if found else error

@@ -1,4 +1,4 @@
-"""Serve the methods of a protobuf service, as the TypeScript implementation's protobuf router."""
+"""Serve the methods of a protobuf service, like the TypeScript implementation's protobuf router."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ H = TypeVar("H", bound=Handler)
 class ProtobufService(Service):
     """A service whose procedures are the methods of a protobuf service.
 
-    Handlers are added by the decorator ``method``, and named as their methods are:
+    Handlers are added by the decorator ``method``, under the names of their methods:
 
     - unary: ``handler(ctx, request)`` returns the response;
-    - server streaming: ``handler(ctx, request, responses)``, or a generator function of
-      ``(ctx, request)``;
+    - server streaming: ``handler(ctx, request, responses)``, or a generator function of ``(ctx,
+      request)``;
     - client streaming: ``handler(ctx, requests)`` returns the response;
     - both: ``handler(ctx, requests, responses)``, or a generator function of ``(ctx, requests)``.
 
     Requests and responses are messages. A handler answers with an error by raising ``RiverError``
-    with a code of gRPC, such as ``NOT_FOUND``; its ``extra`` may hold ``metadata``, a dict of
-    strings, and ``details``, a list of ``{"typeName": ..., "value": bytes}``. Whatever else it
-    raises is an error result, too, with ``UNCAUGHT_ERROR``. Methods without a handler are refused
-    with ``UNIMPLEMENTED``.
+    with a gRPC code, such as ``NOT_FOUND``; its ``extra`` may hold ``metadata``, a dict of strings,
+    and ``details``, a list of ``{"typeName": ..., "value": bytes}``. Any other exception is sent as
+    an error result too, with ``UNCAUGHT_ERROR``. Methods without a handler are refused with
+    ``UNIMPLEMENTED``.
 
     Args:
         service: the descriptor, ``files_pb2.DESCRIPTOR.services_by_name["Files"]``.
         state, dispose, description: as in ``Service``.
 
     Raises:
-        TypeError: ``service`` is no descriptor of a service.
+        TypeError: ``service`` is not a service descriptor.
         ImportError: protobuf is not installed.
     """
 
@@ -63,11 +63,11 @@ class ProtobufService(Service):
         super().__init__(service.full_name, state=state, dispose=dispose, description=description)
 
     def method(self, *bare: Never, name: str | None = None) -> Callable[[H], H]:
-        """Add the handler of a method; its name is the function's, or ``name``.
+        """Add the handler of the method that has the function's name, or ``name``.
 
         Raises:
-            ValueError: there is no such method, or the handler is not called as its kind is.
-            TypeError: it stands above the function without parentheses.
+            ValueError: there is no such method, or the handler's signature does not fit its kind.
+            TypeError: the decorator was used without parentheses.
         """
         if bare:
             raise TypeError("write the decorator with parentheses: @service.method()")
@@ -107,7 +107,7 @@ class ProtobufService(Service):
 
 
 class _MessageSchema(Schema):
-    """Check that a value is a whole message of a class; on the wire it is bytes."""
+    """Check that a value is a complete message of a class; on the wire it is bytes."""
 
     __slots__ = ("_message",)
 
@@ -123,13 +123,13 @@ class _MessageSchema(Schema):
 
 
 def _wrong(text: str) -> dict[str, Any]:
-    """Return what is wrong with a payload, as a schema does."""
+    """Return an error in a payload, in the form used by schemas."""
     return {"totalErrors": 1, "firstValidationErrors": [{"path": "", "message": text}]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MethodProcedure(Procedure):
-    """One method of a service."""
+    """A method of a service."""
 
     method: Method
 
@@ -145,7 +145,7 @@ class MethodProcedure(Procedure):
         return error_fields(error) is not None
 
     def read_init(self, payload: Any, closed: bool) -> tuple[Any, dict[str, Any] | None]:
-        """Return the one request, or for those that take several the first of them, if any."""
+        """Return the only request; with client streaming, the first one, if any."""
         if self.kind.takes_requests:
             if payload == b"" or (closed and is_close(payload)):
                 return None, None

@@ -1,4 +1,4 @@
-"""Call the methods of a protobuf service, as the TypeScript implementation's protobuf client."""
+"""Call the methods of a protobuf service, like the TypeScript implementation's protobuf client."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["MethodProxy", "ProtobufStub"]
 class ProtobufStub:
     """A protobuf service of a client; its attributes and items are its methods.
 
-    ``Client.protobuf`` makes it. Items serve names that begin with an underscore.
+    Made by ``Client.protobuf``. Use items for names that begin with an underscore.
 
-    What a call returns goes by the method's kind: the response, a ``Subscription``, an ``Upload``
-    or a ``StreamCall``, of messages. An error's ``extra`` holds the ``metadata`` and ``details``
-    that came with it.
+    A call returns what the kind of its method requires: the response, a ``Subscription``, an
+    ``Upload`` or a ``StreamCall``, all of messages. The ``extra`` of an error holds the received
+    ``metadata`` and ``details``.
     """
 
-    # Any name may be asked for: nothing would ever end a loop over them.
+    # Any name may be looked up, so a loop over them would never end.
     __iter__ = None
     __contains__ = None
 
@@ -54,7 +54,7 @@ class ProtobufStub:
         return f"<ProtobufStub {self._name}>"
 
     def __getattr__(self, name: str) -> MethodProxy:
-        if name.startswith("_"):  # none of ours, and not yet made while it is being made
+        if name.startswith("_"):  # a private attribute, missing or not set yet
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self[name]
 
@@ -66,7 +66,7 @@ class ProtobufStub:
         return MethodProxy(self._engine, self._name, method, self._raises, self._time)
 
     def __dir__(self) -> Iterable[str]:
-        """Return the methods too, for completion in a shell."""
+        """Include the methods, for completion in a shell."""
         return [*super().__dir__(), *self._methods]
 
 
@@ -97,11 +97,11 @@ class MethodProxy:
         *,
         abort: Abort | None = None,
     ) -> Any:
-        """Call it with a request; one that takes several is called without, and written to.
+        """Call the method with a request; with client streaming, omit it and write requests.
 
         Raises:
-            TypeError: the request is no message of the method's, or should not be given.
-            RiverError, TimeoutError, EncodeError: as by ``Client.rpc``.
+            TypeError: the request is not the method's message type, or must be omitted.
+            RiverError, TimeoutError, EncodeError: as ``Client.rpc``.
         """
         method, kind = self._method, self._method.kind
         deadline = Deadline(self._time(timeout), outlives=True)
@@ -128,7 +128,7 @@ class MethodProxy:
 
 
 class MethodCall(Call):
-    """One call of a method, whose requests and responses are messages."""
+    """A call of a method, whose requests and responses are messages."""
 
     def __init__(
         self,

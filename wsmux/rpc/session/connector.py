@@ -95,7 +95,7 @@ __all__ = [
 
 
 class ConnectorState(Enum):
-    """Say how far a client's connection is."""
+    """Define the states of a client's connection."""
 
     NO_CONNECTION = auto()
     BACKING_OFF = auto()
@@ -106,7 +106,7 @@ class ConnectorState(Enum):
 
 
 class ConnectorInput(Enum):
-    """Say what can happen to it."""
+    """Define the inputs that move it."""
 
     CONNECT = auto()
     WAITED = auto()
@@ -135,24 +135,24 @@ TABLE: dict[tuple[ConnectorState, ConnectorInput], ConnectorState] = (
 
 
 def advance(state: ConnectorState, happened: ConnectorInput) -> ConnectorState:
-    """Return the next state; ``KeyError`` when the move is illegal."""
+    """Return the next state; raise ``KeyError`` if the move is illegal."""
     return TABLE[state, happened]
 
 
 class Dial(NamedTuple):
-    """Make a connection, then call ``dialled`` or ``dial_failed`` with this number."""
+    """Dial a connection, then call ``dialled`` or ``dial_failed`` with this attempt."""
 
     attempt: int
 
 
 class HelloWanted(NamedTuple):
-    """The connection stands: call ``hello`` with metadata or ``None``, or ``hello_failed``."""
+    """The connection is up: call ``hello`` with metadata or ``None``, or ``hello_failed``."""
 
     attempt: int
 
 
 class Hangup(NamedTuple):
-    """Close this connection with code 1000, or stop making it; nothing more is heard of it."""
+    """Close this connection with code 1000, or stop dialling it; it causes no more events."""
 
     attempt: int
 
@@ -164,14 +164,14 @@ class SessionCreated(NamedTuple):
 
 
 class SessionClosed(NamedTuple):
-    """A session is over: its calls end with ``UNEXPECTED_DISCONNECT``."""
+    """A session has ended: its calls fail with ``UNEXPECTED_DISCONNECT``."""
 
     session: Session
     reason: str
 
 
 class StatusChanged(NamedTuple):
-    """The connection is in another state."""
+    """The state of the connection has changed."""
 
     state: ConnectorState
 
@@ -190,7 +190,7 @@ class MetadataWanted(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Something went wrong that is worth telling; what follows from it is told apart.
+    """A failure worth reporting; its consequences are separate events.
 
     ``code`` is the server's when it refused the handshake.
     """
@@ -213,38 +213,38 @@ ConnectorEvent = (
 )
 
 
-# Attempts in a row without a handshake after which the owner is told, once. As shipped clients,
-# which then stop.
+# Attempts in a row without a handshake after which the owner is notified, once. Other clients stop
+# after as many.
 TELL_AFTER = 5
 
-# Seconds between two attempts, at most, while somebody waits for the connection.
+# Maximum seconds between two attempts while a call or a caller waits for the connection.
 LONGEST_PENDING = 2.0
 
 UNANSWERED = "the handshake was not answered"
 
 
 class Connector:
-    """The client's end of everything below the calls.
+    """Implement the client side of sessions and connections, everything below the calls.
 
-    The owner holds one lock around all calls, performs the ``events()`` in order, sends what
-    ``data_to_send`` returns over the present connection, and calls ``handle_timer`` in time.
-    Times are seconds of one monotonic clock.
+    The owner holds one lock around all calls, handles the ``events()`` in order, sends the output
+    of ``data_to_send`` over the current connection, and calls ``handle_timer`` in time. Times are
+    in seconds of one monotonic clock.
 
     Args:
         own_id: the id of this client.
-        peer_id: that of the server.
+        peer_id: the id of the server.
         codec: the same as the server's.
-        options: times in seconds, and bounds.
-        new_id: returns a new id, of a message or a session, that nobody can guess.
-        random: returns a number from 0 up to 1, without 1.
+        options: times in seconds, and limits.
+        new_id: returns a new, unguessable id of a message or a session.
+        random: returns a number from 0 (inclusive) to 1 (exclusive).
         pending: returns whether any call waits for the connection.
-        reconnect: whether to connect again by itself.
+        reconnect: whether to reconnect by itself.
 
     Attributes:
-        state: how far the connection is.
-        session: the present one, or ``None``.
+        state: the state of the connection.
+        session: the current session, or ``None``.
         awaited: callers that wait for the connection itself; the owner counts them.
-        given_up: why there is no further attempt, when ``state`` has become ``NO_CONNECTION``.
+        given_up: why no further attempt is made, when ``state`` has become ``NO_CONNECTION``.
     """
 
     def __init__(
@@ -275,9 +275,9 @@ class Connector:
         self._events: list[ConnectorEvent] = []
         self._output: list[bytes] = []  # the handshake
         self._attempts = 0
-        self._attempt: int | None = None  # the present one
+        self._attempt: int | None = None  # the current one
         self._failed = 0  # attempts in a row
-        self._trouble = ""  # what went wrong with the last of them
+        self._trouble = ""  # the error of the last of them
         self._due: float | None = None  # the end of the wait, of dialling or of the handshake
         self._hello_sent = False
 
@@ -289,20 +289,20 @@ class Connector:
         return events
 
     def with_trouble(self, text: str) -> str:
-        """Return a text, and what went wrong with the last attempt, if one has failed."""
+        """Return a text, with the error of the last attempt appended if it failed."""
         return f"{text}: {self._trouble}" if self._trouble else text
 
     def has_output(self) -> bool:
-        """Return whether the present connection has anything to send."""
+        """Return whether the current connection has anything to send."""
         if self._output:
             return True
         session = self.session
         return session is not None and session.has_output()
 
     def data_to_send(self) -> list[bytes]:
-        """Return the messages that the present connection sends, in order.
+        """Return the messages to send over the current connection, in order.
 
-        The last ``Dial`` told its number.
+        The number of the connection is in the last ``Dial``.
         """
         output, self._output = self._output, []
         return output if self.session is None else output + self.session.data_to_send()
@@ -310,7 +310,7 @@ class Connector:
     # What the owner wants
 
     def connect(self, now: float) -> None:
-        """Start to connect, unless that is under way; an attempt that is far off comes near.
+        """Start connecting, unless that is in progress; bring a distant attempt forward.
 
         Raises:
             LocalProtocolError: the client was closed.
@@ -322,7 +322,7 @@ class Connector:
             self._bring_near(now)
 
     def need_session(self, now: float) -> Session:
-        """Return the session that a call uses, made if there is none; it need not be connected.
+        """Return the session for a call, making one if necessary; it need not be connected.
 
         Raises:
             LocalProtocolError: the client was closed.
@@ -334,20 +334,20 @@ class Connector:
         return session
 
     def hard_disconnect(self, now: float, reason: str = "disconnected by this side") -> None:
-        """End the session and the connection at once; ``connect`` begins again."""
+        """End the session and the connection at once; ``connect`` starts again."""
         if self.state is not ConnectorState.CLOSED:
             self.given_up = reason
             self._end_session(self.given_up)
             self._drop(now, again=False)
 
     def close(self) -> None:
-        """End everything for good; a second call does nothing."""
+        """End everything permanently; a second call does nothing."""
         self._end_session("the client was closed")
         self._hang_up()
         self._move(ConnectorInput.CLOSE)
 
     def refresh(self, session: Session, metadata: Any) -> None:
-        """Answer ``MetadataWanted``; nothing happens if that session is over."""
+        """Answer ``MetadataWanted``; do nothing if that session is over."""
         if session is not self.session:
             return
         try:
@@ -359,12 +359,12 @@ class Connector:
     # What became of a connection
 
     def dialled(self, attempt: int, now: float) -> None:
-        """Note that a connection was made."""
+        """Record that a connection was made."""
         if attempt != self._attempt:
             self._events.append(Hangup(attempt))
             return
         self._move(ConnectorInput.DIALLED)
-        if not self._trouble.startswith(UNANSWERED):  # else an attempt before told more
+        if not self._trouble.startswith(UNANSWERED):  # otherwise an earlier error says more
             self._trouble = UNANSWERED
         self._due = now + self._options.handshake_timeout
         self._events.append(HelloWanted(attempt))
@@ -372,16 +372,16 @@ class Connector:
     def dial_failed(
         self, attempt: int, now: float, reason: str = "", *, fatal: bool = False
     ) -> None:
-        """Note that a connection could not be made; a fatal reason ends the session too."""
+        """Record that dialling failed; a fatal reason ends the session too."""
         if attempt == self._attempt:
             self._trouble = reason
         self.lost(attempt, now, fatal=fatal)
 
     def lost(self, attempt: int, now: float, *, fatal: bool = False) -> None:
-        """Note that a connection is gone; a fatal reason ends the session too."""
+        """Record that a connection was lost; a fatal reason ends the session too."""
         if attempt != self._attempt:
             return
-        self._attempt = None  # there is nothing to hang up
+        self._attempt = None  # there is nothing to close
         if self._hello_sent and self.state is ConnectorState.HANDSHAKING:
             name = self._codec.name
             closed = f"the connection was closed; is the server's codec {name}, too?"
@@ -392,9 +392,9 @@ class Connector:
         self._drop(now, again=not fatal)
 
     def cut_by_size(self, attempt: int, reason: str, *, ours: bool, now: float) -> bool:
-        """Note that a message too large to be read ended a connection, before it is ``lost``.
+        """Record that an oversize message ended a connection, before it is ``lost``.
 
-        Returns whether the session has ended over it; see ``Session.cut_by_size``.
+        Returns whether the session has ended because of it; see ``Session.cut_by_size``.
         """
         session = self.session
         if attempt != self._attempt or session is None or not session.attached:
@@ -409,10 +409,10 @@ class Connector:
         return False
 
     def hello(self, attempt: int, metadata: Any, now: float) -> None:
-        """Greet the server.
+        """Send the handshake to the server.
 
         Raises:
-            LocalProtocolError: that was done, or there is no connection yet.
+            LocalProtocolError: it was already sent, or there is no connection yet.
         """
         if attempt != self._attempt:
             return
@@ -436,13 +436,13 @@ class Connector:
             self._hello_sent = True
 
     def hello_failed(self, attempt: int, text: str, now: float) -> None:
-        """Note that no metadata could be made: the session ends, as in shipped clients."""
+        """Record that the metadata could not be made: the session ends, as in other clients."""
         if attempt == self._attempt:
             text = f"failed to construct handshake metadata: {text}"
             self._fail(now, Failure(FailureKind.HANDSHAKE, text))
 
     def receive(self, attempt: int, data: Buffer, now: float) -> None:
-        """Take one message of a connection."""
+        """Process one message of a connection."""
         if attempt != self._attempt:
             return
         session = self.session
@@ -468,7 +468,7 @@ class Connector:
         try:
             parse_rehandshake_request(payload)
         except MalformedHandshake:
-            return  # as shipped clients
+            return  # as other clients do
         self._events.append(MetadataWanted(session))
 
     def _answered(self, data: Buffer, now: float) -> None:
@@ -506,7 +506,7 @@ class Connector:
                 self._end_session(text)
             self._drop(now, again=True)
             if gone:
-                self._hurry(now)  # the server is there, and may well take a new session
+                self._hurry(now)  # the server is up, and will probably accept a new session
         else:
             self._fail(now, Failure(FailureKind.HANDSHAKE, text, refusal.code))
 
@@ -520,7 +520,7 @@ class Connector:
         return min(session, self._due)
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due; messages received before are passed on first."""
+        """Handle what is due; pass on messages received earlier first."""
         if self.session is not None:
             self._session_timer(self.session, now)
         if self._due is not None and now >= self._due:
@@ -533,7 +533,7 @@ class Connector:
         lapse = session.handle_timer(now)
         if lapse is Lapse.GRACE:
             self._end_session(self.with_trouble("no connection within the grace period"))
-            if self._hello_sent:  # for the session that is over
+            if self._hello_sent:  # for the session that has ended
                 self._drop(now, again=True)
         elif lapse is Lapse.SILENCE:
             self._drop(now, again=True)
@@ -559,7 +559,7 @@ class Connector:
             self._dial(now)
 
     def _longest_wait(self, now: float, *, pending: bool) -> float:
-        """Return the seconds that the next attempt may be away; see the module."""
+        """Return the maximum seconds until the next attempt; see the module docstring."""
         longest = LONGEST_PENDING if pending else math.inf
         ends = None if self.session is None else self.session.next_timer()
         if ends is not None:
@@ -569,13 +569,13 @@ class Connector:
         return longest
 
     def _bring_near(self, now: float) -> None:
-        """Hurry an attempt that is further off than one that somebody waits for may be."""
+        """Bring the next attempt forward if it is too far off for those who wait."""
         longest = self._longest_wait(now, pending=True)
         if self._due is not None and self._due > now + longest:
             self._hurry(now, longest)
 
     def _hurry(self, now: float, longest: float = math.inf) -> None:
-        """Let an attempt that is waited for come as early as the second of a row."""
+        """Reschedule the awaited attempt as early as the second attempt in a row."""
         if self.state is ConnectorState.BACKING_OFF and self._due is not None:
             self._due = min(self._due, now + self._backoff.hurried(longest))
 
@@ -594,7 +594,7 @@ class Connector:
         self._output = []
 
     def _drop(self, now: float, *, again: bool) -> None:
-        """Leave the present connection or attempt, and start the next one if there is to be one."""
+        """Give up the current connection or attempt, and start another one if required."""
         unmade = self.state in (ConnectorState.CONNECTING, ConnectorState.HANDSHAKING)
         self._hang_up()
         if self.session is not None and self.session.attached:
@@ -611,7 +611,7 @@ class Connector:
             self._try(now)
 
     def _fail(self, now: float, failure: Failure) -> None:
-        """End session and connection; the next ``connect`` begins again."""
+        """End the session and the connection; the next ``connect`` starts again."""
         self.given_up = failure.text
         self._events.append(failure)
         self._end_session(failure.text)
@@ -620,7 +620,7 @@ class Connector:
     def _new_session(self, now: float) -> Session:
         self.session = Session(
             Role.CLIENT,
-            f"session-{self._new_id()}{self._new_id()}",  # a secret: 144 bits of chance
+            f"session-{self._new_id()}{self._new_id()}",  # a secret: 144 random bits
             self.own_id,
             self.peer_id,
             codec=self._codec,

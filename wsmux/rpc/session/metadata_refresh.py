@@ -1,8 +1,9 @@
-"""Say when a server asks a client for new metadata, and when the answer is too late.
+"""Time a server's requests for new metadata, and the client's answers.
 
-As shipped: one ``handshake_timeout`` before the metadata expires, or whenever the application
-wishes; the answer must come within ``handshake_timeout`` or the remaining life, whichever is
-shorter. The clock stands while there is no connection: the next handshake brings new metadata.
+As in other implementations, a request is sent one ``handshake_timeout`` before the metadata
+expires, or when the application asks; the answer must arrive within ``handshake_timeout``, or
+before the metadata expires if that is sooner. Both timers are stopped while there is no connection:
+the next handshake brings new metadata.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ __all__ = ["MetadataRefresh", "RefreshLapse"]
 
 
 class RefreshLapse(Enum):
-    """Say what time it is."""
+    """Define which timer has expired."""
 
-    ASK = auto()  # send the request, and say so with ``asked``
+    ASK = auto()  # send the request, then call ``asked``
     OVERDUE = auto()  # destroy the session
 
 
 class MetadataRefresh:
-    """Hold the two times of one session; all are seconds of the clock that ``now`` is of."""
+    """Hold the two timers of a session, in seconds of the clock of ``now``."""
 
     def __init__(self, options: Options) -> None:
         self._timeout = options.handshake_timeout
@@ -31,18 +32,18 @@ class MetadataRefresh:
         self._deadline: float | None = None
 
     def validated(self, expires: float | None) -> None:
-        """Note new metadata, good until ``expires``, or for ever if that is ``None``."""
+        """Record new metadata, valid until ``expires``, or for ever if ``None``."""
         self._expires, self._deadline = expires, None
         self._ask = None if expires is None else expires - self._timeout
 
     def asked(self, now: float) -> None:
-        """Note that the client was asked."""
+        """Record that the client was asked."""
         self._ask = None
         left = self._timeout if self._expires is None else self._expires - now
         self._deadline = now + min(left, self._timeout)
 
     def stop(self) -> None:
-        """Forget both times: the connection is gone."""
+        """Stop both timers: the connection is gone."""
         self._expires = self._ask = self._deadline = None
 
     def next_timer(self) -> float | None:
@@ -50,7 +51,7 @@ class MetadataRefresh:
         return self._ask if self._deadline is None else self._deadline
 
     def handle_timer(self, now: float) -> RefreshLapse | None:
-        """Say what is due."""
+        """Return what is due."""
         due = self.next_timer()
         if due is None or now < due:
             return None

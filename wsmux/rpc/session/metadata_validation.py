@@ -1,4 +1,4 @@
-"""Decide whether what a client says of itself will do, at its handshake and when asked again."""
+"""Validate a client's metadata, at its handshake and on request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Rejection(Exception):
     """Raised by a function that validates metadata, to refuse the client.
 
     Args:
-        reason: a sentence, which the client is told.
-        unsupported: the client is too old, or otherwise not one to come again.
+        reason: a sentence that is sent to the client.
+        unsupported: the client is too old, or for another reason should not retry.
     """
 
     def __init__(self, reason: str = "", unsupported: bool = False) -> None:
@@ -31,7 +31,7 @@ class Rejection(Exception):
 
 
 class Parsed(NamedTuple):
-    """Metadata as handlers find them, good until ``expires`` of the monotonic clock."""
+    """Metadata as given to handlers, valid until ``expires`` on the monotonic clock."""
 
     metadata: Any
     expires: float | None
@@ -39,7 +39,7 @@ class Parsed(NamedTuple):
 
 
 class InvalidMetadata(NamedTuple):
-    """Say why metadata will not do."""
+    """The reason why metadata was refused."""
 
     code: RefusalCode
     reason: str
@@ -47,7 +47,7 @@ class InvalidMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MetadataValidation:
-    """Check metadata as the application says, whose functions may block; see ``server.Serving``."""
+    """Validate metadata with the application's functions, which may block; see ``Serving``."""
 
     schema: Schema | None = None
     validate: Callable[[Any, Any, str], Any] | None = None
@@ -57,12 +57,12 @@ class MetadataValidation:
     def check(
         self, metadata: Any, previous: Any, client_id: str, session: Session | None = None
     ) -> Parsed | InvalidMetadata:
-        """Return what handlers are to find, or why the client is refused.
+        """Return the metadata for handlers, or the reason for refusing the client.
 
         New metadata for a ``session`` must name its owner.
 
-        Metadata that have expired already are refused, which shipped servers leave to the first
-        request for new ones.
+        Metadata that has already expired is refused; other servers accept it until they first
+        request new metadata.
         """
         if self.schema is not None and self.schema.check(metadata) is not None:
             text = "received malformed handshake metadata"

@@ -1,17 +1,17 @@
-"""Say how long to wait before an attempt to connect.
+"""Compute the wait before an attempt to connect.
 
-Attempts without lasting success add up. The first of a row waits nothing, each further one up to
-twice as long as the one before, up to a maximum. A connection forgives half of them at once, and
-one more per interval, down to none. So a client whose connections are cut again and again soon
-after they are made keeps coming back within half a second, and never at once without end.
+Attempts without lasting success add up. The first in a row does not wait; each further one waits up
+to twice as long as the one before, up to a maximum. A connection forgives half of the attempts at
+once, and one more per interval, down to none. So a client whose connections are repeatedly cut soon
+after they are made returns within half a second, but never retries at once without end.
 
-Shipped code differs in four ways. It never forgives the last attempt, so that the first one after
-any drop waits 150 to 350 ms; here it goes at once. A connection that is cut soon forgives nothing
-there, so that the waits outgrow the grace of the session. It stops for good after five attempts
-without success; here attempts go on at the maximum. And it adds at most 200 ms of chance to any
-wait, so that a thousand clients which lost one server would come back to it within 200 ms of each
-other even after half a minute; here each wait is drawn from nothing up to its longest, which
-spreads them over all of it.
+Other implementations differ in four ways. They never forgive the last attempt, so that the first
+one after any drop waits 150 to 350 ms; here it does not wait. There, a connection that is cut soon
+forgives nothing, so that the waits outgrow the grace period of the session. They stop after five
+attempts without success; here attempts continue at the maximum. And they add at most 200 ms of
+jitter to any wait, so that a thousand clients that lost one server would return within 200 ms of
+each other even after half a minute; here each wait is drawn between 0 and its upper bound, which
+spreads the clients over all of it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..options import Options
 
 __all__ = ["ReconnectLimiter"]
 
-# Seconds of connection that forgive one attempt. As shipped code.
+# Seconds of connection that forgive one attempt; as in other implementations.
 RESTORE_INTERVAL = 0.2
 
-# Attempts beyond it are not counted: doubled so often, any base is above any maximum.
+# Attempts counted at most: doubled this often, any base exceeds any maximum.
 MOST = 32
 
 
@@ -35,14 +35,14 @@ class ReconnectLimiter:
 
     Args:
         options: the waits, in seconds.
-        random: returns a number from 0 up to 1, without 1.
+        random: returns a number from 0 (inclusive) to 1 (exclusive).
     """
 
     def __init__(self, options: Options, random: Callable[[], float]) -> None:
         self._options = options
         self._random = random
         self._consumed = 0
-        self._succeeded: float | None = None  # when a connection was made that may still stand
+        self._succeeded: float | None = None  # when the current connection, if any, was made
 
     def consumed(self, now: float) -> int:
         """Return the attempts that count against the next one."""
@@ -55,21 +55,21 @@ class ReconnectLimiter:
 
         Args:
             now: the time, in seconds.
-            longest: the most that it may wait.
+            longest: the maximum wait.
         """
         consumed, self._succeeded = self.consumed(now), None
         wait = self._wait(consumed, longest)
-        # Beyond the maximum the count says nothing more, and would take longer to be forgiven.
+        # Beyond the maximum wait a higher count has no effect, but takes longer to be forgiven.
         at_most = consumed > 0 and self._delay(consumed) >= self._options.backoff_max
         self._consumed = consumed if at_most else min(consumed + 1, MOST)
         return wait
 
     def hurried(self, longest: float = math.inf) -> float:
-        """Return the seconds that the most urgent attempt after a failed one waits."""
+        """Return the wait in seconds of the most urgent attempt after a failed one."""
         return self._wait(1, longest)
 
     def succeeded(self, now: float) -> None:
-        """Forgive half, rounded down, and go on to forgive: the handshake went well."""
+        """Forgive half, rounded down, and start to forgive the rest: the handshake succeeded."""
         self._consumed -= self._consumed // 2
         self._succeeded = now
 

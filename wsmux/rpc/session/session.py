@@ -69,7 +69,7 @@ __all__ = ["TABLE", "Lapse", "SendBuffer", "Session", "SessionInput", "SessionSt
 
 
 class Verdict(Enum):
-    """Say what a number makes of a message."""
+    """Define how a received sequence number compares with the expected one."""
 
     ACCEPTED = auto()
     DUPLICATE = auto()
@@ -81,9 +81,9 @@ class SendBuffer:
 
     Attributes:
         seq: number of the next message to send.
-        ack: messages accepted.
+        ack: number of messages accepted.
         buffered_bytes: bytes sent and not acknowledged.
-        owed_messages: messages accepted since anything was sent; the peer does not know of them.
+        owed_messages: messages accepted since the last message sent; not yet acknowledged.
         owed_bytes: the same in bytes.
     """
 
@@ -101,13 +101,13 @@ class SendBuffer:
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest message not acknowledged, or of the next one if there is none."""
+        """Number of the oldest unacknowledged message, or of the next one if there is none."""
         return self._buffer[0][0] if self._buffer else self.seq
 
     def send(self, encode: Callable[[int, int], bytes]) -> bytes:
-        """Return the message that ``encode`` makes of ``seq`` and ``ack``, and keep it.
+        """Encode a message with ``encode(seq, ack)``, keep it in the buffer, and return it.
 
-        What ``encode`` raises is passed on, and nothing has changed.
+        Errors of ``encode`` are passed on, and change nothing.
         """
         data = encode(self.seq, self.ack)
         self._buffer.append((self.seq, data))
@@ -117,16 +117,17 @@ class SendBuffer:
         return data
 
     def accept(self, seq: int, ack: int, size: int, *, owed: bool = True) -> Verdict:
-        """Decide about a message of ``size`` bytes; an accepted one trims the buffer.
+        """Classify a message of ``size`` bytes; an accepted one trims the buffer.
 
         Args:
             seq: its number.
-            ack: what it says the peer has accepted.
-            size: its bytes.
-            owed: whether it asks for an acknowledgement before the next heartbeat.
+            ack: the number of messages that the peer has accepted.
+            size: its size in bytes.
+            owed: whether it must be acknowledged before the next heartbeat.
 
         Raises:
-            SessionFailure: the peer acknowledges what was never sent; nothing has changed.
+            SessionFailure: the peer acknowledged messages that were never sent; nothing has
+                changed.
         """
         if ack > self.seq:
             raise SessionFailure(
@@ -142,13 +143,13 @@ class SendBuffer:
         return Verdict.ACCEPTED
 
     def acknowledged(self, count: int) -> None:
-        """Drop the messages below ``count``; costs time for what is dropped only."""
+        """Drop the messages below ``count``; the cost depends only on the number dropped."""
         buffer = self._buffer
         while buffer and buffer[0][0] < count:
             self.buffered_bytes -= len(buffer.popleft()[1])
 
     def buffered(self) -> list[bytes]:
-        """Return what was not acknowledged, in order."""
+        """Return the unacknowledged messages, in order."""
         return [data for _, data in self._buffer]
 
     def clear(self) -> None:
@@ -157,24 +158,24 @@ class SendBuffer:
         self.buffered_bytes = 0
 
 
-# Seconds that a challenged peer has to be heard. A shipped client that is refused meanwhile stops
-# for good after five attempts, the last two of them 1.05 and 2.25 seconds after the first at least.
+# Seconds that a challenged peer has to answer. Another implementation's client, refused meanwhile,
+# stops for good after five attempts, the last two at least 1.05 and 2.25 seconds after the first.
 PROOF_TIME = 1.0
 
-# A peer that sends may leave so many times send_buffer_messages unacknowledged, and at most so many
-# more: far above what honest ones have in flight, some megabytes of small answers.
+# A sending peer may leave this many times send_buffer_messages unacknowledged, but at most this
+# many more: far above what honest peers have in flight, some megabytes of small answers.
 MOST_UNACKNOWLEDGED = 32
 MOST_MORE = 32 * 1024
 
-# The defaults of Options.send_buffer_messages and send_buffer_bytes. Shipped servers acknowledge an
-# upload with their heartbeats only, once a second, and a client has to send for that long without
-# waiting.
+# The defaults of Options.send_buffer_messages and send_buffer_bytes. Other servers acknowledge an
+# upload only with their heartbeats, once a second, and a client must be able to send for that long
+# without waiting.
 SERVER_BUFFER, CLIENT_BUFFER = 1024, 64 * 1024
 SERVER_BYTES, CLIENT_BYTES = 16 * MIB, 64 * MIB
 
 
 class SessionState(Enum):
-    """Say how a session stands to its connection."""
+    """Define the states of a session."""
 
     DETACHED = auto()
     ATTACHED = auto()
@@ -182,7 +183,7 @@ class SessionState(Enum):
 
 
 class SessionInput(Enum):
-    """Say what can happen to a session as a whole."""
+    """Define the inputs that move a session."""
 
     ATTACH = auto()
     DETACH = auto()
@@ -190,10 +191,10 @@ class SessionInput(Enum):
 
 
 class Lapse(Enum):
-    """Say which time has run out."""
+    """Define which timer has expired."""
 
-    SILENCE = auto()  # the connection is to be given up
-    GRACE = auto()  # the session is to be destroyed
+    SILENCE = auto()  # close the connection
+    GRACE = auto()  # destroy the session
 
 
 _S, _I = SessionState, SessionInput
@@ -208,24 +209,24 @@ TABLE: dict[tuple[SessionState, SessionInput], SessionState] = {
 
 
 class Session:
-    """One end of a session; it begins detached, with the grace running.
+    """One end of a session; it starts detached, with the grace period running.
 
     Args:
-        role: a server sends heartbeats, a client returns them.
-        session_id: chosen by the client, the same at both ends.
+        role: a server sends heartbeats, a client answers them.
+        session_id: chosen by the client, the same on both ends.
         own_id: the id of this client or server.
-        peer_id: that of the other one.
-        codec: the same at both ends.
-        options: times in seconds, and bounds.
+        peer_id: the id of the peer.
+        codec: the same on both ends.
+        options: times in seconds, and limits.
         new_id: returns a new message id.
         now: the time, in seconds.
 
     Attributes:
-        id: the session's id.
-        owner: the one whose clients may resume or replace it at a server, as the application
-            says; ``None`` for any client that knows the ids.
-        attachments: connections so far. An owner that notes it when it attaches one can tell what
-            comes late from a connection that was replaced.
+        id: the id of the session.
+        owner: at a server, the identity whose clients may resume or replace the session, as set by
+            the application; ``None`` for any client that knows the ids.
+        attachments: number of connections so far. An owner that records it on attaching can
+            recognize late input from a connection that was replaced.
     """
 
     def __init__(
@@ -260,10 +261,10 @@ class Session:
         self._gapped = False
         self._cut: tuple[bool, int] | None = None  # whose message was too large, and its number
         self._cut_attachment = 0  # the connection that it ended
-        self._challenged: float | None = None  # when the peer was asked, with no answer yet
+        self._challenged: float | None = None  # when the peer was challenged, while unanswered
         self._asked = 0  # messages up to the last ACK of a server, all of which a client confirms
         self._heard = now
-        self._beat = 0.0  # when a server sends its next heartbeat
+        self._beat = 0.0  # time of a server's next heartbeat
         self._grace = now + options.session_disconnect_grace
 
     @property
@@ -273,7 +274,7 @@ class Session:
 
     @property
     def full(self) -> bool:
-        """Whether writers should wait: too much was not acknowledged. Nothing is refused."""
+        """Whether writers should wait: the send buffer is full. Nothing is refused."""
         buffer = self._send_buffer
         return (
             buffer.buffered_messages >= self._most_messages
@@ -302,11 +303,10 @@ class Session:
         procedure: str | None = None,
         tracing: tuple[str, str] | None = None,
     ) -> None:
-        """Send a message, whose payload the codec has packed, now or with the next connection.
+        """Send a message whose payload is already encoded, now or on the next connection.
 
         Raises:
-            EncodeError: the codec cannot carry it, or the names in it are too long; nothing has
-                changed.
+            EncodeError: the codec cannot encode it, or its names are too long; nothing has changed.
             LocalProtocolError: the session is over.
         """
         if self.state is SessionState.DESTROYED:
@@ -341,7 +341,7 @@ class Session:
                 self._ask()
 
     def _ask(self) -> None:
-        """Send an ACK, before the next heartbeat, if much is not acknowledged and none is out."""
+        """Send an early ACK if much is unacknowledged and no ACK is outstanding."""
         buffer = self._send_buffer
         if self._asked <= buffer.oldest and (
             2 * buffer.buffered_messages >= self._most_messages
@@ -350,14 +350,14 @@ class Session:
             try:
                 self._acknowledge()
             except SessionFailure:
-                return  # nor can the next heartbeat be encoded, whose owner ends the session
+                return  # the next heartbeat fails too, and its owner ends the session
 
     def receive(self, data: Buffer, now: float) -> Envelope | None:
-        """Take one message of the connection; return it if it is one for the layer above.
+        """Process one message of the connection; return it if it is for the layer above.
 
-        One that is too large comes with an ``Oversize`` for its payload. Duplicates and ACKs do
-        not come, nor does what was meant for another receiver: that is counted and then ignored,
-        as shipped code does.
+        An oversize message is returned with an ``Oversize`` as its payload. Duplicates and ACKs are
+        not returned, nor are messages for another receiver, which are counted and then ignored, as
+        in other implementations.
 
         Raises:
             GapError: a message is missing; the connection must be closed.
@@ -406,16 +406,16 @@ class Session:
         return self._codec.decode_head(data)._replace(payload=Oversize(size, most))
 
     def cut_by_size(self, reason: str, *, ours: bool) -> bool:
-        """Note that a message which nobody would read has ended the connection, with code 1009.
+        """Record that a message too large to be read ended the connection, with code 1009.
 
         Args:
-            reason: what the end that refused it said.
+            reason: the reason given by the side that refused it.
             ours: whether this side sent it, and the peer refused it.
 
-        Returns whether that is new: the connection may be asked about several times.
+        Returns whether this is new, since it may be reported several times for a connection.
 
         Raises:
-            SessionFailure: the connection before was ended so too, and nothing was accepted in
+            SessionFailure: the previous connection ended the same way, and nothing was accepted in
                 between; the session must be destroyed.
         """
         if self._cut_attachment == self.attachments:
@@ -453,7 +453,7 @@ class Session:
         return bool(self._queue)
 
     def data_to_send(self) -> list[bytes]:
-        """Return the messages that go out now, in order, each one message of the connection."""
+        """Return the messages to send now, in order, each one message of the connection."""
         if not self._queue:
             return []
         queue, self._queue = self._queue, []
@@ -468,11 +468,12 @@ class Session:
         self.state = state
 
     def attach(self, now: float, acknowledged: int = 0) -> None:
-        """Go on over a new connection whose handshake is done; the buffer is queued again.
+        """Continue on a new connection after its handshake; queue the buffer again.
 
         Args:
             now: the time, in seconds.
-            acknowledged: messages that the peer's handshake says it has; they are not repeated.
+            acknowledged: messages that the peer has according to its handshake; they are not
+                retransmitted.
 
         Raises:
             LocalProtocolError: the session has a connection, or is over.
@@ -488,7 +489,7 @@ class Session:
             self._ask()
 
     def detach(self, now: float) -> None:
-        """Note that the connection is lost or closed; the grace starts.
+        """Record that the connection was lost or closed; start the grace period.
 
         Raises:
             LocalProtocolError: the session has no connection, or is over.
@@ -498,7 +499,7 @@ class Session:
         self._queue = []
 
     def destroy(self) -> None:
-        """End the session, at once and for good; what was not sent never will be."""
+        """End the session, at once and for good; unsent messages are dropped."""
         self._move(SessionInput.DESTROY)
         self._send_buffer.clear()
         self._queue = []
@@ -508,9 +509,10 @@ class Session:
         return ExpectedState(self._send_buffer.ack, self._send_buffer.oldest)
 
     def mismatch(self, expected: ExpectedState) -> str | None:
-        """Say why a peer with these counters cannot resume the session; ``None`` if it can.
+        """Return why a peer with these counters cannot resume the session; ``None`` if it can.
 
-        Beyond the two rules of the text, a peer that claims more messages than were sent cannot.
+        Besides the two rules of the specification, a peer that claims more messages than were sent
+        is refused.
         """
         buffer = self._send_buffer
         if expected.next_sent > buffer.ack:
@@ -544,7 +546,7 @@ class Session:
         return self._grace if self.state is SessionState.DETACHED else None
 
     def handle_timer(self, now: float) -> Lapse | None:
-        """Send a heartbeat if it is time, and say whether a time has run out.
+        """Send a heartbeat if it is due, and return which timer has expired, if any.
 
         Raises:
             SessionFailure: a server's heartbeat cannot be encoded; the session must be destroyed.
@@ -560,10 +562,10 @@ class Session:
         return Lapse.GRACE if over else None
 
     def challenge(self, now: float) -> bool:
-        """Ask the peer to prove that it lives; tell whether it may still do so.
+        """Challenge the peer to prove that it is alive; return whether it still has time.
 
-        The first call sends an ACK, which a client returns. A later one is answered with false
-        when nothing was heard for ``PROOF_TIME`` since then.
+        The first call sends an ACK, which a client answers. Later calls return false if nothing was
+        received for ``PROOF_TIME`` since then.
 
         Raises:
             SessionFailure: the ACK cannot be encoded; the session must be destroyed.

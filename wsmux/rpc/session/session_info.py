@@ -1,4 +1,4 @@
-"""Describe a session to whoever watches it."""
+"""Describe a session for monitoring."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ __all__ = ["SessionInfo", "session_info"]
 
 
 class SessionInfo(NamedTuple):
-    """A session as it was at one moment; see ``RpcHandler.list_sessions`` and ``Client.session``.
+    """A snapshot of a session; see ``RpcHandler.list_sessions`` and ``Client.session``.
 
-    It holds no metadata, no payload and nothing by which a session could be resumed but its id,
-    which is a secret of its client: show ``client_id`` to people.
+    It contains neither metadata nor payloads. The session id, which is a secret of the client, is
+    the only field with which a session could be resumed: show ``client_id`` to people instead.
     """
 
     client_id: str
     session_id: str
     connected: bool
     connections: int
-    """Connections so far; all but the first one are reconnects."""
+    """Connections so far; all but the first are reconnects."""
     calls: int
-    """Calls that are open."""
+    """Open calls."""
     handlers: int
-    """Handlers that run; a generator that waits does not. 0 for a client's end."""
+    """Running handlers, not counting waiting generators; 0 at a client."""
     waiting_calls: int
-    """Calls that wait for a worker. 0 for a client's end."""
+    """Calls waiting for a worker; 0 at a client."""
     unacknowledged_messages: int
     """Messages sent, by all calls together, that the peer has not acknowledged."""
     unacknowledged_bytes: int
@@ -35,7 +35,7 @@ class SessionInfo(NamedTuple):
 def session_info(
     session: Session, client_id: str, *, calls: int, handlers: int = 0, waiting_calls: int = 0
 ) -> SessionInfo:
-    """Return what there is to know of a session now."""
+    """Return a snapshot of a session."""
     return SessionInfo(
         client_id,
         session.id,

@@ -57,17 +57,17 @@ from .session import Session
 
 __all__ = ["Accepted", "Hello", "Refused", "Sessions"]
 
-# Characters of a reason; it may hold what the client sent.
+# Characters of a reason, which may contain text of the client.
 MAX_REASON = 256
 
-# Sessions that are not to be begun again; of more, the first ones are forgotten.
+# Sessions that must not be started again; beyond that, the oldest are forgotten.
 MAX_BARRED = 1000
 
 UNANSWERABLE = "the response cannot be encoded"
 
 
 class Hello(NamedTuple):
-    """A handshake of the right form; ``request.metadata`` is not yet checked."""
+    """A well-formed handshake; ``request.metadata`` is not yet validated."""
 
     client_id: str
     request: HandshakeRequest
@@ -75,10 +75,10 @@ class Hello(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """A connection belongs to ``session`` from now on: send ``response``, then its output.
+    """A connection now belongs to ``session``: send ``response``, then the output of the session.
 
-    ``interrupted`` tells that a resumed session had a connection, which is to be closed with code
-    1000. ``replaced`` was destroyed: its calls end, and a connection of its own is closed.
+    ``interrupted``: the resumed session had a connection, which must be closed with code 1000.
+    ``replaced`` was destroyed: its calls end, and its connection, if any, is closed.
     """
 
     session: Session
@@ -89,9 +89,9 @@ class Accepted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A connection is to be closed with code 1000, after ``response`` if there is one.
+    """A connection must be closed with code 1000, after ``response`` if there is one.
 
-    ``asked`` is a session that must prove that it lives: its output is to be sent.
+    ``asked`` is a session that must prove that it is alive: its output must be sent.
     """
 
     code: RefusalCode
@@ -104,15 +104,15 @@ class Refused(NamedTuple):
 class Sessions:
     """Hold the sessions of one server.
 
-    The owner holds one lock around all calls, those of the sessions among them. It gives each
-    connection ``handshake_timeout`` for its first message, closes it if a second one comes before
-    the decision, and calls the ``handle_timer`` of each connected session; the ones without a
-    connection are watched here.
+    The owner holds one lock around all calls, including those of the sessions. It gives each
+    connection ``handshake_timeout`` for its first message, closes it if a second one arrives before
+    the decision, and calls ``handle_timer`` of each connected session; sessions without a
+    connection are timed here.
 
     Args:
         own_id: the id of this server.
         codec: the same as the clients'.
-        options: times in seconds, and bounds.
+        options: times in seconds, and limits.
         new_id: returns a new message id.
     """
 
@@ -125,7 +125,7 @@ class Sessions:
         self._new_id = new_id
         self._sessions: dict[str, Session] = {}
         self._barred: dict[tuple[str, str], None] = {}  # ids of clients and of their sessions
-        self._detached: dict[str, Session] = {}  # as their graces end, since all are equally long
+        self._detached: dict[str, Session] = {}  # by the end of their equal grace periods
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -137,10 +137,10 @@ class Sessions:
     # Handshakes
 
     def first_frame(self, data: Buffer) -> Hello | Refused:
-        """Return what the first message of a connection says, or why it is refused.
+        """Decode the first message of a connection, or refuse the connection.
 
-        One that is no message at all, or not one of River's, gets no response; nor does one from
-        a client with an overlong id.
+        A message that is malformed, or not one of River's, gets no response, nor does one from a
+        client with an overlong id.
         """
         try:
             envelope = self._codec.decode(data)
@@ -160,16 +160,16 @@ class Sessions:
         return Hello(envelope.sender, request, envelope.tracing)
 
     def refuse(self, client_id: str, code: RefusalCode, reason: str) -> Refused:
-        """Return the refusal of a client, as for metadata that is wrong.
+        """Return the refusal of a client, for example for invalid metadata.
 
-        It gets no response if the codec cannot carry one.
+        It has no response if the codec cannot encode one.
         """
         reason = reason[:MAX_REASON]
         response = self._message(client_id, refusal_payload(code, reason))
         return Refused(code, reason, response, client_id)
 
     def decide(self, hello: Hello, now: float, owner: object = None) -> Accepted | Refused:
-        """Begin or resume a session, whose metadata is valid and names its owner, or refuse it."""
+        """Start or resume a session whose metadata is valid and names its owner, or refuse it."""
         client_id, request = hello.client_id, hello.request
         old = self._sessions.get(client_id)
         if old is not None and old.owner != owner:
@@ -250,12 +250,12 @@ class Sessions:
     # Ends
 
     def lost(self, session: Session, attachment: int, now: float) -> bool:
-        """Note that a connection is gone; tell whether its session is over with it.
+        """Record that a connection is gone; return whether its session ended with it.
 
         Args:
-            session: whose connection it was.
-            attachment: what ``session.attachments`` was when it was attached; if another
-                connection has come meanwhile, nothing happens.
+            session: the session of the connection.
+            attachment: ``session.attachments`` when the connection was attached; if another
+                connection has been attached since, nothing happens.
             now: the time, in seconds.
         """
         if not session.attached or session.attachments != attachment:
@@ -268,14 +268,14 @@ class Sessions:
         return False
 
     def end(self, session: Session) -> None:
-        """Destroy a session and forget it; its connection, if it has one, is to be closed."""
+        """Destroy a session and forget it; the caller closes its connection, if any."""
         if self._sessions.get(session.peer_id) is session:
             del self._sessions[session.peer_id]
             self._detached.pop(session.peer_id, None)
         session.destroy()
 
     def bar(self, session: Session) -> None:
-        """Refuse to begin a session of these ids again, once it has ended."""
+        """Refuse to start a session with these ids again, once it has ended."""
         self._barred[session.peer_id, session.id] = None
         if len(self._barred) > MAX_BARRED:
             del self._barred[next(iter(self._barred))]
@@ -295,7 +295,7 @@ class Sessions:
         return None if first is None else first.next_timer()
 
     def handle_timer(self, now: float) -> list[Session]:
-        """Destroy the sessions whose grace has elapsed, and return them."""
+        """Destroy the sessions whose grace period has expired, and return them."""
         over = []
         for session in list(self._detached.values()):
             if session.handle_timer(now) is None:
@@ -306,6 +306,6 @@ class Sessions:
 
 
 def _same(one: str, other: str) -> bool:
-    """Compare two secrets in a time that depends on their lengths alone."""
+    """Compare two secrets in a time that depends only on their lengths."""
     first, second = (text.encode(errors="surrogatepass") for text in (one, other))
     return hmac.compare_digest(first, second)
