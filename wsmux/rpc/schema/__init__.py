@@ -64,22 +64,23 @@ class Schema:
 
     @property
     def json(self) -> dict[str, Any] | bool:
-        """Return the schema as JSON data, a fresh copy."""
+        """Return a copy of the schema as JSON data."""
         copy: dict[str, Any] | bool = _copy(self._json)
         return copy
 
     def check(self, value: Any) -> dict[str, Any] | None:
-        """Return ``None`` for a value of the schema, else River's ``extras``.
+        """Return ``None`` for a valid value, and River's ``extras`` for an invalid one.
 
         At most ``checker.MAX_ERRORS`` errors are counted as ``totalErrors``, and at most
-        ``checker.FIRST_ERRORS`` told. A value that is too deep, or takes too many steps to check,
-        has one error that says so. A memory view counts as ``Uint8Array``, a tuple as an array.
+        ``checker.FIRST_ERRORS`` listed. A value that is too deep, or takes too many steps to check,
+        has a single error that says so. A memory view counts as ``Uint8Array``, a tuple as an
+        array.
         """
         return None if self._checker is None else self._checker.check(value)
 
 
 def _copy(json_schema: Any) -> Any:
-    """Return plain JSON data, which nobody else can change."""
+    """Return plain JSON data that is not shared with the caller."""
     if not isinstance(json_schema, dict | bool):
         raise ValueError(f"a schema must be a dict or a bool, but is {json_schema!r}")
     try:
@@ -90,7 +91,7 @@ def _copy(json_schema: Any) -> Any:
 
 def _checker(json_schema: Any) -> Checker:
     try:
-        from .validator import Checker  # needs a package that much can do without
+        from .validator import Checker  # needs jsonschema, an optional package
     except ImportError as error:
         raise ImportError(f"validating values needs jsonschema: {how_to_install('rpc')}") from error
     return Checker(json_schema)

@@ -1,7 +1,7 @@
-"""Say what a codec does: turn messages of River into bytes and back. Both ends must use the same.
+"""Define codecs, which turn River messages into bytes and back. Both ends must use the same one.
 
-A message is encoded in two steps, so that a large payload is packed by the calling thread before it
-takes the session's lock, where the counters are known.
+A message is encoded in two steps, so that the calling thread packs a large payload before it takes
+the lock of the session, under which the counters are known.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .envelope import Envelope
 
 __all__ = ["Codec", "EncodeError"]
 
-# What a codec accepts, by default: nesting that no honest schema has.
+# Default maximum of nesting levels; no reasonable schema has as many.
 MAX_DEPTH = 100
 
-# Encoding takes two calls of Python a level, and an interpreter takes 1000 inside each other.
+# Encoding takes two nested Python calls per level, and the interpreter allows 1000.
 MOST_DEPTH = 200
 
 
 class EncodeError(LocalProtocolError):
-    """Report a value that the codec cannot carry; nothing was sent."""
+    """Report a value that the codec cannot encode; nothing was sent."""
 
 
 class Codec(ABC):
@@ -47,10 +47,10 @@ class Codec(ABC):
 
     @abstractmethod
     def pack(self, payload: Any) -> bytes:
-        """Return a payload as it stands in a message.
+        """Return an encoded payload.
 
         Raises:
-            EncodeError: it holds what the codec cannot carry, or is too deep.
+            EncodeError: the codec cannot encode a value in it, or it is too deep.
         """
 
     @abstractmethod
@@ -58,24 +58,24 @@ class Codec(ABC):
         """Return the message of ``envelope``, with ``packed`` in place of its payload.
 
         Raises:
-            EncodeError: a name in it cannot be carried.
+            EncodeError: a name in it cannot be encoded.
         """
 
     @abstractmethod
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is.
+        """Return the message in ``data``.
 
         Raises:
-            EnvelopeError: it is none; whatever the bytes are, nothing else is raised.
+            EnvelopeError: ``data`` is not a message; no other error is raised for any bytes.
         """
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is, with ``None`` for its payload.
+        """Return the message in ``data``, with ``None`` for its payload.
 
-        It is called for messages that are too large to be handed on. A codec that can skip a
-        payload, instead of making it and dropping it, overrides this.
+        Called for messages that are too large to be delivered. A codec that can skip a payload
+        without decoding it overrides this.
 
         Raises:
-            EnvelopeError: it is none; whatever the bytes are, nothing else is raised.
+            EnvelopeError: ``data`` is not a message; no other error is raised for any bytes.
         """
         return self.decode(data)._replace(payload=None)

@@ -1,8 +1,7 @@
-"""Build and check the messages of River, and the payloads that every call has.
+"""Build and validate the messages of River, and the payloads common to all calls.
 
-Shipped code differs from the text: ``tracing`` may come, unknown fields and unknown flag bits are
-ignored, and absent fields are left out instead of being null.
-See the section "Clients, servers".
+Other implementations differ from the specification, "Clients, servers": ``tracing`` may be present,
+unknown fields and flag bits are ignored, and absent fields are left out instead of being null.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ MAX_ID = 1024
 
 HEARTBEAT_STREAM = "heartbeat"
 
-# Larger counters cannot be told apart by JavaScript.
+# JavaScript cannot distinguish larger counters.
 MAX_COUNTER = 2**53 - 1
 
 _TEXTS = ("id", "from", "to", "streamId")
@@ -48,17 +47,17 @@ _COUNTS = ("seq", "ack", "controlFlags")
 
 
 class EnvelopeError(RemoteProtocolError):
-    """Report a message that cannot be decoded, or is no message of River."""
+    """Report a message that cannot be decoded, or is not a River message."""
 
 
 class Oversize(NamedTuple):
-    """Stand for a payload that was too large to be read; ``size`` is that of its message."""
+    """Replace a payload that was too large to be read; ``size`` is that of its message."""
 
     size: int
     max_size: int  # of this end
 
     def text(self) -> str:
-        """Return a sentence for whoever sent it, and for whoever waits for it."""
+        """Return a sentence for the sender, and for the caller that waits."""
         return (
             f"a message of {self.size} bytes is above the receiver's Options.max_size, "
             f"{self.max_size}: send it in parts, or raise max_size at both ends"
@@ -66,7 +65,7 @@ class Oversize(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """One message; ``seq`` and ``ack`` are those of its sender's session."""
+    """A message; ``seq`` and ``ack`` are those of its sender's session."""
 
     id: str
     sender: str
@@ -82,7 +81,7 @@ class Envelope(NamedTuple):
 
     @classmethod
     def from_fields(cls, fields: Any) -> Envelope:
-        """Return what a decoded message says.
+        """Return the message with the given decoded fields.
 
         Raises:
             EnvelopeError: a field is missing, or of the wrong type.
@@ -112,7 +111,7 @@ class Envelope(NamedTuple):
         )
 
     def head(self) -> dict[str, Any]:
-        """Return every field but the payload, as they travel."""
+        """Return all fields except the payload, as sent."""
         fields: dict[str, Any] = {
             "id": self.id,
             "from": self.sender,
@@ -171,20 +170,20 @@ def is_close(payload: Any) -> bool:
 
 
 def result(value: Any) -> dict[str, Any]:
-    """Return what carries a response."""
+    """Return the payload for a response."""
     return {"ok": True, "payload": value}
 
 
 def error_result(error: RiverError) -> dict[str, Any]:
-    """Return what carries an error."""
+    """Return the payload for an error."""
     return {"ok": False, "payload": error.payload()}
 
 
 def read_result(payload: Any) -> Any:
-    """Return the response that a payload carries, or the ``RiverError``.
+    """Return the response in a payload, or its ``RiverError``.
 
     Raises:
-        NotAResult: it carries neither.
+        NotAResult: it contains neither.
     """
     if isinstance(payload, Mapping):
         if payload.get("ok") is True and "payload" in payload:
@@ -198,7 +197,7 @@ def read_result(payload: Any) -> Any:
 
 
 def read_cancel(payload: Any) -> RiverError:
-    """Return the error that a cancelling message carries, or CANCEL if it carries none."""
+    """Return the error in a cancelling message, or CANCEL if it has none."""
     if isinstance(payload, Oversize):
         return RiverError(CANCEL, payload.text())
     try:

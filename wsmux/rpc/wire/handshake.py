@@ -53,7 +53,7 @@ REHANDSHAKE_STREAM = "rehandshake"
 
 
 class RefusalCode(StrEnum):
-    """Say why a server refuses a connection; the third of these is missing in the text."""
+    """Name the reasons of a server for a refusal; the third is missing in the specification."""
 
     SESSION_STATE_MISMATCH = "SESSION_STATE_MISMATCH"
     REJECTED_BY_CUSTOM_HANDLER = "REJECTED_BY_CUSTOM_HANDLER"
@@ -63,18 +63,18 @@ class RefusalCode(StrEnum):
     PROTOCOL_VERSION_MISMATCH = "PROTOCOL_VERSION_MISMATCH"
 
 
-# After these a client comes again with a new session; after the others it does not by itself.
+# After these a client retries with a new session; after the others it does not by itself.
 RETRIABLE_CODES = frozenset({RefusalCode.SESSION_STATE_MISMATCH})
 FATAL_CODES = frozenset(RefusalCode) - RETRIABLE_CODES
 
-# What the function that validates metadata may answer.
+# The codes that a function that validates metadata may use.
 VALIDATION_CODES = frozenset(
     {RefusalCode.REJECTED_BY_CUSTOM_HANDLER, RefusalCode.REJECTED_UNSUPPORTED_CLIENT}
 )
 
 
 class MalformedHandshake(RemoteProtocolError):
-    """Report a handshake that cannot be read; ``refusal`` is what a server answers."""
+    """Report a handshake that cannot be read; ``refusal`` is the server's answer."""
 
     def __init__(
         self, message: str, refusal: RefusalCode = RefusalCode.MALFORMED_HANDSHAKE
@@ -84,17 +84,17 @@ class MalformedHandshake(RemoteProtocolError):
 
 
 class ExpectedState(NamedTuple):
-    """Hold the counters of a client's session, by which a server knows whether it can go on."""
+    """Hold the counters of a client's session, which show a server whether it can resume it."""
 
     next_expected: int  # number of the message it wants next
     next_sent: int  # number of the first message that it will send or repeat
 
 
 class HandshakeRequest(NamedTuple):
-    """What a client asks for; ``metadata`` is whatever it sent, not yet checked.
+    """A client's request; ``metadata`` is as received, not yet validated.
 
-    ``is_reconnect`` is set by a client whose session has had a connection before. Shipped clients
-    do not set it.
+    ``is_reconnect`` is set by a client whose session has had a connection before. Other
+    implementations do not set it.
     """
 
     session_id: str
@@ -104,26 +104,26 @@ class HandshakeRequest(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The answer of a server that refuses; ``code`` may be one that is not known here."""
+    """The answer of a server that refuses; ``code`` may be unknown to this version."""
 
     code: str
     reason: str
 
     @property
     def retriable(self) -> bool:
-        """Whether to come again with a new session."""
+        """Whether to retry with a new session."""
         return self.code in RETRIABLE_CODES
 
 
 def handshake_envelope(own_id: str, peer_id: str, message_id: str, stream_id: str) -> Envelope:
-    """Return the message that a handshake travels in; it has no number and no flags."""
+    """Return the envelope of a handshake, without number and flags."""
     return Envelope(message_id, own_id, peer_id, 0, 0, stream_id, 0, None)
 
 
 def request_payload(
     session_id: str, expected: ExpectedState, metadata: Any, *, is_reconnect: bool = False
 ) -> dict[str, Any]:
-    """Return what opens a connection; metadata that is ``None`` is left out."""
+    """Return the payload of a client's handshake; metadata is left out if ``None``."""
     state = {"nextExpectedSeq": expected.next_expected, "nextSentSeq": expected.next_sent}
     if is_reconnect:
         state["isReconnect"] = True
@@ -137,10 +137,10 @@ def request_payload(
 
 
 def parse_request(payload: Any) -> HandshakeRequest:
-    """Return what a client asks for.
+    """Return a client's request.
 
     Raises:
-        MalformedHandshake: it is no request, or not of version 2.0.
+        MalformedHandshake: the payload is not a request, or not of version 2.0.
     """
     fields = _control(payload, "HANDSHAKE_REQ")
     version = _text(fields, "protocolVersion")
@@ -159,22 +159,22 @@ def parse_request(payload: Any) -> HandshakeRequest:
 
 
 def welcome_payload(session_id: str) -> dict[str, Any]:
-    """Return what accepts a connection for a session."""
+    """Return the payload that accepts a connection for a session."""
     return {"type": "HANDSHAKE_RESP", "status": {"ok": True, "sessionId": session_id}}
 
 
 def refusal_payload(code: str, reason: str) -> dict[str, Any]:
-    """Return what refuses a connection, which is closed after it."""
+    """Return the payload that refuses a connection, which is then closed."""
     return {"type": "HANDSHAKE_RESP", "status": {"ok": False, "code": code, "reason": reason}}
 
 
 def parse_response(payload: Any) -> str | Refusal:
     """Return the session id that a server accepts, or its refusal.
 
-    A code that is not known here is not an error: it counts as fatal.
+    An unknown code is not an error: it counts as fatal.
 
     Raises:
-        MalformedHandshake: it is no response.
+        MalformedHandshake: the payload is not a response.
     """
     status = _object(_control(payload, "HANDSHAKE_RESP"), "status")
     if status.get("ok") is True:
@@ -185,7 +185,7 @@ def parse_response(payload: Any) -> str | Refusal:
 
 
 def rehandshake_request_payload() -> dict[str, Any]:
-    """Return what asks for new metadata."""
+    """Return the payload that asks for new metadata."""
     return {"type": "REHANDSHAKE_REQ"}
 
 
@@ -199,7 +199,7 @@ def parse_rehandshake_request(payload: Any) -> None:
 
 
 def rehandshake_response_payload(metadata: Any) -> dict[str, Any]:
-    """Return new metadata; if it is ``None`` it is left out."""
+    """Return the payload with new metadata, which is left out if ``None``."""
     payload = {"type": "REHANDSHAKE_RESP"}
     return payload if metadata is None else {**payload, "metadata": metadata}
 

@@ -1,4 +1,4 @@
-"""Name the two sides, and whatever else needs an id."""
+"""Make ids, and name the default server."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections import deque
 
 __all__ = ["SERVER_ID", "new_id"]
 
-# What a server is called unless it is told otherwise, by convention.
+# The default id of a server, by convention.
 SERVER_ID = "SERVER"
 
-# Bytes of randomness in an id; as many as shipped ones have.
+# Random bytes of an id, as many as in other implementations.
 ID_BYTES = 9
 
 
-# Characters that so many bytes make, and ids that are made at a time: asking the system for each
-# costs more than the rest of naming a message.
+# Length of an id in characters, and ids made at a time: one system call per id would cost more than
+# the rest of naming a message.
 ID_LENGTH = ID_BYTES * 4 // 3
 STOCK = 64
 
 _stock: deque[str] = deque()
-os.register_at_fork(after_in_child=_stock.clear)  # a child must not name things as its parent does
+os.register_at_fork(after_in_child=_stock.clear)  # a child must not reuse its parent's ids
 
 
 def new_id() -> str:
-    """Return an id that nobody can guess."""
+    """Return an unguessable id."""
     try:
         return _stock.pop()
     except IndexError:

@@ -34,20 +34,20 @@ READ_TIMES = 4
 
 
 def most_taken(max_size: int) -> int:
-    """Return the bytes of the longest message that is handed on."""
+    """Return the maximum size in bytes of a message that is delivered."""
     return max_size + ENVELOPE_ROOM
 
 
 def most_read(max_size: int) -> int:
-    """Return the bytes of the longest message that ends a call, and not its connection."""
+    """Return the maximum size in bytes of a message that ends only its call, not its connection."""
     return READ_TIMES * max_size + ENVELOPE_ROOM
 
 
 class Head:
-    """Collect what stands around a payload that is skipped.
+    """Collect the parts of a message around a skipped payload.
 
     Args:
-        size: bytes of the whole message, for the sentence that refuses it.
+        size: bytes of the whole message, for the error message.
     """
 
     def __init__(self, size: int) -> None:
@@ -59,7 +59,7 @@ class Head:
         """Keep a part of the message.
 
         Raises:
-            EnvelopeError: there is too much of it beside the payload.
+            EnvelopeError: the parts beside the payload are too large.
         """
         self._room -= len(part)
         if self._room < 0:
@@ -69,7 +69,7 @@ class Head:
         self._parts.append(part)
 
     def data(self) -> bytes:
-        """Return what was kept, in one piece."""
+        """Return the parts kept, joined."""
         return b"".join(self._parts)
 
 
@@ -87,26 +87,26 @@ class Packer:
         self._around_error = len(codec.pack({"ok": False, "payload": None})) - bare
 
     def pack(self, value: Any) -> bytes:
-        """Return the payload that is a value.
+        """Return the encoded payload of a plain value.
 
         Raises:
-            EncodeError: the codec cannot carry it, or it is too large.
+            EncodeError: the codec cannot encode it, or it is too large.
         """
         return self._bounded(self._codec.pack(value), 0)
 
     def pack_result(self, value: Any) -> bytes:
-        """Return the payload that carries a response.
+        """Return the encoded payload of a response.
 
         Raises:
-            EncodeError: the codec cannot carry it, or it is too large.
+            EncodeError: the codec cannot encode it, or it is too large.
         """
         return self._bounded(self._codec.pack(result(value)), self._around_result)
 
     def pack_error(self, error: RiverError) -> bytes:
-        """Return the payload that carries an error.
+        """Return the encoded payload of an error.
 
         Raises:
-            EncodeError: the codec cannot carry it, or it is too large.
+            EncodeError: the codec cannot encode it, or it is too large.
         """
         return self._bounded(self._codec.pack(error_result(error)), self._around_error)
 
