@@ -1,9 +1,9 @@
-"""One end of a session: what is sent, what is received, and when the other end counts as lost.
+"""Implement one end of a session: sending, receiving, and detecting a lost peer.
 
-A session outlives its connections. While it has one it is attached; every message goes out at
-once, and stays in the buffer until it is acknowledged. While it has none, messages are buffered,
-and a grace runs, after which the session is to be destroyed. A new connection begins with the
-whole buffer, the same bytes as before; the other end drops what it has.
+A session outlives its connections. While it has one it is attached: every message is sent at once,
+and stays in the send buffer until it is acknowledged. While it has none, messages are buffered and
+the grace period runs, after which the session is to be destroyed. On a new connection the whole
+buffer is retransmitted, byte for byte; the other end drops what it has.
 
 ::
 
@@ -13,40 +13,39 @@ whole buffer, the same bytes as before; the other end drops what it has.
         └───────────────────┘
                DETACH
 
-Heartbeats (section "Detecting phantom disconnects"): the server sends an ACK every interval, and
-the client returns one for each ACK that it gets. Both watch for silence: an interval times
-``heartbeats_until_dead`` without a new message, duplicates not counted.
+Heartbeats (specification, "Detecting phantom disconnects"): the server sends an ACK every interval,
+and the client answers each one. Both detect silence: an interval times ``heartbeats_until_dead``
+without a new message, not counting duplicates.
 
-Where this differs from shipped code:
+Differences from other implementations:
 
-- Both ends send an ACK before the next heartbeat once ``ack_messages`` or ``ack_bytes`` are
-  accepted and nothing was sent since. ACKs do not count towards that, and a server returns none,
-  so no ACK can cause an endless exchange, whatever the bounds and whoever the peer.
-- A server whose buffer is half full sends an ACK, which the client returns, and the next one when
-  that was acknowledged. A client that only reads acknowledges nothing by itself, and a writer that
-  waits for room would have to wait for the next heartbeat.
-- An acknowledgement of what was never sent ends the session, and so does a second gap in a row:
+- Both ends send an ACK before the next heartbeat once ``ack_messages`` or ``ack_bytes`` were
+  accepted and nothing was sent since. ACKs do not count towards that, and a server does not answer
+  them, so no ACK can cause an endless exchange, whatever the limits and the peer.
+- A server whose buffer is half full sends an ACK, which the client answers, and the next one once
+  that was acknowledged. Otherwise a client that only reads would acknowledge nothing, and a writer
+  that waits for room would have to wait for the next heartbeat.
+- An acknowledgement of messages never sent ends the session, and so does a second gap in a row:
   upstream can reconnect for ever over the same gap.
-- A stream id is not longer than any other id may be, for each end remembers those of others.
-- A message that cannot be encoded leaves the session as it was; shipped code destroys it.
-- A message that is too large is counted, and read without its payload, as ``wire.message_size``
-  tells. Where it is so large that it ends its connection, the second time in a row ends the
-  session: upstream would send it for ever.
-- A peer that goes on sending while many times ``send_buffer_messages`` wait for its
+- A stream id is limited in length like any other id, since each end stores those of the peer.
+- A message that cannot be encoded leaves the session unchanged; other code destroys it.
+- A message that is too large is counted, and read without its payload, see ``wire.message_size``.
+  If it is so large that it ends its connection, the second time in a row ends the session: upstream
+  would retransmit it for ever.
+- A peer that continues to send while many times ``send_buffer_messages`` wait for its
   acknowledgement loses the session: writers wait, but answers that it provokes do not.
 
-There are no threads, clocks or sockets here. The owner holds one lock around all calls, and says
-what time it is, in seconds of any monotonic clock. It passes on what it has received before it
-calls ``handle_timer``, or a process that was stopped for a while sees silence that is none.
+There are no threads, clocks or sockets here. The owner holds one lock around all calls, and passes
+the time, in seconds of any monotonic clock. It must pass on received messages before it calls
+``handle_timer``; otherwise a process that was suspended would detect silence by mistake.
 
-``SendBuffer`` counts the messages, and keeps those that are not acknowledged. The rules are those
-of the section "Transparent reconnections": ``seq`` is the number of the next message to send,
-``ack`` the number of messages accepted, which is the next number wanted. Handshakes are not
-counted.
+``SendBuffer`` counts the messages, and keeps the unacknowledged ones, by the rules of the section
+"Transparent reconnections": ``seq`` is the number of the next message to send, ``ack`` the number
+of messages accepted, which is the next number expected. Handshakes are not counted.
 
-A message is encoded once. It is repeated with the same bytes, an old ``ack`` among them, so acks
-that go backwards are no error. An ack above ``seq`` is one here: shipped code believes it, and
-empties its buffer of messages that nobody has.
+A message is encoded once, and retransmitted with the same bytes, including an old ``ack``, so acks
+that go backwards are no error. An ack above ``seq`` is an error here: other implementations accept
+it, and drop messages that the peer never received.
 """
 
 from __future__ import annotations

@@ -1,35 +1,35 @@
-"""Keep a server's sessions by client id, and decide which client may begin or resume one.
+"""Keep a server's sessions by client id, and decide which client may start or resume one.
 
-The rules are those of the section "Handshake", as shipped servers apply them, per client id:
+The rules are those of the section "Handshake", as other servers apply them, per client id:
 
-1. The session that the client names is here: it is resumed, unless its counters and the client's
-   exclude each other. A connection that it still has is replaced.
-2. Another session is here: that one is destroyed, and the client begins again.
-3. No session is here: the client begins again, unless it says that its session has had a
-   connection, by its counters or by ``isReconnect``, which shipped clients do not send. Those that
-   were never acknowledged are taken for new ones, and what they repeat may run twice.
+1. The session that the client names exists: it is resumed, unless its counters contradict the
+client's. A connection that it still has is replaced.
+2. Another session exists: it is destroyed, and the client starts a new one.
+3. No session exists: the client starts a new one, unless its counters, or ``isReconnect``, which
+other clients do not send, show that its session has had a connection. Sessions that were never
+acknowledged look new, and calls that they retransmit may run twice.
 
-Stricter than shipped servers:
+Stricter than other servers:
 
-- *Rule 2 and stolen client ids.* A shipped server lets whoever knows the id of a client destroy its
-  session. Here a session that is connected is first asked for a sign of life; until it has been
-  silent for a second the newcomer gets SESSION_STATE_MISMATCH, with which honest clients come again
-  after a short wait. So a client that lost its state gets in at once if its old connection is gone,
-  and within about two seconds if nobody told the server; and of two live clients of one id the
-  first one stays, since each would end the other's calls for ever; ``newcomer_wins`` does as
-  shipped servers do. A session without a connection is given up at once, as in the text. Who knows
-  the session id is the session's client: ids must not be guessable, and are compared in a time that
-  says nothing about them. Where the application names the owner of a session, nobody else resumes
-  or replaces it, whatever ids they know.
-- A refused handshake never destroys the session that is here.
-- A handshake for another server's id is refused: no message of that client would ever be handled.
+- *Rule 2 and stolen client ids.* Other servers let anyone who knows the id of a client destroy its
+  session. Here a connected session is first asked for a sign of life; until it has been silent for
+  a second the newcomer gets SESSION_STATE_MISMATCH, after which honest clients retry after a short
+  wait. So a client that lost its state gets in at once if its old connection is gone, and within
+  about two seconds if the server has not noticed. Of two live clients with one id the first one
+  stays, since otherwise each would end the other's calls for ever; ``newcomer_wins`` restores the
+  behaviour of other servers. A session without a connection is destroyed at once, as specified.
+  Anyone who knows the session id is taken for the session's client: ids must not be guessable, and
+  are compared in constant time. If the application names the owner of a session, only that owner
+  can resume or replace it.
+- A refused handshake never destroys the existing session.
+- A handshake for another server's id is refused: no message of that client would be handled.
 - A client that claims messages which were never sent cannot resume.
 - A server that holds ``max_sessions`` refuses new ones with SESSION_STATE_MISMATCH too, since that
-  is the one refusal after which clients come again.
-- A session that ended over a message too large to be read is not begun again, whatever its
-  counters: where that was its first message, they are those of a new session, and the client would
-  send the message for ever.
-- Without ``transparent_reconnect`` a session ends with its connection, not after the grace.
+  is the only refusal after which clients retry.
+- A session that ended because of a message too large to be read is not started again, whatever its
+  counters: if that was its first message, they are those of a new session, and the client would
+  retransmit the message for ever.
+- Without ``transparent_reconnect`` a session ends with its connection, not after the grace period.
 """
 
 from __future__ import annotations
