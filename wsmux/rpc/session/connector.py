@@ -1,7 +1,7 @@
-"""Keep a client connected to one server: when to dial, what to say, when to give up.
+"""Keep a client connected to one server: dial, exchange handshakes, retry and give up.
 
-The moves are a table ``{(state, input): state}``; a missing key is an error, for which ``advance``
-raises ``KeyError`` and nothing changes. ``CONNECT`` does nothing once a connection is under way.
+The moves are a table ``{(state, input): state}``; for a missing key, ``advance`` raises
+``KeyError`` and nothing changes. ``CONNECT`` does nothing once a connection is under way.
 ``LOST`` stands for every failure, and for hanging up.
 
 ::
@@ -24,27 +24,28 @@ CONNECTED               stays        error       error        error        NO_CO
 CLOSED                  error        error       error        error        error          stays
 ======================  ===========  ==========  ===========  ===========  =============  ========
 
-*Attempts.* Each connection has the number of its attempt. What is said of an attempt that is no
-longer the present one is ignored, and a connection that comes too late is hung up.
+*Attempts.* Each connection has the number of its attempt. Calls for an attempt that is no longer
+the current one are ignored, and a connection that comes too late is closed.
 
-*Sessions.* A session is made when a call needs one, at the latest for the handshake. Its
-grace runs from then on, and from each loss of an established connection; attempts do not restart
-it. That covers the first connection too: with no server, a call fails after the grace. The
-attempts go on regardless, as long as ``reconnect`` says so: a call made later has a session and a
-grace of its own, and the server is found when it comes up. Shipped clients stop after five.
+*Sessions.* A session is made when a call needs one, at the latest for the handshake. Its grace
+period starts then, and again whenever an established connection is lost; attempts do not restart
+it. This covers the first connection too: without a server, a call fails after the grace period. The
+attempts continue regardless, as long as ``reconnect`` is set: a later call has a session and a
+grace period of its own, and the server is found when it comes up. Other clients stop after five.
 
-*Waits.* The next attempt comes before half of what is left of the session's grace is over, so that
-a session never ends without one; and within ``LONGEST_PENDING`` seconds while a call or a caller
-waits for the connection. Who begins to wait brings an attempt near that is further off.
+*Waits.* The next attempt is made before half of the remaining grace period is over, so that a
+session never ends without one; and within ``LONGEST_PENDING`` seconds while a call or a caller
+waits for the connection. When a thread starts to wait, a more distant attempt is brought forward.
 
-*Who comes again.* After a lost connection, a timeout, a refusal that is retriable, or an answer for
-another session: at once or after a wait, with the same session or a new one. After a fatal refusal,
-a fatal dialling error or a broken rule of the server's: not before the next ``connect``.
+*Retries.* After a lost connection, a timeout, a retriable refusal, or an answer for another
+session, the client retries, at once or after a wait, with the same session or a new one. After a
+fatal refusal, a fatal dialling error or a protocol violation by the server, it retries only on the
+next ``connect``.
 
-*Other than in shipped clients.* The handshake's answer must come from the server that was asked,
-and not before the question. SESSION_STATE_MISMATCH for a session that never was connected leaves it
-alone: its counters are those of a new one, and the calls that wait in it lose nothing by coming
-again.
+*Differences from other clients.* The answer to the handshake must come from the server that was
+asked, and not before the request. SESSION_STATE_MISMATCH for a session that was never connected
+leaves it alone: its counters are those of a new session, and the calls that wait in it lose nothing
+by a retry.
 """
 
 from __future__ import annotations

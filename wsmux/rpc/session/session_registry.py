@@ -3,11 +3,11 @@
 The rules are those of the section "Handshake", as other servers apply them, per client id:
 
 1. The session that the client names exists: it is resumed, unless its counters contradict the
-client's. A connection that it still has is replaced.
+   client's. A connection that it still has is replaced.
 2. Another session exists: it is destroyed, and the client starts a new one.
 3. No session exists: the client starts a new one, unless its counters, or ``isReconnect``, which
-other clients do not send, show that its session has had a connection. Sessions that were never
-acknowledged look new, and calls that they retransmit may run twice.
+   other clients do not send, show that its session has had a connection. Sessions that were never
+   acknowledged look new, and calls that they retransmit may run twice.
 
 Stricter than other servers:
 
