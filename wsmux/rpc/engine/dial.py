@@ -1,8 +1,8 @@
-"""Make the channels that sessions run over: WebSockets, plain sockets, streams of a connection.
+"""Make the transports of sessions: WebSockets, plain sockets, streams of a connection.
 
-A WebSocket carries a message of River in each of its own, without a subprotocol; everything else
-carries a length before each. A stream is joined to one end of a socket pair by two threads, so
-that one kind of channel does for all.
+A WebSocket carries each River message in a message of its own, without a subprotocol; the others
+prefix each message with its length. Two threads connect a stream to one end of a socket pair, so
+that one kind of transport serves all.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Target = str | Connection | Stream | socket.socket | Callable[[], Stream | socke
 
 Headers = Mapping[str, str] | Sequence[str]
 
-# Makes a channel within a time, each time it is called; raises OSError or WsmuxError.
+# Returns a new transport within a deadline on each call; raises OSError or WsmuxError.
 Dialler = Callable[[Deadline], MessageTransport]
 
 CHUNK = 64 * KIB
 
 
-# Seconds for the closing handshake of a WebSocket: nothing of River waits for it.
+# Seconds for the closing handshake of a WebSocket: River does not depend on it.
 CLOSE_TIMEOUT = 1.0
 
 _log = logger("wsmux.rpc")
@@ -62,15 +62,15 @@ _log = logger("wsmux.rpc")
 def channel_over(
     sock: socket.socket, role: Role, max_size: int, websocket: bool
 ) -> MessageTransport:
-    """Return a channel for messages of at most ``max_size`` bytes; River pings by itself."""
+    """Return a transport for messages of at most ``max_size`` bytes; River has its own pings."""
     framing = WebSocketFraming(role, max_size) if websocket else LengthFraming(max_size)
     return message_transport(sock, framing, role, close_timeout=CLOSE_TIMEOUT)
 
 
 def cut_by_size(channel: MessageTransport) -> tuple[str, bool] | None:
-    """Return why a message was too large for either end, if that has ended a channel.
+    """Return why a message was too large for either end, if that ended the transport.
 
-    Also whether it is this side that sent it.
+    The second value is whether this side sent the message.
     """
     error = channel.error
     if not isinstance(error, ConnectionClosed) or error.code != CloseCode.MESSAGE_TOO_BIG:
@@ -79,7 +79,7 @@ def cut_by_size(channel: MessageTransport) -> tuple[str, bool] | None:
 
 
 def hang_up(channel: MessageTransport) -> None:
-    """Begin to close a channel, with the code that River closes with whatever the cause."""
+    """Start closing a transport, with the one code that River uses for all causes."""
     end_messages(channel, CloseCode.NORMAL_CLOSURE, "")
 
 
@@ -91,11 +91,11 @@ def dialler(
     ssl_context: ssl.SSLContext | None,
     options: dict[str, Any],
 ) -> Dialler:
-    """Return what connects to a target.
+    """Return a function that connects to a target.
 
     Raises:
-        ValueError: it is no address that can be connected to, or a header has what none can have.
-            TypeError: the headers are neither a mapping nor a collection of lines.
+        ValueError: the target is not a valid address, or a header is invalid.
+        TypeError: the headers are neither a mapping nor a collection of lines.
     """
     if not callable(headers):
         lines = header_lines(headers)
@@ -143,10 +143,10 @@ def dialler(
 
 
 def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
-    """Return the lines of an attempt."""
+    """Return the header lines of an attempt."""
     try:
         made = headers() if callable(headers) else headers
-    except Exception as error:  # its text may hold a secret
+    except Exception as error:  # its text may contain a secret
         text = f"the headers could not be made: {type(error).__name__}"
         raise HandshakeError(text) from error
     try:
@@ -161,7 +161,7 @@ def _made(headers: Headers | Callable[[], Headers] | None) -> list[str]:
 
 
 class _Made:
-    """Have the application make a stream or socket for each attempt."""
+    """Let the application make a stream or socket for each attempt."""
 
     def __init__(self, make: Callable[[], Stream | socket.socket], max_size: int) -> None:
         self._make = make
@@ -183,11 +183,11 @@ class _Made:
 
 
 class Gone(ConnectionRefusedError):
-    """Report that there is nothing left to connect to."""
+    """Report that the stream or socket has been used up."""
 
 
 class _Once:
-    """Hand out a stream or socket that is there already; it cannot be made a second time."""
+    """Return an existing stream or socket once; it cannot be made again."""
 
     def __init__(self, target: Stream | socket.socket, max_size: int) -> None:
         self._target: Stream | socket.socket | None = target
@@ -224,7 +224,7 @@ def _over_stream(stream: Stream, max_size: int) -> MessageTransport:
 
 
 def socket_over(stream: Stream) -> socket.socket:
-    """Return a socket whose bytes are those of a stream, carried by two threads."""
+    """Return a socket with the bytes of a stream, copied by two threads."""
     ours, theirs = socket.socketpair()
     ours.settimeout(None)
     joint = _Joint(stream, ours)
@@ -235,7 +235,7 @@ def socket_over(stream: Stream) -> socket.socket:
 
 
 class _Joint:
-    """Carry bytes between a stream and a socket, which the last of the two threads closes."""
+    """Copy bytes between a stream and a socket; the last of the two threads closes both."""
 
     def __init__(self, stream: Stream, sock: socket.socket) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Notify the application of what happens below its calls, in a thread that may block."""
+"""Notify the application of events below its calls, in a thread that may block."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...runtime.threads import daemon_thread
 
 __all__ = ["EventCallbacks"]
 
-# Events not yet told; beyond it new ones are dropped, with a line in the log.
+# Events not yet delivered; beyond that, new ones are dropped and logged.
 MAX_WAITING = 10_000
 
 _log = logger("wsmux.rpc")
 
 
 class EventCallbacks:
-    """Call one function a kind, in order, from a thread of its own that starts with the first."""
+    """Call one function per kind of event, in order, from a thread started with the first event."""
 
     def __init__(self, handlers: Mapping[str, Callable[..., object] | None], name: str) -> None:
         self._handlers = {kind: handler for kind, handler in handlers.items() if handler}
@@ -30,7 +30,7 @@ class EventCallbacks:
 
     def add(self, kind: str, *what: Any) -> None:
         """Queue an event for the application; never blocks."""
-        # Knowing a session's id is enough to take it over.
+        # Anyone who knows the id of a session can take it over, so it is not logged.
         shown = what[:1] if kind in ("session_status", "session_transition") else what
         _log.debug("%s: %s %s", self._name, kind, shown)
         if kind not in self._handlers:
@@ -46,7 +46,7 @@ class EventCallbacks:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread after what is still to be told; does not wait."""
+        """End the thread once all queued events are delivered; does not wait."""
         self._waiting.put(None)
 
     def _tell(self) -> None:

@@ -1,6 +1,6 @@
-"""Keep what a server knows of a session beside its counters, and hand messages to its connection.
+"""Hold a server's state of a session besides its counters, and send over its connection.
 
-Threads and locks are told in ``server_engine``.
+``server_engine`` describes threads and locks.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class SessionRecord:
         self.waiting_runs: set[Parker] = set()
 
     def next_timer(self) -> float | None:
-        """Return when there is something to do for a connected session."""
+        """Return when a connected session next has something to do."""
         timers = (self.session.next_timer(), self.refresh.next_timer())
         return min((due for due in timers if due is not None), default=None)
 
     def current(self, attachment: int) -> bool:
-        """Return whether the connection of that number is still the session's."""
+        """Return whether the connection with that number is still the session's."""
         return self.session.attached and self.session.attachments == attachment
 
     def notify_room_locked(self, wakes: list[Parker]) -> None:
-        """Make writers look again whether there is room, or whether their session goes on."""
+        """Make writers check again for room, or for the end of their session."""
         self.room.notify(wakes)
         if self.waiting_runs:
             wakes += self.waiting_runs
@@ -67,10 +67,10 @@ class SessionRecord:
     def send_locked(self, stream_id: str, packed: bytes, flags: int) -> MessageTransport | None:
         """Send a message, unless the session is over.
 
-        Returns what to flush when the mutex is released, if the session has a connection.
+        Returns the transport to flush once the mutex is released, if the session has a connection.
 
         Raises:
-            EncodeError: the codec cannot carry it; nothing has changed.
+            EncodeError: the codec cannot encode it; nothing has changed.
         """
         if self.ended:
             return None
@@ -78,7 +78,9 @@ class SessionRecord:
         return self.queue_locked()
 
     def queue_locked(self) -> MessageTransport | None:
-        """Queue what the session sends on its connection, whose mutex is taken; return that."""
+        """Queue the session's output on its connection, whose mutex is taken; return the
+        connection.
+        """
         channel = self.channel
         if channel is not None and self.session.has_output():
             messages: list[Message] = [(data, b"") for data in self.session.data_to_send()]

@@ -1,8 +1,8 @@
-"""Keep what is to be done at a time, and forget it when it is not to be done any more.
+"""Hold work until it is due, and drop it when it is cancelled.
 
-A heap cannot give up what stands in its middle. What was cancelled stays in it without its work,
-and is swept out when it is the greater part: so memory is bounded by what is still to be done,
-however far off the times are.
+A heap cannot remove an entry from its middle. A cancelled timer stays in it without its work, and
+is swept out when cancelled timers are the majority: so memory is bounded by the pending work,
+however distant the times are.
 
 There are no threads, clocks or locks here. The server's mutex guards all of it.
 """
@@ -17,12 +17,12 @@ __all__ = ["Timer", "Timers"]
 
 Work = TypeVar("Work")
 
-# Cancelled timers that are worth no sweep.
+# Number of cancelled timers not worth a sweep.
 FEW = 64
 
 
 class Timer(Generic[Work]):
-    """Hold what is to be done, until it is due or cancelled."""
+    """Hold one piece of work, until it is due or cancelled."""
 
     __slots__ = ("work",)
 
@@ -31,7 +31,7 @@ class Timer(Generic[Work]):
 
 
 class Timers(Generic[Work]):
-    """Hold timers, the nearest first."""
+    """Hold timers, the earliest first."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Timer[Work]]] = []
@@ -42,13 +42,13 @@ class Timers(Generic[Work]):
         return len(self._heap)
 
     def add(self, due: float, work: Work) -> Timer[Work]:
-        """Add work for a time."""
+        """Schedule work for a time."""
         timer = Timer(work)
         heapq.heappush(self._heap, (due, next(self._order), timer))
         return timer
 
     def cancel(self, timer: Timer[Work]) -> None:
-        """Forget the work of a timer, unless it was due."""
+        """Drop the work of a timer, unless it was already due."""
         if timer.work is None:
             return
         timer.work = None
@@ -59,14 +59,14 @@ class Timers(Generic[Work]):
             self._cancelled = 0
 
     def next_due(self) -> float | None:
-        """Return the nearest time, or ``None``."""
+        """Return the earliest time, or ``None``."""
         while self._heap and self._heap[0][2].work is None:
             heapq.heappop(self._heap)
             self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
     def take_due(self, now: float) -> list[Work]:
-        """Remove and return the work whose time has come, in order."""
+        """Remove and return the work that is due, in order."""
         taken: list[Work] = []
         while (due := self.next_due()) is not None and due <= now:
             timer = heapq.heappop(self._heap)[2]
