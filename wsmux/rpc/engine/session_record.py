@@ -78,9 +78,7 @@ class SessionRecord:
         return self.queue_locked()
 
     def queue_locked(self) -> MessageTransport | None:
-        """Queue the session's output on its connection, whose mutex is taken; return the
-        connection.
-        """
+        """Queue the session's output on its connection, whose mutex is taken, and return that."""
         channel = self.channel
         if channel is not None and self.session.has_output():
             messages: list[Message] = [(data, b"") for data in self.session.data_to_send()]
