@@ -1,18 +1,18 @@
-"""Build and check the payloads of handshakes (section "Handshake").
+"""Build and validate the payloads of handshakes (specification, "Handshake").
 
 A connection begins with ``HANDSHAKE_REQ`` from the client and ``HANDSHAKE_RESP`` from the server,
 in messages of number 0 that are not counted. A server may later ask for new metadata with
-``REHANDSHAKE_REQ``, which ``REHANDSHAKE_RESP`` answers: counted messages on a stream of their own.
-That pair is not in the text; it is as shipped.
+``REHANDSHAKE_REQ``, answered by ``REHANDSHAKE_RESP``: counted messages on a stream of their own.
+That pair is not in the specification; it follows other implementations.
 
-``isReconnect``, beside the counters, is not in the text either. A session whose messages were never
-acknowledged has the counters of a new one, so a server that was restarted would take it for one,
-and run again what the client sends again. A client sets it once its session has had a connection;
-peers that do not know it ignore it.
+``isReconnect``, beside the counters, is not in the specification either. A session whose messages
+were never acknowledged has the counters of a new one, so a restarted server would take it for one,
+and run retransmitted calls again. A client sets it once its session has had a connection; peers
+that do not support it ignore it.
 
-Only "v2.0" is spoken. The text lists older versions, and shipped servers take "v1.1" too, in which
-flag 4 means something else. The version is looked at before the fields that depend on it, so an
-old client learns what is wrong. ``metadata`` may be absent, and is ``None`` then.
+Only "v2.0" is supported. The specification lists older versions, and other servers accept "v1.1"
+too, in which flag 4 means something else. The version is checked before the fields that depend on
+it, so an old client learns the cause. ``metadata`` may be absent, and is ``None`` then.
 """
 
 from __future__ import annotations
