@@ -71,8 +71,8 @@ class Schema:
     def check(self, value: Any) -> dict[str, Any] | None:
         """Return ``None`` for a valid value, and River's ``extras`` for an invalid one.
 
-        At most ``checker.MAX_ERRORS`` errors are counted as ``totalErrors``, and at most
-        ``checker.FIRST_ERRORS`` listed. A value that is too deep, or takes too many steps to check,
+        At most ``validator.MAX_ERRORS`` errors are counted as ``totalErrors``, and at most
+        ``validator.FIRST_ERRORS`` listed. A value that is too deep, or takes too many steps to check,
         has a single error that says so. A memory view counts as ``Uint8Array``, a tuple as an
         array.
         """
