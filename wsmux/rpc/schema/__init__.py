@@ -73,8 +73,8 @@ class Schema:
 
         At most ``validator.MAX_ERRORS`` errors are counted as ``totalErrors``, and at most
         ``validator.FIRST_ERRORS`` listed. A value that is too deep, or takes too many steps to
-        check, has a single error that says so. A memory view counts as ``Uint8Array``, a tuple as an
-        array.
+        check, has a single error that says so. A memory view counts as ``Uint8Array``, a tuple as
+        an array.
         """
         return None if self._checker is None else self._checker.check(value)
 
