@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,67 +14,20 @@ from wsmux.rpc.wire.codec import Codec, EncodeError
 from wsmux.rpc.wire.envelope import MAX_COUNTER, Envelope, EnvelopeError
 from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
-from wsmux.rpc.wire.values import MAX_SAFE, BigInt
 
-from ...helpers.rpc.codec_messages import CODECS, ENVELOPE, SMALLEST, around, sent, there_and_back
-
-texts = st.text(st.characters(exclude_categories=["Cs"]))
-counts = st.integers(0, MAX_COUNTER)
-small = st.integers(-MAX_SAFE, MAX_SAFE)
-scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    small,
-    st.integers(),
-    st.integers().map(BigInt),
-    st.floats(allow_nan=False, allow_infinity=False),
-    texts,
-    st.binary(),
-)
-names = texts.filter(lambda name: name not in {"$t", "$b", "__proto__"})
-
-
-def payloads_of(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.recursive(
-        leaves, lambda inner: st.lists(inner) | st.dictionaries(names, inner), max_leaves=20
-    )
-
-
-payloads = payloads_of(scalars)
-codecs = st.sampled_from([codec() for codec in CODECS])
-envelopes = st.builds(
-    Envelope,
-    texts,
-    texts,
-    texts,
-    counts,
-    counts,
-    texts,
-    counts,
+from ...helpers.rpc.codec_messages import CODECS, SMALLEST, around, sent, there_and_back
+from ...helpers.rpc.codec_values import (
+    arrives,
+    damaged,
+    envelopes_of,
+    exactly,
     payloads,
-    st.none() | texts,
-    st.none() | texts,
-    st.none() | st.tuples(texts, texts),
+    taken_or_refused,
+    texts,
 )
 
-
-def arrives(value: Any) -> Any:
-    """Return what stands for a value at the other end, with its exact types."""
-    if isinstance(value, list):
-        return [arrives(item) for item in value]
-    if isinstance(value, dict):
-        return {key: arrives(item) for key, item in value.items()}
-    big = type(value) is int and not -MAX_SAFE <= value <= MAX_SAFE
-    return (BigInt if big else type(value), value)
-
-
-def exactly(value: Any) -> Any:
-    """Return a value with its exact types."""
-    if isinstance(value, list):
-        return [exactly(item) for item in value]
-    if isinstance(value, dict):
-        return {key: exactly(item) for key, item in value.items()}
-    return (type(value), value)
+codecs = st.sampled_from([codec() for codec in CODECS])
+envelopes = envelopes_of(st.integers(0, MAX_COUNTER), st.none() | texts)
 
 
 @given(codecs, envelopes)
@@ -119,20 +71,6 @@ def test_json_carries_what_javascript_has_as_text(text: str) -> None:
     assert found.encode("utf-16", "surrogatepass") == text.encode("utf-16", "surrogatepass")
 
 
-def taken_or_refused(codec: Codec, data: bytes) -> None:
-    whole: Envelope | None = None
-    with suppress(EnvelopeError):
-        whole = codec.decode(data)
-        assert isinstance(whole, Envelope)
-    try:
-        head = codec.decode_head(data)
-    except EnvelopeError:
-        assert whole is None
-    else:
-        assert head.payload is None
-        assert whole is None or head == whole._replace(payload=None)
-
-
 @given(codecs, st.binary())
 def test_any_bytes_are_a_message_or_refused(codec: Codec, data: bytes) -> None:
     taken_or_refused(codec, data)
@@ -156,10 +94,7 @@ def test_pieces_of_json_are_taken_or_refused(text: str) -> None:
 
 @given(codecs, st.data())
 def test_a_damaged_message_is_taken_or_refused(codec: Codec, data: st.DataObject) -> None:
-    good = codec.encode(ENVELOPE, codec.pack(data.draw(payloads)))
-    start = data.draw(st.integers(0, len(good)))
-    stop = data.draw(st.integers(start, min(len(good), start + 4)))
-    taken_or_refused(codec, good[:start] + data.draw(st.binary(max_size=4)) + good[stop:])
+    taken_or_refused(codec, damaged(codec, data))
 
 
 json_texts = st.text(st.sampled_from('[]{}"\\$a\n'), max_size=6)
