@@ -111,7 +111,6 @@ class CallDispatcher(Suspender):
         self._expose_errors = expose_errors
         self._tables: dict[SessionRecord, CallTable] = {}
         self._workers = ThreadPool(max_workers, name)
-        self._max_workers = max_workers
         self._shares: WorkerShares[Start] = WorkerShares(workers, max_workers)
         self._patience: Timers[Start] = Timers()  # when what waits for a worker is refused
         self._timers: Timers[GeneratorRun] = Timers()  # when what is suspended goes on
@@ -277,6 +276,8 @@ class CallDispatcher(Suspender):
     def _tell_waiting(self, call: ServerCall) -> None:
         """Log that a call waits for a worker, once for each session."""
         share = call.table.share
+        if share.told_waiting:
+            return  # it stays so, and of a flood of calls most end here
         with self._mutex:
             told, share.told_waiting = share.told_waiting, True
             running, total = share.running, self._shares.running
@@ -449,10 +450,11 @@ class CallDispatcher(Suspender):
     def _refuse_late(self, call: ServerCall) -> None:
         seconds = self._options.worker_timeout
         share = call.table.share
-        text = f"no worker was free in {seconds:g} s: {share.running} calls of this session run"
         with self._mutex:
             call.table.returned_locked(call)
             told, share.told_refused = share.told_refused, True
+            running = share.running
+        text = f"no worker was free in {seconds:g} s: {running} calls of this session run"
         if not told:
             _log.warning(
                 "%s of client %s was refused, and so are others: %s. Raise workers= or max_workers="
