@@ -126,30 +126,27 @@ def refuses(connection: wsmux.Connection) -> bool:
     return False
 
 
+def check_closed_in_time(kind: str, number: signal.Signals) -> None:
+    """Check that a signal closes a connection whose stream is open, and ends the server."""
+    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
+        stream, _ = told(connection)
+        process.send_signal(number)
+        start = time.monotonic()
+        with pytest.raises(wsmux.ConnectionClosed) as closed:
+            stream.read(1)
+        assert closed.value.code == 1001
+        process.wait(PATIENCE)
+        assert time.monotonic() - start < GRACE - 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["gthread", "gevent", "werkzeug"])
 def test_sigterm_closes_what_does_not_end_in_time(kind: str) -> None:
-    with drained(kind) as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
-        stream, _ = told(connection)
-        process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
-        with pytest.raises(wsmux.ConnectionClosed) as closed:
-            stream.read(1)
-        assert closed.value.code == 1001
-        process.wait(PATIENCE)
-        assert time.monotonic() - start < GRACE - 1
+    check_closed_in_time(kind, signal.SIGTERM)
 
 
 def test_sigint_does_not_wait_for_streams() -> None:
-    with drained("gthread") as (process, url), wsmux.connect(url, timeout=PATIENCE) as connection:
-        stream, _ = told(connection)
-        process.send_signal(signal.SIGINT)
-        start = time.monotonic()
-        with pytest.raises(wsmux.ConnectionClosed) as closed:
-            stream.read(1)
-        assert closed.value.code == 1001
-        process.wait(PATIENCE)
-        assert time.monotonic() - start < GRACE - 1
+    check_closed_in_time("gthread", signal.SIGINT)
 
 
 @pytest.mark.long
