@@ -189,6 +189,19 @@ def test_a_cancelled_call_ends_at_both_sides() -> None:
     assert [error.code for error in told] == ["CANCEL"]
 
 
+def test_a_client_has_an_event_for_the_calls_of_methods_too() -> None:
+    abort = rpc.Abort()
+    with (
+        rpc.serve([served([])], codec="protobuf") as server,
+        rpc.connect(server.url, codec="protobuf", timeout=WAIT, abort=abort) as client,
+    ):
+        words = client.protobuf(WORDS)
+        assert words.Shout(Word(text="on")) == Word(text="ON")
+        abort.set()
+        assert failure(lambda: words.Shout(Word())).code == "CANCEL"
+        assert words.Shout(Word(text="on"), abort=rpc.Abort()) == Word(text="ON")
+
+
 def test_a_call_has_a_time() -> None:
     hold = threading.Event()
     slow = rpc.ProtobufService(WORDS)

@@ -26,7 +26,6 @@ name is an rpc, and the other kinds need a method: ``client.files.watch.subscrib
 
 from __future__ import annotations
 
-import math
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline, deadline_in
 from .abort import Abort, checked
+from .engine.call_defaults import CallDefaults
 from .engine.client_calls import Call, Completions, PendingCall, StreamCall, Subscription, Upload
 from .engine.client_engine import ClientEngine
 from .engine.dial import Headers, Target, dialler
@@ -195,16 +195,12 @@ class Client(Closing):
     def __init__(
         self,
         engine: ClientEngine,
-        raises: bool,
         schema: ServedSchema | None,
-        timeout: float | None,
-        abort: Abort | Callable[[], Abort] | None,
+        defaults: CallDefaults,
     ) -> None:
         self._engine = engine
-        self._raises = raises
         self._schema = schema
-        self._timeout = timeout
-        self._abort = abort
+        self._defaults = defaults
         self.client_id: str = engine.connector.own_id
 
     def __repr__(self) -> str:
@@ -240,7 +236,7 @@ class Client(Closing):
             TimeoutError: no answer arrived in ``timeout`` seconds; the call was cancelled.
             EncodeError: the codec cannot encode ``init``, or it exceeds ``Options.max_size``.
         """
-        deadline = deadline_in(self._time(timeout))
+        deadline = deadline_in(self._defaults.timeout_of(timeout))
         call = self._submit(service, procedure, init, deadline, abort)
         try:
             return call.result()
@@ -267,14 +263,16 @@ class Client(Closing):
         Raises:
             EncodeError: the codec cannot encode ``init``, or it exceeds ``Options.max_size``.
         """
-        deadline = deadline_in(self._time(timeout), outlives=True)
+        deadline = deadline_in(self._defaults.timeout_of(timeout), outlives=True)
         return self._submit(service, procedure, init, deadline, abort)
 
     def _submit(
         self, service: str, procedure: str, init: Any, deadline: Deadline, abort: Abort | None
     ) -> PendingCall:
         engine = self._engine
-        call = self._pending(f"{service}.{procedure}", deadline, None, self._chosen(abort))
+        call = self._pending(
+            f"{service}.{procedure}", deadline, None, self._defaults.abort_of(abort)
+        )
         for error in engine.start([(call, init)], service, procedure):
             raise error
         return call
@@ -294,8 +292,11 @@ class Client(Closing):
         If the codec cannot encode an init, only that call fails: its ``result()`` raises
         ``EncodeError``. ``completions`` yields the calls in the order in which they end.
         """
-        name, deadline = f"{service}.{procedure}", deadline_in(self._time(timeout), outlives=True)
-        abort = self._chosen(abort)
+        name, deadline = (
+            f"{service}.{procedure}",
+            deadline_in(self._defaults.timeout_of(timeout), outlives=True),
+        )
+        abort = self._defaults.abort_of(abort)
         calls = [(self._pending(name, deadline, completions, abort), init) for init in inits]
         self._engine.start(calls, service, procedure)
         return [call for call, _ in calls]
@@ -308,19 +309,9 @@ class Client(Closing):
         abort: Abort | None,
     ) -> PendingCall:
         engine = self._engine
-        return PendingCall(engine, engine.mutex, name, self._raises, deadline, completions, abort)
-
-    def _time(self, timeout: float | None) -> float | None:
-        """Return the timeout of a call in seconds, ``None`` for no limit."""
-        chosen = self._timeout if timeout is None else timeout
-        return None if chosen == math.inf else chosen
-
-    def _chosen(self, abort: Abort | None) -> Abort | None:
-        """Return the ``Abort`` of a call: the given one, or the client's default, if any."""
-        if abort is None:
-            default = self._abort
-            abort = default() if callable(default) else default
-        return checked(abort)
+        return PendingCall(
+            engine, engine.mutex, name, self._defaults.raises, deadline, completions, abort
+        )
 
     def completions(self) -> Completions:
         """Return a queue of ended calls, to be passed to ``submit_many``."""
@@ -341,7 +332,7 @@ class Client(Closing):
         ``TimeoutError``.
         """
         call = self._open(service, procedure, init, CLOSED, abort)
-        return Subscription(call, Deadline(self._time(timeout), outlives=True))
+        return Subscription(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
 
     def upload(
         self,
@@ -354,7 +345,7 @@ class Client(Closing):
     ) -> Upload[Any, Any]:
         """Call a procedure that takes many requests and answers once."""
         call = self._open(service, procedure, init, 0, abort)
-        return Upload(call, Deadline(self._time(timeout), outlives=True))
+        return Upload(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
 
     def stream(
         self,
@@ -367,13 +358,15 @@ class Client(Closing):
     ) -> StreamCall[Any, Any]:
         """Call a procedure that takes many requests and sends many responses."""
         call = self._open(service, procedure, init, 0, abort)
-        return StreamCall(call, Deadline(self._time(timeout), outlives=True))
+        return StreamCall(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
 
     def _open(
         self, service: str, procedure: str, init: Any, flags: int, abort: Abort | None
     ) -> Call:
         engine, name = self._engine, f"{service}.{procedure}"
-        call = Call(engine, engine.mutex, name, self._raises, self._chosen(abort))
+        call = Call(
+            engine, engine.mutex, name, self._defaults.raises, self._defaults.abort_of(abort)
+        )
         engine.open(call, service, procedure, init, flags)
         return call
 
@@ -389,7 +382,7 @@ class Client(Closing):
         """
         from .protobuf.stub import ProtobufStub  # needs protobuf, an optional package
 
-        return ProtobufStub(self._engine, service, self._raises, self._time)
+        return ProtobufStub(self._engine, service, self._defaults)
 
     def wait_connected(self, timeout: float | None = None) -> None:
         """Connect now, and block until connected.
@@ -523,4 +516,4 @@ def connect(
     )
     if eager:
         engine.connect(None)
-    return Client(engine, errors == "raise", offer, timeout, abort)
+    return Client(engine, offer, CallDefaults(errors == "raise", timeout, abort))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.deadline import Deadline
-from ..abort import Abort, checked
+from ..abort import Abort
+from ..engine.call_defaults import CallDefaults
 from ..engine.client_calls import Call, Calls, StreamCall, Subscription, Upload
 from ..errors import INVALID_REQUEST, RiverError
 from ..services import Kind
@@ -41,14 +42,12 @@ class ProtobufStub:
         self,
         engine: ClientEngine,
         service: ServiceDescriptor,
-        raises: bool,
-        time: Callable[[float | None], float | None],
+        defaults: CallDefaults,
     ) -> None:
         self._engine = engine
         self._methods = methods_of(service)
         self._name = service.full_name
-        self._raises = raises
-        self._time = time
+        self._defaults = defaults
 
     def __repr__(self) -> str:
         return f"<ProtobufStub {self._name}>"
@@ -63,7 +62,7 @@ class ProtobufStub:
         if method is None:
             known = ", ".join(sorted(self._methods)) or "none"
             raise AttributeError(f"{self._name} has no method {name!r}; it has {known}")
-        return MethodProxy(self._engine, self._name, method, self._raises, self._time)
+        return MethodProxy(self._engine, self._name, method, self._defaults)
 
     def __dir__(self) -> Iterable[str]:
         """Include the methods, for completion in a shell."""
@@ -78,14 +77,12 @@ class MethodProxy:
         engine: ClientEngine,
         service: str,
         method: Method,
-        raises: bool,
-        time: Callable[[float | None], float | None],
+        defaults: CallDefaults,
     ) -> None:
         self._engine = engine
         self._service = service
         self._method = method
-        self._raises = raises
-        self._time = time
+        self._defaults = defaults
 
     def __repr__(self) -> str:
         return f"<MethodProxy {self._service}.{self._method.name}: {self._method.kind}>"
@@ -103,8 +100,8 @@ class MethodProxy:
             TypeError: the request is not the method's message type, or must be omitted.
             RiverError, TimeoutError, EncodeError: as ``Client.rpc``.
         """
-        method, kind = self._method, self._method.kind
-        deadline = Deadline(self._time(timeout), outlives=True)
+        method, kind, defaults = self._method, self._method.kind, self._defaults
+        deadline = Deadline(defaults.timeout_of(timeout), outlives=True)
         if kind.takes_requests:
             if request is not None:
                 raise TypeError(f"{method.name} takes several requests: write them to the call")
@@ -112,9 +109,8 @@ class MethodProxy:
         else:
             init, flags = _packed(method, request), CLOSED
         name = f"{self._service}.{method.name}"
-        call = MethodCall(
-            self._engine, self._engine.mutex, name, self._raises, checked(abort), method
-        )
+        chosen = defaults.abort_of(abort)
+        call = MethodCall(self._engine, self._engine.mutex, name, defaults.raises, chosen, method)
         self._engine.open(call, self._service, method.name, init, flags)
         match kind:
             case Kind.RPC:
