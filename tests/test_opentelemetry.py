@@ -11,15 +11,11 @@ import pytest
 import wsmux
 from wsmux import rpc
 
+from .helpers.traced import Traced
 from .helpers.wsgi_apps import WAIT, talking
 
 pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
 
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
-    InMemorySpanExporter,
-)
 from opentelemetry.trace import SpanKind, StatusCode
 
 from wsmux.opentelemetry import call, middleware, open_stream
@@ -39,17 +35,6 @@ def half(ctx: Any, init: int) -> int:
 @files.subscription(init=STREAM, response=STREAM)
 def count(ctx: Any, init: int) -> Any:
     yield from range(init)
-
-
-class Traced:
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def spans(self) -> Any:
-        return self._exporter.get_finished_spans()
 
 
 @pytest.fixture

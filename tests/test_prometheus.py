@@ -10,6 +10,7 @@ from flask import Flask
 from prometheus_client import CollectorRegistry, generate_latest
 
 import wsmux
+from wsmux import rpc
 from wsmux.flask import Mux
 from wsmux.prometheus import collector
 
@@ -183,3 +184,32 @@ def test_a_function_that_returns_no_connections_is_told_so_when_it_is_asked(stre
         collector(lambda: client if streams else None, registry)  # type: ignore[arg-type,return-value]
         with pytest.raises(TypeError, match="expected a connection, a Server"):
             shown(registry)
+
+
+def test_sessions_are_summed_by_role() -> None:
+    registry = CollectorRegistry()
+    service = rpc.Service("test")
+
+    @service.upload()
+    def keeps(ctx: rpc.Context, init: Any, requests: rpc.Readable[Any]) -> None:
+        ctx.ended.wait(WAIT)
+
+    with rpc.serve([service]) as server, rpc.connect(server.url) as client:
+        collector([server, client], registry)
+        assert not any(name.startswith("wsmux_river") for name in shown(registry))
+        upload = client.upload("test", "keeps", None, WAIT)
+        upload.write("x" * 100)
+        wait_for(lambda: sum(each.unread_messages for each in server.list_sessions()) == 1)
+        with rpc.connect(server.url) as idle:
+            idle.wait_connected(WAIT)
+            told = shown(registry)
+        upload.cancel()
+    assert told['wsmux_river_sessions{role="server",state="connected"}'] == 2
+    assert told['wsmux_river_sessions{role="client",state="connected"}'] == 1
+    assert told['wsmux_river_calls{role="server"}'] == 1
+    assert told['wsmux_river_handlers{role="server"}'] == 1
+    assert told['wsmux_river_waiting_calls{role="server"}'] == 0
+    assert told['wsmux_river_unread_messages{role="server"}'] == 1
+    assert told['wsmux_river_unread_bytes{role="server"}'] > 100
+    assert told['wsmux_river_unacknowledged_messages{role="client"}'] >= 0
+    assert told['wsmux_river_unacknowledged_bytes{role="client"}'] >= 0

@@ -1,12 +1,12 @@
-"""Export statistics of connections to Prometheus.
+"""Export statistics of connections and River sessions to Prometheus.
 
 ::
 
-    numbers = wsmux.prometheus.collector(server)  # or a Mux, or connections
+    numbers = wsmux.prometheus.collector(server)  # or a Mux, connections, a server of wsmux.rpc
 
-The values are read from ``connection.stats()`` when Prometheus scrapes; nothing runs in between.
-Connections are summed by role and wire, since a label per connection would create a new series
-for every client.
+The values are read from ``connection.stats()`` and ``list_sessions()`` when Prometheus scrapes;
+nothing runs in between. Connections are summed by role and wire, River sessions by role, since a
+label per connection or session would create a new series for every client.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from typing import TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from .runtime.hints import how_to_install
 
@@ -27,7 +27,7 @@ except ImportError as error:  # pragma: no cover - the tests need it
     text = f"wsmux.prometheus needs prometheus-client: {how_to_install('metrics')}"
     raise ImportError(text) from error
 
-from .diagnostics.status import Connections, Serving, Watched
+from .diagnostics.status import Serving, Sources, Watched, connections_of, sessions_of
 from .mux.connection import Connection
 from .mux.stats import ConnectionStats
 
@@ -55,14 +55,31 @@ GAUGES = {
     "queued_bytes": ("wsmux_queued_bytes", "bytes queued for the socket"),
 }
 
+SESSION_GAUGES = {
+    "calls": ("wsmux_river_calls", "calls currently open"),
+    "handlers": ("wsmux_river_handlers", "handlers currently running"),
+    "waiting_calls": ("wsmux_river_waiting_calls", "calls waiting for a worker"),
+    "unacknowledged_messages": (
+        "wsmux_river_unacknowledged_messages",
+        "messages sent and not acknowledged by the peer",
+    ),
+    "unacknowledged_bytes": (
+        "wsmux_river_unacknowledged_bytes",
+        "bytes sent and not acknowledged by the peer",
+    ),
+    "unread_messages": ("wsmux_river_unread_messages", "messages received and not yet read"),
+    "unread_bytes": ("wsmux_river_unread_bytes", "bytes of the messages not yet read"),
+}
+
 
 class ConnectionCollector(Collector):
-    """Collect statistics of connections; made by ``collector``. Any thread may use it."""
+    """Collect statistics of connections and sessions; made by ``collector``. Thread-safe."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._named = Watched(connections)  # raises now, not at the first scrape
+    def __init__(self, connections: Sources) -> None:
+        self._named = Watched(connections, sessions=True)  # raises now, not at the first scrape
         if isinstance(connections, Collection) and not isinstance(connections, Serving):
-            self._named = Watched(lambda: connections)  # connections added to it later count too
+            # Connections added to it later count too.
+            self._named = Watched(lambda: connections, sessions=True)
         self._lock = threading.Lock()
         self._known: dict[str, Connection] = {}
         self._past: dict[Labels, Counter[str]] = {}  # of ended connections
@@ -81,11 +98,13 @@ class ConnectionCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without samples."""
-        return self._families({}, {}, {}, {})
+        yield from self._families({}, {}, {}, {})
+        yield from _session_families([])
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics with their current values; called by the registry."""
-        given = self._named.all()
+        sources = self._named.sources()
+        given = connections_of(sources)
         with self._lock:
             self._known |= {each.name: each for each in given if each not in self._ended}
             totals = {labels: Counter(past) for labels, past in self._past.items()}
@@ -106,6 +125,7 @@ class ConnectionCollector(Collector):
                 now.setdefault(labels, Counter()).update(fields)
                 slowest[labels] = max(slowest.get(labels, 0.0), stats.rtt or 0.0)
         yield from self._families(totals, now, live, slowest)
+        yield from _session_families(sessions_of(sources))
 
     @staticmethod
     def _families(
@@ -136,19 +156,39 @@ class ConnectionCollector(Collector):
             yield counter
 
 
+def _session_families(sessions: Sequence[Any]) -> Iterator[Metric]:
+    shown = GaugeMetricFamily(
+        "wsmux_river_sessions",
+        "River sessions, by the state of their connection",
+        labels=("role", "state"),
+    )
+    for labels, count in Counter((each.role, each.state) for each in sessions).items():
+        shown.add_metric(labels, count)
+    yield shown
+    for field, (name, text) in SESSION_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=("role",))
+        sums: Counter[str] = Counter()
+        for each in sessions:
+            sums[each.role] += getattr(each, field)
+        for role, total in sums.items():
+            gauge.add_metric((role,), total)
+        yield gauge
+
+
 def _counted(stats: ConnectionStats) -> dict[str, int]:
     return {field: getattr(stats, field) for field in COUNTERS}
 
 
 def collector(
-    connections: Connections = (), registry: CollectorRegistry | None = None
+    connections: Sources = (), registry: CollectorRegistry | None = None
 ) -> ConnectionCollector:
-    """Register a collector for connections, and return it.
+    """Register a collector for connections and sessions, and return it.
 
     Args:
-        connections: as for ``StallWatch``: a connection, a ``Server`` or ``Mux`` (weakly held), a
-            collection of these, or a function that returns one. A collection is read anew at each
-            scrape. More connections can be given to ``add``.
+        connections: a connection, a ``Server`` or ``Mux`` (weakly held), a server, handler or
+            client of ``wsmux.rpc`` (weakly held too), a collection of these, or a function that
+            returns one. A collection is read anew at each scrape. More connections can be given to
+            ``add``.
         registry: where to register; the process-wide registry by default.
 
     A connection seen once is kept until a scrape after its end, so that counters never decrease. A

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -44,31 +45,31 @@ PROXIED = wsmux.Config(max_connections_per_address=2, trusted_proxies=[ATTACKER,
 
 
 @contextmanager
-def mux_server(config: wsmux.Config) -> Iterator[tuple[Acceptor, Place]]:
-    with wsmux.serve(wsmux.Connection.wait_closed, config=config) as server:
+def mux_server(config: wsmux.Config, **limits: Any) -> Iterator[tuple[Acceptor, Place]]:
+    with wsmux.serve(wsmux.Connection.wait_closed, config=config, **limits) as server:
         yield server, Place(server.port)
 
 
 @contextmanager
-def rpc_server(config: wsmux.Config) -> Iterator[tuple[Acceptor, Place]]:
-    with rpc.serve([offered(Gate())], config=config) as server:
+def rpc_server(config: wsmux.Config, **limits: Any) -> Iterator[tuple[Acceptor, Place]]:
+    with rpc.serve([offered(Gate())], config=config, **limits) as server:
         yield server, Place(server.port, headers=NO_SUBPROTOCOL)
 
 
 @contextmanager
-def relay_server(config: wsmux.Config) -> Iterator[tuple[Acceptor, Place]]:
-    with served(relay(), config=config) as server:
+def relay_server(config: wsmux.Config, **limits: Any) -> Iterator[tuple[Acceptor, Place]]:
+    with served(relay(), config=config, **limits) as server:
         token = make_token(identity(1), 1, None, int(time.time()))
         yield server, Place(server.port, f"/?{token}", NO_SUBPROTOCOL)
 
 
 @contextmanager
-def data_server(config: wsmux.Config) -> Iterator[tuple[Acceptor, Place]]:
-    with DataServer(listen("127.0.0.1", 0), config=config) as server:
+def data_server(config: wsmux.Config, **limits: Any) -> Iterator[tuple[Acceptor, Place]]:
+    with DataServer(listen("127.0.0.1", 0), config=config, **limits) as server:
         yield server, Place(server.port)
 
 
-Kind = Callable[[wsmux.Config], AbstractContextManager[tuple[Acceptor, Place]]]
+Kind = Callable[..., AbstractContextManager[tuple[Acceptor, Place]]]
 KINDS: dict[str, Kind] = {
     "mux": mux_server,
     "rpc": rpc_server,
@@ -380,8 +381,8 @@ def test_a_full_server_lets_an_old_half_request_go_for_a_client(
 ) -> None:
     """As when many addresses fill it, or this machine's own, which is not counted."""
     monkeypatch.setattr(admission, "PATIENCE", 0.0)
-    with KINDS[kind](wsmux.Config()) as (server, place), ExitStack() as stack:
-        monkeypatch.setattr(server, "_max_connections", 3)
+    config = wsmux.Config()
+    with KINDS[kind](config, max_connections=3) as (server, place), ExitStack() as stack:
         oldest, _, _ = (half(stack, place.port, "127.0.0.1") for _ in range(3))
         wait_for(lambda: counted(server).held == 3 * len(HALF))
         assert ask(stack, place, "127.0.0.1")[0] == 101

@@ -18,7 +18,7 @@ from wsmux.protocols.base import Role
 from wsmux.runtime.memory import process_memory
 
 from ..helpers.attacks import PAST_CREDIT, WAIT, Victim, native, send_all
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import pauses
 from ..helpers.load.measuring import MB, run
 from ..helpers.raw_peer import BINARY, CONTINUATION, RawPeer, in_thread, uint32, wait_for
 
@@ -182,7 +182,7 @@ def paused(config: wsmux.Config) -> Iterator[tuple[Victim, Largest]]:
             wait_for(lambda: waiting.connection.stats().bytes_received == 64 * KIB)
             process_memory.report(greedy, LIMIT, 2 * LIMIT)
             send_all(waiting.sock, bytes(64 * KIB))
-            wait_for(lambda: multiplexer_of(waiting.connection).transport._paused)
+            wait_for(lambda: pauses(waiting.connection))
             yield waiting, greedy
         finally:
             process_memory.forget(greedy)

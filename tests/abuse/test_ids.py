@@ -7,14 +7,14 @@ Every wrong id of every wire is in the tables of the unit tests (``test_native_b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 import wsmux
 
 from ..helpers import bymux_wire, yamux_wire
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import open_next
 from ..helpers.raw_peer import (
     ACK,
     BINARY,
@@ -42,15 +42,8 @@ LAST = {
 
 def near_the_end(end: wsmux.Connection) -> int:
     """Let a connection have two ids left; return the last one."""
-    machine: Any = multiplexer_of(end).protocol
     last = LAST[end.protocol][end.role is wsmux.Role.SERVER]
-    with multiplexer_of(end).mutex:
-        if end.protocol == "yamux":
-            machine._next_id = last - 2
-        elif end.protocol == "bymux":
-            machine._next = last - 2
-        else:
-            machine._ids.next = last - 2
+    open_next(end, last - 2)
     return last
 
 

@@ -127,7 +127,10 @@ def test_a_session_has_144_bits_of_chance() -> None:
     connector = Connector(
         "client", "SERVER", codec=TinyCodec(), options=CALM, new_id=counted, random=random.random
     )
+    (instance,) = made
+    made.clear()
     session = connector.need_session(0.0)
+    assert instance not in session.id
     assert session.id == "session-" + "".join(made)
     assert len(made) * ID_BYTES * 8 >= 128
     assert re.fullmatch(r"session-[A-Za-z0-9_-]{24}", session.id)

@@ -20,7 +20,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
-from wsmux.bus.session.relay_connection import FIRST_WAIT, LONGEST_WAIT
+from wsmux.bus.session.relay_connection import FIRST_WAIT, LONGEST_WAIT, URGENT_WAIT
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
 from wsmux.runtime.backoff import delay_after
@@ -95,6 +95,20 @@ def test_clients_come_back_over_the_whole_of_their_longest_wait(kind: str, outag
     assert came.most_within(0.2) <= CLIENTS // 20
     assert came.most_within(1.0) <= CLIENTS // 5
     assert came.joined[-1] <= LONGEST[kind]
+
+
+@pytest.mark.parametrize("outage", [3.0, 25.0, 600.0])
+def test_twelve_clients_whose_calls_wait_for_a_relay_are_back_within_its_wait(
+    outage: float,
+) -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        for _ in range(12):
+            now, failures = 0.0, itertools.count(1)
+            while now < outage:
+                wait = delay_after(next(failures), FIRST_WAIT, URGENT_WAIT, chance=chance.random)
+                now += wait
+            assert now - outage <= URGENT_WAIT
 
 
 @pytest.mark.parametrize("kind", CLIENT_KINDS)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import wsmux
+from wsmux import rpc
 from wsmux.diagnostics import status_socket
 from wsmux.diagnostics.status_socket import LiveSocket, socket_path
 
@@ -50,6 +51,18 @@ def test_who_connects_is_told_of_the_connections(server: wsmux.Connection) -> No
             told = seen(published.path)
     assert [each["name"] for each in told["connections"]] == [server.name]
     assert (told["process"], told["stalled_after"]) == (os.getpid(), 2.5)
+
+
+def test_who_connects_is_told_of_sessions_too(server: wsmux.Connection) -> None:
+    with (
+        rpc.serve([rpc.Service("test")]) as river,
+        rpc.connect(river.url, client_id="c") as client,
+        LiveSocket([server, river]) as published,
+    ):
+        client.wait_connected(WAIT)
+        told = seen(published.path)
+    assert [each["name"] for each in told["connections"]] == [server.name]
+    assert [each["client_id"] for each in told["sessions"]] == ["c"]
 
 
 def test_the_socket_is_for_the_user_alone_and_goes_away(

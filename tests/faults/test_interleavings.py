@@ -25,7 +25,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import Parker, borrow
 from wsmux.transport.message_transport import MessageTransport
 
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import multiplexer_of, on_end, socket_of, waits_for_room
 from ..helpers.joined_streams import write_on
 from ..helpers.pure_peer import PurePeer
 from ..helpers.raw_peer import (
@@ -70,17 +70,15 @@ def test_reader_that_comes_with_the_close_still_gets_the_bytes_before_it(
     """Bytes and Close come in one segment; a read starts when the end has just been noted."""
     stream, peer = meeting.accepted(), meeting.peer
     ended, read = threading.Event(), threading.Event()
-    original: Callable[..., None] = MessageTransport._end_locked
 
-    def end_and_wait(channel: MessageTransport, error: wsmux.WsmuxError) -> None:
-        original(channel, error)
+    def wait(channel: MessageTransport) -> None:
         if channel is multiplexer_of(meeting.connection).transport:
             channel.mutex.release()
             ended.set()
             read.wait(WAIT)
             channel.mutex.acquire()
 
-    monkeypatch.setattr(MessageTransport, "_end_locked", end_and_wait)
+    on_end(monkeypatch, wait)
     peer.send(
         peer.packed(stream.id, DATA, b"before") + peer.frame(CLOSE_FRAME, close_payload(1000))
     )
@@ -148,7 +146,6 @@ def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone(
     with PurePeer(theirs, protocol, config=GENEROUS) as peer:
         connection = wsmux.from_socket(ours, role="client", protocol=protocol, config=CALM)
         peer.send()
-        queue = multiplexer_of(connection).queue
         streams = [connection.open_stream(WAIT) for _ in range(6)]
         peer.accept(6)
         writing = [in_thread(stream.write, bytes(10**6)) for stream in streams]
@@ -157,7 +154,9 @@ def test_writer_in_the_queue_whose_stream_was_dropped_leaves_the_others_alone(
             waiting = [
                 record.writer for record in multiplexer_of(connection).table.records.values()
             ]
-            dropped = next(i for i, writer in enumerate(waiting) if writer in queue._room)
+            dropped = next(
+                i for i, writer in enumerate(waiting) if waits_for_room(connection, writer)
+            )
         file = streams[dropped].makefile("rb")
         del file
         gc.collect()
@@ -375,7 +374,8 @@ def test_answered_close_of_a_server_ends_without_lingering(
     ours, theirs = pair
     channel, io_thread = multiplexer_of(theirs).transport, multiplexer_of(theirs).thread.ident
     assert io_thread is not None
-    send = channel._socket.send
+    sock = socket_of(theirs)
+    send = sock.send
 
     def send_and_be_overtaken(pieces: Any) -> int | None:
         sent = send(pieces)
@@ -384,7 +384,7 @@ def test_answered_close_of_a_server_ends_without_lingering(
             wait_for(lambda: stays_in(io_thread, "_poll"))
         return sent
 
-    monkeypatch.setattr(channel._socket, "send", send_and_be_overtaken)
+    monkeypatch.setattr(sock, "send", send_and_be_overtaken)
     closing = in_thread(theirs.close, WAIT)
     try:
         assert theirs.wait_closed(2 * SHORT)
@@ -442,7 +442,7 @@ def test_socket_is_closed_with_the_mutex_held(
     """``shutdown`` runs under the mutex; if ``close`` did not, it could hit a reused descriptor."""
     ours, _ = pair
     held: queue.Queue[bool] = queue.Queue()
-    sock = multiplexer_of(ours).transport._socket
+    sock = socket_of(ours)
     close = sock.close
 
     def closing() -> None:

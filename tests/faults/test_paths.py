@@ -20,7 +20,7 @@ import wsmux
 from wsmux.testing import FaultProxy, Faults
 
 from ..helpers.fixtures import Tell
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import send_rate_of
 from ..helpers.load.measuring import MB, per_cent
 from ..helpers.raw_peer import in_thread, wait_for
 from ..helpers.timeouts import WAIT
@@ -197,7 +197,7 @@ def test_short_messages_go_first_under_bulk(protocol: str) -> None:
 def test_turns_are_short_on_a_slow_path() -> None:
     with over("wsmux", Faults(rate=SLOW, buffer=NARROW), socket_buffer=NARROW) as (connection, _):
         stop = threading.Event()
-        drain = multiplexer_of(connection).queue._send_rate
+        drain = send_rate_of(connection)
         pouring = in_thread(pour, opened(connection, b"h"), stop)
         wait_for(lambda: drain.slow)
         stop.set()

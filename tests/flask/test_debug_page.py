@@ -17,12 +17,14 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 import wsmux
-from wsmux.diagnostics.status import Connections
+from wsmux import rpc
+from wsmux.diagnostics.status import Sources
 from wsmux.flask import Mux, debug_blueprint
 
 from ..helpers.carriers import Ends
 from ..helpers.inside import record_of
 from ..helpers.joined_streams import fill, open_pair
+from ..helpers.timeouts import WAIT
 from ..helpers.waiting import wait_for
 from ..helpers.werkzeug_server import serving
 
@@ -31,7 +33,7 @@ PATHS = ["/debug/wsmux/", "/debug/wsmux/data.json"]
 BOTH = pytest.mark.parametrize("path", PATHS)
 
 
-def client_of(connections: Connections, **options: Any) -> FlaskClient:
+def client_of(connections: Sources, **options: Any) -> FlaskClient:
     app = Flask("app")
     app.register_blueprint(debug_blueprint(connections, **options))
     return app.test_client()
@@ -203,3 +205,18 @@ def test_a_mux_shows_its_own() -> None:
         ]
     mux.shutdown(0.0)
     assert mux.stopping
+
+
+def test_a_route_of_river_shows_its_sessions() -> None:
+    app = Flask("served")
+    handler = rpc.flask(app, "/river", [rpc.Service("test")])
+    with (
+        serving(app) as port,
+        rpc.connect(f"ws://127.0.0.1:{port}/river", client_id="c") as client,
+    ):
+        client.wait_connected(WAIT)
+        (told,) = numbers(client_of(handler, token=TOKEN))["sessions"]
+        assert (told["client_id"], told["state"]) == ("c", "connected")
+        client.close()
+        handler.shutdown()
+    assert numbers(client_of(handler, token=TOKEN))["sessions"] == []

@@ -17,15 +17,10 @@ from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 from ..helpers.bus.captured import COMPUTED, NPM
 from ..helpers.machine_pairs import ACK, CLOSE, DATA, ERROR, GO_AWAY, message, uint32
 from ..helpers.request_heads import NOT_ASCII, REFUSED, TAKEN
+from ..helpers.rpc import bad_json, bad_msgpack, bad_protobuf, codec_vectors
 from ..helpers.rpc.protobuf_messages import EMPTY, text
 from ..helpers.vectors import bymux, js_ws, yamux, yamux_recorded
 from ..helpers.websocket_wire import CONTINUATION, frame
-from ..rpc.wire import (
-    test_codec_vectors,
-    test_json_malformed,
-    test_msgpack_malformed,
-    test_protobuf_malformed,
-)
 from .corpus import SEEDS
 from .harnesses import HARNESSES
 
@@ -120,7 +115,7 @@ def _bymux() -> Named:
 def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
     def seeds() -> Named:
         for valid in (True, False):
-            for param in test_codec_vectors.captured(valid):
+            for param in codec_vectors.captured(valid):
                 (captured,) = param.values
                 if captured.codec.name == codec:
                     yield f"captured: {param.id}", captured.data
@@ -133,13 +128,13 @@ def _river(codec: str, malformed: Iterable[Any]) -> Callable[[], Named]:
 def _river_protobuf() -> Named:
     """Yield what was captured with another codec, carried over: none was with this one."""
     codec = ProtobufCodec()
-    for param in test_codec_vectors.captured(True):
+    for param in codec_vectors.captured(True):
         (captured,) = param.values
         if captured.codec.name == "msgpack":
             envelope = captured.codec.decode(captured.data)
             yield f"of {param.id}", codec.encode(envelope, codec.pack(envelope.payload))
     yield "bytes", EMPTY + text("bytes", b"request")
-    for bad in test_protobuf_malformed.TABLE[::6]:
+    for bad in bad_protobuf.TABLE[::6]:
         yield f"refused: {bad.name}", bad.data
 
 
@@ -174,8 +169,8 @@ SOURCES: dict[str, Callable[[], Named]] = {
     "js-ws": _js_ws,
     "yamux": _yamux,
     "bymux": _bymux,
-    "river-json": _river("json", test_json_malformed.TABLE[::6]),
-    "river-msgpack": _river("msgpack", test_msgpack_malformed.TABLE[::6]),
+    "river-json": _river("json", bad_json.TABLE[::6]),
+    "river-msgpack": _river("msgpack", bad_msgpack.TABLE[::6]),
     "river-protobuf": _river_protobuf,
     "rmb-envelope": _rmb_envelope,
     "rmb-token": _rmb_token,

@@ -19,6 +19,7 @@ from wsmux.exceptions import HandshakeError
 from wsmux.handshake import admission as module
 from wsmux.handshake.admission import CLIENT_ADDRESS, Admission, Guest
 
+from ..helpers.examples import examples
 from ..helpers.raw_peer import WAIT, in_thread
 
 PROXY, SECOND_PROXY = "10.0.0.1", "10.0.0.2"
@@ -388,7 +389,9 @@ class Counting(RuleBasedStateMachine):
         assert self.counts._held == sum(guest.held for guest in self.opening) <= 50
 
 
-Counting.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Counting.TestCase.settings = settings(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestCounting = Counting.TestCase
 
 

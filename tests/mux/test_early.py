@@ -11,7 +11,7 @@ from wsmux.config import SMALLEST_WINDOW
 
 from ..helpers.carriers import IN_PROCESS
 from ..helpers.connections import Join
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import early_credit_of
 from ..helpers.joined_streams import open_pair
 from ..helpers.scripted import WAIT
 from ..helpers.stream_outcomes import check_read_of_reset
@@ -35,7 +35,7 @@ def acquainted(join_ends: Join, sides: Sides, **limits: Any) -> Acquainted:
     ends = join_ends(**{accepter: {"config": wsmux.Config(**limits)}})
     near, far = getattr(ends, opener), getattr(ends, accepter)
     streams = open_pair(near, far)
-    wait_for(lambda: multiplexer_of(near).protocol._early.given == SMALLEST_WINDOW)
+    wait_for(lambda: early_credit_of(near) == SMALLEST_WINDOW)
     for stream in streams:
         stream.close()
     wait_for(lambda: not near.stats().streams)

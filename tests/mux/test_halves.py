@@ -389,7 +389,7 @@ def test_the_timeout_of_a_read_to_the_end_is_for_all_of_it(
     streams.near.timeout = 10
     connection, record = streams.near.connection, record_of(streams.near)
     with monkeypatch.context() as patch:
-        patch.setattr("wsmux.runtime.deadline.time", SimpleNamespace(monotonic=lambda: now))
+        patch.setattr("wsmux.runtime.deadline.clock", SimpleNamespace(monotonic=lambda: now))
         reading = spawn(streams.near.read)
         wait_for_reader(connection)
         now = 8.0

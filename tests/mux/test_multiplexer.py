@@ -60,7 +60,7 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
         try:
             while alive.least is None:
                 assert reader.read(WINDOW)
-            monkeypatch.setattr("wsmux.mux.multiplexer.time", Still())
+            monkeypatch.setattr("wsmux.mux.multiplexer.clock", Still())
             for _ in range(50):
                 assert reader.read(WINDOW)
             assert record.window == (2 * WINDOW if grows else WINDOW)
@@ -73,7 +73,9 @@ def test_bulk_makes_the_window_grow_and_the_reader_wait_for_more(
 
 
 class Clock:
-    """Replace the ``time`` module where a connection keeps its timers; it stands still."""
+    """Replace the module ``clock`` where a connection keeps its timers; it stands still."""
+
+    replaced = None
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -87,8 +89,8 @@ def test_an_idle_connection_is_closed_at_its_time_and_not_before(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, looks = Clock(), list[float]()
-    monkeypatch.setattr("wsmux.transport.message_transport.time", clock)
-    monkeypatch.setattr("wsmux.mux.multiplexer.time", clock)
+    monkeypatch.setattr("wsmux.transport.message_transport.clock", clock)
+    monkeypatch.setattr("wsmux.mux.multiplexer.clock", clock)
     keep_time = multiplexer.Multiplexer._keep_time_locked
 
     def look(of: multiplexer.Multiplexer, now: float, wakes: list[Parker]) -> None:

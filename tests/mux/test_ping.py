@@ -17,7 +17,7 @@ import wsmux
 
 from ..helpers.carriers import ON_SOME, SOME, Carrier, Ends
 from ..helpers.connections import Spawn
-from ..helpers.inside import multiplexer_of
+from ..helpers.inside import asked_at, multiplexer_of
 from ..helpers.joined_streams import open_pair
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
@@ -237,12 +237,11 @@ def test_a_silent_peer_is_pinged_and_then_lost(protocol: str) -> None:
 def test_any_byte_counts_as_a_sign_of_life(protocol: str) -> None:
     """Each byte of a frame that never gets whole starts the silence anew."""
     with watched(protocol, WAIT) as (connection, peer):
-        alive = multiplexer_of(connection).transport.keep_alive
         assert peer.sock.recv(100)  # a ping
         for byte in HALF_FRAMES[protocol]:
-            asked = alive._asked
+            asked = asked_at(connection)
             peer.sock.sendall(bytes((byte,)))
-            wait_for(lambda asked=asked: alive._asked not in (None, asked))  # type: ignore[misc]
+            wait_for(lambda asked=asked: asked_at(connection) not in (None, asked))  # type: ignore[misc]
         assert not connection.closed
         assert connection.stats().rtt is None
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from wsmux.mux.receive_buffer import FEW, PIECE, SMALL, ByteQueue
 
+from ..helpers.examples import examples
+
 
 def queue_of(*chunks: bytes) -> ByteQueue:
     queue = ByteQueue()
@@ -192,7 +194,7 @@ moves = st.lists(
 filled = st.lists(st.sampled_from((b"", b"ab", b"cdefg", b"h" * SMALL)), max_size=3 * FEW)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(filled, moves)
 def test_queue_behaves_as_one_run_of_bytes(chunks: list[bytes], moves: list[Move]) -> None:
     queue, model = queue_of(*chunks), bytearray(b"".join(chunks))

@@ -32,6 +32,7 @@ from wsmux.protocols.events import (
 )
 
 from ..helpers.bymux_wire import CREDIT, WRITE, fresh, packet
+from ..helpers.examples import examples
 from ..helpers.long_models import LongRun
 from ..helpers.machine_pairs import BOTH_ROLES, other, outbox
 from ..helpers.slow_wire import Half, SlowWire, Wire
@@ -128,7 +129,7 @@ def run(machine: BymuxProtocol, chunks: list[bytes]) -> Seen:
 
 
 @BOTH_ROLES
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(state=states, wires=inputs)
 def test_any_bytes_give_events_or_a_protocol_error(
     role: Role, state: BymuxState, wires: list[bytes]
@@ -145,7 +146,7 @@ def chopped(wire: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @BOTH_ROLES
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(state=states, wires=inputs, cuts=st.lists(st.integers(0, 1000), max_size=8))
 def test_any_chopping_gives_the_same_events(
     role: Role, state: BymuxState, wires: list[bytes], cuts: list[int]
@@ -435,7 +436,7 @@ def decoded(wire: bytes) -> tuple[int, int | None, int]:
 
 
 TestBymuxModel = BymuxModel.TestCase
-TestBymuxModel.settings = settings(max_examples=60, stateful_step_count=50)
+TestBymuxModel.settings = settings(max_examples=examples(60), stateful_step_count=50)
 
 
 class TestBymuxModelForLong(LongRun):

@@ -27,6 +27,7 @@ from wsmux.protocols.framing import (
 )
 from wsmux.protocols.websocket import WebSocketFraming
 
+from ..helpers.examples import examples
 from ..helpers.machine_pairs import BOTH_ROLES, feed, native, other
 
 LIMIT = 2**20
@@ -529,7 +530,7 @@ def in_pieces(framing: Framing, wire: bytes, sizes: list[int]) -> list[tuple[Opc
     return frames + feed(framing, wire)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.sampled_from([1, 2]),
     st.lists(st.one_of(messages, controls), max_size=8),
@@ -552,7 +553,7 @@ def test_any_chopping_gives_the_same_frames(
     assert feed(ByteFraming(LIMIT, width), wire, 1) == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from([1, 2]), st.binary(max_size=200), cuts)
 def test_any_bytes_give_the_same_frames_and_failure(
     width: int, wire: bytes, sizes: list[int]

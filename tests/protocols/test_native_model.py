@@ -39,6 +39,7 @@ from wsmux.protocols.flow_control import ReceiveWindow
 from wsmux.protocols.native import JS_WS, JS_WS_CLOSE_DELAY, WSMUX_V1, Dialect, NativeProtocol
 from wsmux.protocols.stream_states import ReadState, WriteState
 
+from ..helpers.examples import examples
 from ..helpers.long_models import LongRun
 from ..helpers.machine_pairs import ACK, DATA, native, other
 from ..helpers.slow_wire import Half, SlowWire, Wire
@@ -390,9 +391,9 @@ class ShippedModel(NativeModel):
 
 
 TestNativeModel = NativeModel.TestCase
-TestNativeModel.settings = settings(max_examples=80, stateful_step_count=60)
+TestNativeModel.settings = settings(max_examples=examples(80), stateful_step_count=60)
 TestShippedModel = ShippedModel.TestCase
-TestShippedModel.settings = settings(max_examples=40, stateful_step_count=60)
+TestShippedModel.settings = settings(max_examples=examples(40), stateful_step_count=60)
 
 
 class TestNativeModelForLong(LongRun):

@@ -21,6 +21,7 @@ from wsmux.protocols.events import (
 from wsmux.protocols.native import JS_WS, WSMUX_V1, Dialect, NativeProtocol
 from wsmux.protocols.varint import MAX_VARINT, encode_varint
 
+from ..helpers.examples import examples
 from ..helpers.machine_pairs import BOTH_DIALECTS, BOTH_ROLES, Pair, native, other, outbox
 
 dialects = st.sampled_from([WSMUX_V1, JS_WS])
@@ -56,7 +57,7 @@ def link(role: Role, dialect: Dialect, number: int) -> Link:
     return Link(near, far, stream_id, pair)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, dialects, numbers, st.binary(min_size=1, max_size=300))
 def test_data_decodes_to_what_was_sent(
     role: Role, dialect: Dialect, number: int, payload: bytes
@@ -70,7 +71,7 @@ def test_data_decodes_to_what_was_sent(
     assert pair.events(other(role)) == [DataReceived(stream_id, payload)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, dialects, numbers, codes)
 def test_abort_decodes_to_what_was_sent(
     role: Role, dialect: Dialect, number: int, code: int
@@ -81,7 +82,7 @@ def test_abort_decodes_to_what_was_sent(
     assert pair.events(other(role)) == [StreamAborted(stream_id, code, False, "")]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, dialects, numbers, codes)
 def test_stop_decodes_to_what_was_sent(
     role: Role, dialect: Dialect, number: int, code: int
@@ -92,7 +93,7 @@ def test_stop_decodes_to_what_was_sent(
     assert pair.events(other(role)) == [WriteStopped(stream_id, code)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(roles, dialects, numbers)
 def test_close_decodes_to_the_end(role: Role, dialect: Dialect, number: int) -> None:
     near, _, stream_id, pair = link(role, dialect, number)
@@ -101,7 +102,7 @@ def test_close_decodes_to_the_end(role: Role, dialect: Dialect, number: int) -> 
     assert pair.events(other(role)) == [StreamEnded(stream_id)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, dialects, numbers, st.integers(0, 2**32 - 1))
 def test_window_decodes_to_credit(role: Role, dialect: Dialect, number: int, window: int) -> None:
     near, far = native(role, dialect), native(other(role), dialect, max_message_size=2**33)
@@ -113,7 +114,7 @@ def test_window_decodes_to_credit(role: Role, dialect: Dialect, number: int, win
     assert near.credit(stream_id) == window
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(roles, st.integers(0, 2**61 - 2), codes)
 def test_going_away_decodes_to_what_was_sent(role: Role, count: int, code: int) -> None:
     near, far = native(role), native(other(role))
@@ -124,7 +125,7 @@ def test_going_away_decodes_to_what_was_sent(role: Role, count: int, code: int) 
     assert far.events() == [GoAwayReceived(near._ids.peer_next, code)]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, dialects, numbers, st.data())
 def test_ids_and_codes_mean_the_same_in_every_form(
     role: Role, dialect: Dialect, code: int, choose: st.DataObject
@@ -202,7 +203,7 @@ def survive(machine: NativeProtocol, wires: list[bytes]) -> None:
 
 @BOTH_ROLES
 @BOTH_DIALECTS
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(wires=st.lists(inputs, max_size=25))
 def test_any_messages_give_events_or_a_protocol_error(
     role: Role, dialect: Dialect, wires: list[bytes]
@@ -214,7 +215,7 @@ def test_any_messages_give_events_or_a_protocol_error(
 
 
 @BOTH_ROLES
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(wires=st.lists(inputs, max_size=25))
 def test_any_messages_behind_a_going_away_give_events_or_a_protocol_error(
     role: Role, wires: list[bytes]
@@ -225,7 +226,7 @@ def test_any_messages_behind_a_going_away_give_events_or_a_protocol_error(
     survive(machine, wires)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     roles, dialects, st.lists(inputs, max_size=25), st.sampled_from([bytes, bytearray, memoryview])
 )

@@ -21,6 +21,7 @@ from wsmux.protocols.base import Role
 from wsmux.protocols.framing import Opcode, decode_close
 from wsmux.protocols.websocket import WebSocketFraming
 
+from ..helpers.examples import examples
 from ..helpers.machine_pairs import BOTH_ROLES, feed, other
 from ..helpers.websocket_wire import CONTINUATION, KEY, frame, head
 
@@ -696,7 +697,7 @@ def in_pieces(
     return frames + feed(receiver, wire)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, st.lists(st.one_of(controls, binaries, texts), max_size=8), cuts)
 def test_any_chopping_gives_what_was_sent(
     role: Role, messages: list[tuple[Opcode, bytes]], sizes: list[int]
@@ -712,7 +713,7 @@ def test_any_chopping_gives_what_was_sent(
     assert feed(framing(role), wire, 1) == messages
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(roles, st.one_of(binaries, texts), st.lists(st.integers(0, 20), max_size=6), controls, cuts)
 def test_any_fragmentation_gives_the_same_message(
     role: Role,
@@ -744,7 +745,7 @@ def nearly_frames(draw: st.DrawFn) -> tuple[int, bytes, bool, int, bool]:
     return opcode, payload, fin, reserved, wrongly_masked
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(roles, st.lists(nearly_frames(), max_size=8), st.binary(max_size=40), cuts)
 def test_any_bytes_give_the_same_frames_and_failure(
     role: Role,

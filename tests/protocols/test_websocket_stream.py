@@ -87,7 +87,7 @@ def test_message_of_any_size_takes_no_more_memory_than_the_buffer(role: Role) ->
     for _ in range(20):
         piece = bytes(LARGEST_BUFFER)
         assert len(joined(feed(receiver, piece))) == len(piece)
-    assert len(receiver._buffer) <= LARGEST_BUFFER
+    assert len(receiver.get_buffer()) <= LARGEST_BUFFER
 
 
 def test_mask_goes_on_where_the_piece_before_ended() -> None:

@@ -30,6 +30,7 @@ from wsmux.protocols.events import (
 from wsmux.protocols.yamux import PEER_DONE, WRITING, YamuxProtocol
 from wsmux.protocols.yamux_frames import FrameReader, encode_head
 
+from ..helpers.examples import examples
 from ..helpers.long_models import LongRun
 from ..helpers.machine_pairs import BOTH_ROLES, other, outbox
 from ..helpers.slow_wire import Half, SlowWire, Wire
@@ -118,7 +119,7 @@ def chop(wire: bytes, cuts: list[int]) -> list[bytes]:
     return [wire[start:end] for start, end in zip(places, places[1:], strict=False)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(roles, wires, st.lists(st.integers(0, 2**20), max_size=30))
 def test_any_chopping_gives_the_same_events(role: Role, wire: bytes, cuts: list[int]) -> None:
     whole = run(role, [wire], answering=False)
@@ -132,7 +133,7 @@ def by_stream(events: list[Event]) -> dict[int | None, list[Event]]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(roles, st.lists(frames(), max_size=20).map(b"".join))
 def test_streams_taken_between_single_bytes_see_the_same(role: Role, wire: bytes) -> None:
     opening = head(WINDOW, 1, 2 if role is Role.CLIENT else 1, 0)
@@ -144,13 +145,13 @@ def test_streams_taken_between_single_bytes_see_the_same(role: Role, wire: bytes
 
 
 @BOTH_ROLES
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(chunks=st.lists(st.one_of(nearly, nearly, st.binary(max_size=20)), max_size=25))
 def test_any_bytes_give_events_or_a_protocol_error(role: Role, chunks: list[bytes]) -> None:
     run(role, chunks, answering=True)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(roles, wires, st.sampled_from([bytearray, memoryview]))
 def test_any_buffer_type_gives_the_same_events(role: Role, wire: bytes, kind: Any) -> None:
     expected = run(role, [wire], answering=False)
@@ -437,7 +438,7 @@ def lengths(wires: list[bytes], stream_id: int, kind: int) -> list[int]:
 
 
 TestYamuxModel = YamuxModel.TestCase
-TestYamuxModel.settings = settings(max_examples=100, stateful_step_count=60)
+TestYamuxModel.settings = settings(max_examples=examples(100), stateful_step_count=60)
 
 
 class TestYamuxModelForLong(LongRun):

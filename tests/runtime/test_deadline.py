@@ -10,7 +10,7 @@ from wsmux.runtime.deadline import Deadline, deadline, deadline_in
 
 
 class Clock:
-    """Stand in for the module ``time``."""
+    """Stand in for the module ``clock``."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -22,7 +22,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("wsmux.runtime.deadline.time", clock)
+    monkeypatch.setattr("wsmux.runtime.deadline.clock", clock)
     return clock
 
 

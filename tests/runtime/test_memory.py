@@ -8,6 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from wsmux.runtime.memory import ProcessMemory, Verdict
 
+from ..helpers.examples import examples
+
 LIMIT = 100
 
 
@@ -160,4 +162,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestModel.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

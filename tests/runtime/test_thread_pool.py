@@ -12,6 +12,7 @@ from wsmux.runtime import thread_pool as module
 from wsmux.runtime.parking import Parker, wake
 from wsmux.runtime.thread_pool import ThreadPool
 
+from ..helpers.inside import send_watcher_home, threads_resting
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
 
@@ -84,6 +85,32 @@ def test_adding_many_wakes_one_worker(workers: ThreadPool) -> None:
     assert len(wakes) == 1
     wake(wakes)
     assert all(done.acquire(timeout=WAIT) for _ in range(6))
+
+
+def test_workers_that_are_slow_to_come_are_not_called_twice(
+    workers: ThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(6)
+    for _ in range(6):
+        workers.submit(lambda: together.wait(WAIT) and None)
+    wait_for(lambda: threads_resting(workers) == 6 and not send_watcher_home(workers))
+    called: list[Parker] = []
+    ticks: list[int] = []
+
+    def delay(wakes: list[Parker]) -> None:
+        ticks.append(len(wakes))
+        called.extend(wakes)
+        wakes.clear()
+
+    done = threading.Semaphore(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "wake", delay)
+        for _ in range(3):
+            workers.submit(done.release)
+        wait_for(lambda: len(ticks) > 20 or workers.threads > 6)
+        assert (len(called), threads_resting(workers), workers.threads) == (3, 3, 6)
+    wake(called)
+    assert all(done.acquire(timeout=WAIT) for _ in range(3))
 
 
 def test_what_fails_is_logged_and_the_thread_goes_on(

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 
 import wsmux
-from wsmux.diagnostics import stall_watch
 from wsmux.runtime import threads
 
+from ..helpers.inside import watch_apart
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import wait_for
 
@@ -96,7 +96,7 @@ def ours() -> list[threading.Thread]:
 def test_the_end_of_a_subinterpreter_ends_every_thread_there(
     leaving: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wsmux.diagnostics.stall_watch._thread", stall_watch._Thread())
+    watch_apart(monkeypatch)
     server = wsmux.serve(stream_handler=lambda stream: stream.read())
     connection = wsmux.connect(server.url)
     client, other = wsmux.pair()

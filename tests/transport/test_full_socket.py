@@ -18,7 +18,7 @@ from wsmux.runtime.deadline import Deadline
 from wsmux.runtime.parking import borrow
 
 from ..helpers.connections import Spawn
-from ..helpers.inside import multiplexer_of, record_of
+from ..helpers.inside import multiplexer_of, record_of, wakeup_of
 from ..helpers.pure_peer import PurePeer
 from ..helpers.scripted import WAIT
 from ..helpers.waiting import polls, wait_for
@@ -75,9 +75,7 @@ class Meeting:
 
     def woken(self) -> bool:
         """Return whether the I/O thread was woken, and has not begun to look why."""
-        return bool(
-            select.select([multiplexer_of(self.connection).transport._wakeup.fd], [], [], 0)[0]
-        )
+        return bool(select.select([wakeup_of(self.connection)], [], [], 0)[0])
 
     def empty_socket(self) -> None:
         """Take what the socket holds, while no thread of the connection can fill it again."""

@@ -1,10 +1,12 @@
-"""Describe the connections of a process in a JSON document, for live pages and tables.
+"""Describe the connections and sessions of a process in a JSON document, for pages and tables.
 
 Its size is limited, whatever the process serves, and it says what is omitted. It contains no
 headers, queries or transferred bytes, since those who may see the page need not be those who may
-see the data.
+see the data; and no ids of sessions, with which a session could be taken over.
 
-``Watched`` looks up the connections that a caller names: one, several, or those of a server.
+``Watched`` looks up what a caller names: a connection, a server or another object that has some of
+them, or several of these. What has River sessions stands above this module: it is known by its
+method ``list_sessions``.
 """
 
 from __future__ import annotations
@@ -13,15 +15,28 @@ import heapq
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Iterable
+from inspect import getattr_static
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from ..mux.connection import Connection
 from ..mux.explain import findings, look, thread_names
 from ..mux.stats import ConnectionStats, Finding, StreamStats
 from ..runtime.logs import printable
 
-__all__ = ["STALLED_AFTER", "VERSION", "Connections", "Serving", "Watched", "document"]
+__all__ = [
+    "STALLED_AFTER",
+    "VERSION",
+    "Connections",
+    "HasSessions",
+    "Serving",
+    "Shown",
+    "Sources",
+    "Watched",
+    "connections_of",
+    "document",
+    "sessions_of",
+]
 
 # Version of the document; readers refuse any other.
 VERSION = 1
@@ -32,6 +47,9 @@ STALLED_AFTER = 5.0
 # Connections, and streams of each, that are shown: those with waiting threads, and the largest.
 MAX_CONNECTIONS = 100
 MAX_STREAMS = 50
+
+# Sessions that are shown: those with waiting calls, and those that hold the most.
+MAX_SESSIONS = 100
 
 # Findings per connection, and characters of a text chosen by the peer or the application.
 MAX_FINDINGS = 20
@@ -49,16 +67,44 @@ TOTALS = (
     "bytes_sent",
 )
 
+# What is summed of all sessions, and what is shown of each. Its id is not: whoever has that can
+# take the session over.
+SESSION_TOTALS = (
+    "connected",
+    "calls",
+    "handlers",
+    "waiting_calls",
+    "unacknowledged_messages",
+    "unacknowledged_bytes",
+    "unread_messages",
+    "unread_bytes",
+)
+SESSION_FIELDS = (
+    "number",
+    "role",
+    "client_id",
+    "server_id",
+    "state",
+    "age",
+    "state_age",
+    "ends_in",
+    "connections",
+    *SESSION_TOTALS,
+)
 
-def document(connections: Collection[Connection], after: float) -> dict[str, Any]:
+
+def document(sources: Iterable[Shown], after: float) -> dict[str, Any]:
     """Return the document, ready for ``json.dumps``.
 
     Args:
-        connections: the connections to show.
+        sources: what to show the open connections and the sessions of.
         after: seconds without progress after which something counts as stalled.
     """
-    counted = [(connection, connection.stats()) for connection in connections]
+    sources = list(sources)
+    counted = [(each, each.stats()) for each in connections_of(sources) if not each.closed]
+    sessions = sessions_of(sources)
     shown = heapq.nlargest(MAX_CONNECTIONS, counted, key=lambda pair: _interest(pair[1]))
+    heaviest = heapq.nlargest(MAX_SESSIONS, sessions, key=_burden)
     names = thread_names()
     return {
         "version": VERSION,
@@ -72,7 +118,34 @@ def document(connections: Collection[Connection], after: float) -> dict[str, Any
             for connection, stats in sorted(shown, key=lambda pair: _number(pair[0]))
         ],
         "connections_left_out": len(counted) - len(shown),
+        "session_totals": {
+            name: sum(getattr(session, name) for session in sessions) for name in SESSION_TOTALS
+        },
+        "sessions": [_session(each) for each in sorted(heaviest, key=_age)],
+        "sessions_left_out": len(sessions) - len(heaviest),
     }
+
+
+def _age(session: Any) -> int:
+    number: int = session.number
+    return number
+
+
+def _burden(session: Any) -> tuple[int, int, int]:
+    held = session.unacknowledged_bytes + session.unread_bytes
+    return session.waiting_calls, held, session.calls
+
+
+def _session(session: Any) -> dict[str, Any]:
+    fields = ((name, getattr(session, name)) for name in SESSION_FIELDS)
+    return {name: _fitting(value) for name, value in fields}
+
+
+def _fitting(value: Any) -> Any:
+    """Return a value of a session, short enough to be shown."""
+    if isinstance(value, str):
+        return printable(value, MAX_TEXT)
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def _interest(stats: ConnectionStats) -> tuple[int, int, int]:
@@ -151,34 +224,54 @@ class Serving(Protocol):
         """Whether no more connections are served."""
 
 
+class HasSessions(Protocol):
+    """An object with River sessions: of ``wsmux.rpc``, a server, its handler, or a client."""
+
+    def list_sessions(self) -> Iterable[Any]:
+        """Return a snapshot of each session, with the attributes named in ``SESSION_FIELDS``."""
+
+
 Source: TypeAlias = Connection | Serving
 Connections: TypeAlias = Source | Callable[[], Iterable[Source]] | Iterable[Source]
+Shown: TypeAlias = Source | HasSessions
+Sources: TypeAlias = Shown | Callable[[], Iterable[Shown]] | Iterable[Shown]
 
 
 class Watched:
-    """Look up the connections that an argument names.
+    """Look up the connections that an argument names, or other objects that are to be shown.
 
-    Servers are not kept alive by it. A collection is copied; a function is called each time, and
-    its result is checked then.
+    Servers and clients are not kept alive by it. A collection is copied; a function is called each
+    time, and its result is checked then.
+
+    Args:
+        named: what to look up.
+        sessions: whether it may be something that has sessions, and no connections.
 
     Raises:
-        TypeError: the argument is none of what ``Connections`` lists.
+        TypeError: the argument is none of what ``Connections``, or ``Sources``, lists.
     """
 
-    def __init__(self, named: Connections) -> None:
-        self._servers: tuple[weakref.ref[Serving], ...] = ()
-        self._ask: Callable[[], Iterable[Source]] | None = None
+    def __init__(self, named: Sources, *, sessions: bool = False) -> None:
+        self._sessions = sessions
+        self._weak: tuple[weakref.ref[Serving | HasSessions], ...] = ()
+        self._ask: Callable[[], Iterable[Shown]] | None = None
         self._fixed: tuple[Connection, ...] = ()
         if isinstance(named, type):  # has the attributes of its instances
-            raise _unfit(named)
-        if callable(named) and not isinstance(named, Connection | Serving):
+            raise self._unfit(named)
+        if callable(named) and not _is_source(named):  # handlers of River can be called, too
             self._ask = named
             return
-        sources = _checked([named] if isinstance(named, Connection | Serving) else named)
+        sources = self._checked([named] if _is_source(named) else named)
         self._fixed = tuple(each for each in sources if isinstance(each, Connection))
-        self._servers = tuple(
+        self._weak = tuple(
             weakref.ref(each) for each in sources if not isinstance(each, Connection)
         )
+
+    def sources(self) -> list[Shown]:
+        """Return what is named at this moment."""
+        if self._ask is not None:
+            return self._checked(self._ask())
+        return [*self._fixed, *self._living_servers()]
 
     def living(self) -> list[Connection] | None:
         """Return the open connections; ``None`` if there will never be any again."""
@@ -187,39 +280,77 @@ class Watched:
 
     def all(self) -> list[Connection]:
         """Return all connections named at this moment, even ended ones."""
-        if self._ask is not None:
-            return _served(_checked(self._ask()))
-        return _served([*self._fixed, *self._living_servers()])
+        return connections_of(self.sources())
 
-    def _living_servers(self) -> list[Serving]:
-        servers = [reference() for reference in self._servers]
+    def _living_servers(self) -> list[Serving | HasSessions]:
+        servers = [reference() for reference in self._weak]
         return [server for server in servers if server is not None]
 
     def _ends(self) -> bool:
         """Return whether no more connections will be named."""
-        return self._ask is None and all(server.stopping for server in self._living_servers())
+        servers = filter(_serves, self._living_servers())
+        return self._ask is None and all(server.stopping for server in servers)
+
+    def _checked(self, found: object) -> list[Shown]:
+        # Iterating over a connection yields streams.
+        if not isinstance(found, Iterable) or isinstance(found, Connection):
+            raise self._unfit(found)
+        sources = list(found)
+        for each in sources:
+            fits = _is_source(each) if self._sessions else _has_connections(each)
+            if isinstance(each, type) or not fits:
+                raise TypeError(
+                    f"expected a connection, a Server or a Mux{self._or()}, not {each!r}"
+                )
+        return sources
+
+    def _unfit(self, named: object) -> TypeError:
+        return TypeError(
+            f"expected a connection, a Server or Mux{self._or()}, a collection of these, or a"
+            f" function that returns one, not {named!r}"
+        )
+
+    def _or(self) -> str:
+        return ", a server or client of wsmux.rpc" if self._sessions else ""
 
 
-def _served(sources: Iterable[Source]) -> list[Connection]:
+def connections_of(sources: Iterable[Shown]) -> list[Connection]:
     """Return the connections of all sources, without duplicates."""
     found: dict[Connection, None] = {}
     for each in sources:
-        found.update(dict.fromkeys([each] if isinstance(each, Connection) else each.connections))
+        if isinstance(each, Connection):
+            found[each] = None
+        elif _serves(each):
+            found.update(dict.fromkeys(each.connections))
     return list(found)
 
 
-def _checked(found: Iterable[Source]) -> list[Source]:
-    if not isinstance(found, Iterable) or isinstance(found, Connection):  # iterating yields streams
-        raise _unfit(found)
-    sources = list(found)
-    for each in sources:
-        if isinstance(each, type) or not isinstance(each, Connection | Serving):
-            raise TypeError(f"expected a connection, a Server or a Mux, not {each!r}")
-    return sources
+def sessions_of(sources: Iterable[Shown]) -> list[Any]:
+    """Return snapshots of the sessions of all sources, without duplicates."""
+    lists = (each.list_sessions() for each in sources if _has_sessions(each))
+    return list({each.number: each for found in lists for each in found}.values())
 
 
-def _unfit(named: object) -> TypeError:
-    return TypeError(
-        "expected a connection, a Server or Mux, a collection of these, or a function that"
-        f" returns one, not {named!r}"
-    )
+def _is_source(named: object) -> TypeGuard[Shown]:
+    return _has_connections(named) or _has_sessions(named)
+
+
+def _has_connections(named: object) -> TypeGuard[Source]:
+    return isinstance(named, Connection) or _serves(named)
+
+
+def _serves(named: object) -> TypeGuard[Serving]:
+    return _has(named, "connections") and _has(named, "stopping")
+
+
+def _has_sessions(named: object) -> TypeGuard[HasSessions]:
+    return _has(named, "list_sessions")
+
+
+def _has(named: object, name: str) -> bool:
+    """Return whether an object has an attribute, and does not just make up one of any name.
+
+    Clients of River do, for services; and so does ``isinstance`` with a protocol before Python
+    3.12.
+    """
+    return getattr_static(named, name, None) is not None

@@ -1,4 +1,4 @@
-"""Publish the connections of a process to its own user, for ``wsmux top PID``.
+"""Publish the connections and sessions of a process to its own user, for ``wsmux top PID``.
 
 A Unix socket in a private directory of the user sends each client one JSON document of
 ``wsmux.diagnostics.status`` and reads nothing. Root has access, too.
@@ -22,7 +22,7 @@ from ..runtime import fork
 from ..runtime.logs import logger
 from ..runtime.parking import OneShotEvent
 from ..runtime.threads import daemon_thread, register, start_thread
-from .status import STALLED_AFTER, Connections, Watched, document
+from .status import STALLED_AFTER, Sources, Watched, document
 
 __all__ = ["LiveSocket", "socket_path"]
 
@@ -44,7 +44,7 @@ def socket_path(pid: int, user: int) -> Path:
 
 
 class LiveSocket:
-    """Publish connections until ``stop``, from one daemon thread; at most one per process.
+    """Publish connections and sessions until ``stop``, from a daemon thread; one per process.
 
     ::
 
@@ -54,8 +54,9 @@ class LiveSocket:
     The socket is in the directory for temporary files, which clients must share.
 
     Args:
-        connections: a connection, a ``Server`` or ``Mux``, a collection of these, or a function
-            that returns one and is called each time.
+        connections: a connection, a ``Server`` or ``Mux``, a server, handler or client of
+            ``wsmux.rpc``, whose River sessions are published, a collection of these, or a function
+            that returns one and is called each time. Servers and clients are weakly held.
         stalled_after: seconds without progress after which something is reported as stalled.
 
     Raises:
@@ -65,10 +66,10 @@ class LiveSocket:
         OSError: the socket cannot be created, or other users have access to its directory.
     """
 
-    def __init__(self, connections: Connections, *, stalled_after: float = STALLED_AFTER) -> None:
+    def __init__(self, connections: Sources, *, stalled_after: float = STALLED_AFTER) -> None:
         if not stalled_after > 0:
             raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
-        self._watched = Watched(connections)
+        self._watched = Watched(connections, sessions=True)
         self._stalled_after = stalled_after
         self._pid = os.getpid()
         if not _taken.acquire(blocking=False):
@@ -142,7 +143,7 @@ class LiveSocket:
             _log.exception("the connections are no longer published")
 
     def _tell(self, asking: socket.socket) -> None:
-        told = json.dumps(document(self._watched.living() or [], self._stalled_after))
+        told = json.dumps(document(self._watched.sources(), self._stalled_after))
         asking.settimeout(PATIENCE)
         try:
             asking.sendall(told.encode())

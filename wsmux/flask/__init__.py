@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Config
 from ..endpoints.acceptor import DRAIN
@@ -27,12 +27,19 @@ from ..protocols.base import Role
 from ..protocols.bymux_state import BymuxState
 from ..protocols.registry import served_protocols
 from ..runtime.hints import field_hints
+from ..runtime.lazy_imports import lazy_names
 from .browser_script import script_blueprint
 from .debug_page import debug_blueprint
 from .responses import Flask, Response, request
 from .upgrades import Upgrades
 
-__all__ = ["Mux", "debug_blueprint", "script_blueprint"]
+if TYPE_CHECKING:
+    from ..bus.flask_extension import Bus
+
+__all__ = ["Bus", "Mux", "debug_blueprint", "script_blueprint"]
+
+# The bus has requirements of its own, and stands above this package.
+__getattr__ = lazy_names(__name__, {".bus.flask_extension": ("Bus",)})
 
 Handler = TypeVar("Handler", bound=Callable[..., object])
 

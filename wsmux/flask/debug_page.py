@@ -1,4 +1,4 @@
-"""Show the connections of a Flask application on a live page; offered by ``wsmux.flask``."""
+"""Show connections and sessions of a process on a live page; offered by ``wsmux.flask``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from ..diagnostics.status import STALLED_AFTER, Connections, Watched, document
+from ..diagnostics.status import STALLED_AFTER, Sources, Watched, document
 from .responses import Blueprint, Response, request
 
 __all__ = ["debug_blueprint"]
@@ -30,7 +30,7 @@ Authorize = Callable[[], object]
 
 
 def debug_blueprint(
-    connections: Connections,
+    connections: Sources,
     *,
     token: str | None = None,
     authorize: Authorize | None = None,
@@ -38,7 +38,7 @@ def debug_blueprint(
     url_prefix: str = "/debug/wsmux",
     name: str = "wsmux_debug",
 ) -> Blueprint:
-    """Return a blueprint with a live page of connections, their streams, and stalls.
+    """Return a blueprint with a live page of connections, their streams, stalls, and sessions.
 
     ::
 
@@ -51,8 +51,9 @@ def debug_blueprint(
     Without ``token`` and ``authorize`` every request gets 403; with both, either is enough.
 
     Args:
-        connections: a ``Mux`` or ``Server``, a connection, a collection of these, or a function
-            that returns one and is called on each request.
+        connections: a ``Mux`` or ``Server``, a connection, a server, handler or client of
+            ``wsmux.rpc``, whose River sessions are shown, a collection of these, or a function that
+            returns one and is called on each request. Servers and clients are weakly held.
         token: required by the browser as a password, with any user name, or as
             ``Authorization: Bearer``. Use it only over HTTPS.
         authorize: called on each request, such as ``lambda: current_user.is_admin``; a true result
@@ -80,7 +81,7 @@ def debug_blueprint(
         )
     if not stalled_after > 0:
         raise ValueError(f"stalled_after must be above 0 s, not {stalled_after!r}")
-    watched = Watched(connections)
+    watched = Watched(connections, sessions=True)
     page = Path(__file__).with_name("live.html").read_bytes()
     policy = _policy(page)
     blueprint = Blueprint(name, __name__, url_prefix=url_prefix)
@@ -96,7 +97,7 @@ def debug_blueprint(
 
     @blueprint.get("/data.json")
     def data() -> Response:
-        told = json.dumps(document(watched.living() or [], stalled_after))
+        told = json.dumps(document(watched.sources(), stalled_after))
         return Response(told, mimetype="application/json", headers=HEADERS)
 
     return blueprint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Literal
 
@@ -19,6 +18,7 @@ from ..exceptions import (
 from ..handshake.request import Request
 from ..protocols.base import MuxProtocol, Role
 from ..recording.attach import recording_of
+from ..runtime import clock
 from ..runtime.closing import Closing
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker
@@ -172,7 +172,7 @@ class Connection(Closing):
                         )
                     table.openers.wait(multiplexer.mutex, deadline)
                 changing = True
-                record = table.open(time.monotonic())
+                record = table.open(clock.monotonic())
                 multiplexer.queue_locked()
                 changing = False
             multiplexer.flush()

@@ -20,7 +20,6 @@ Threads and locks of a connection, in one place:
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -38,6 +37,7 @@ from ..exceptions import (
 from ..protocols.base import MuxProtocol
 from ..protocols.framing import Opcode, Received
 from ..recording.attach import finish
+from ..runtime import clock
 from ..runtime.deadline import Deadline
 from ..runtime.interrupts import is_interrupt
 from ..runtime.logs import logger
@@ -69,7 +69,7 @@ def grow_locked(protocol: MuxProtocol, transport: MessageTransport, record: Stre
     """
     if not transport.pings:
         return
-    alive, now = transport.keep_alive, time.monotonic()
+    alive, now = transport.keep_alive, clock.monotonic()
     rtt = alive.least
     if rtt is not None and rtt < NEAR and record.window >= NEAR_WINDOW:
         rtt = None
@@ -110,7 +110,7 @@ class Multiplexer:
     ) -> None:
         self.config = transport.config
         self.transport, self.protocol = transport, protocol
-        pings, now = WirePings(protocol, transport), time.monotonic()
+        pings, now = WirePings(protocol, transport), clock.monotonic()
         self.table = StreamTable(
             protocol, self.config, reasons, pings, accept_streams, start_on_data, now
         )
@@ -136,7 +136,7 @@ class Multiplexer:
         """Register the streams that exist from the start, and send any initial frames."""
         with self.mutex:
             records = self.table.adopt(self.protocol.initial)
-            self.table.apply(time.monotonic(), [])
+            self.table.apply(clock.monotonic(), [])
             self.queue_locked()
         self.flush()
         return records
@@ -256,7 +256,7 @@ class Multiplexer:
     def consumed_locked(self, record: StreamRecord, count: int) -> bool:
         """Account for bytes that were read; return whether credit must be sent."""
         if self.protocol.pings:  # it may measure the round trip
-            self.protocol.now = time.monotonic()
+            self.protocol.now = clock.monotonic()
         self.table.consumed(record, count)
         if not self.protocol.has_output():
             return False
@@ -270,7 +270,7 @@ class Multiplexer:
         """Close halves on the wire; unread bytes of the reading half are dropped."""
         if write:
             self.queue.interrupt_locked()
-            self.protocol.close_write(record.id, time.monotonic())
+            self.protocol.close_write(record.id, clock.monotonic())
         if read:
             self.table.drop_unread(record)
             self.protocol.close_read(record.id)
@@ -297,7 +297,7 @@ class Multiplexer:
             StreamError: the stream ended first.
             ConnectionClosed: the connection ended.
         """
-        pings, start = self.table.pings, time.monotonic()
+        pings, start = self.table.pings, clock.monotonic()
         asked: list[Ping] = []
 
         def ask(_: list[Parker]) -> None:
@@ -308,7 +308,7 @@ class Multiplexer:
         self.change(ask)
         with self.mutex:
             self.transport.wait_pong_locked(pings, asked[0], deadline)
-        return time.monotonic() - start
+        return clock.monotonic() - start
 
     def close(self, code: int, reason: str, deadline: Deadline | None) -> None:
         """Close as ``MessageTransport.close`` does; without a deadline, only begin."""
@@ -349,7 +349,7 @@ class Multiplexer:
 
     def settle_locked(self, wakes: list[Parker]) -> None:
         """Apply the events of a local call, and queue its output."""
-        self.table.apply(time.monotonic(), wakes)
+        self.table.apply(clock.monotonic(), wakes)
         if not self.table.records:
             self.quiet.notify(wakes)
         self.queue_locked()

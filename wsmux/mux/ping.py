@@ -6,10 +6,9 @@ using this library would consider a flood.
 
 from __future__ import annotations
 
-import time
-
 from ..protocols.abuse_limits import BYTES_PER_PING, FLOOD_PERIOD, TokenBucket
 from ..protocols.base import MuxProtocol
+from ..runtime import clock
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker
 from ..transport.keepalive import Ping, Pings
@@ -82,7 +81,7 @@ class PingRateLimiter:
         while True:
             with transport.mutex:
                 earned = transport.queue.bytes_sent // BYTES_PER_PING
-                if self._budget.charge(time.monotonic(), earned):
+                if self._budget.charge(clock.monotonic(), earned):
                     return
             if deadline.expired():
                 raise TimeoutError(f"timed out: too many pings are waiting on {transport.name}")

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["LONGEST_WAIT", "Deadline", "block_end", "deadline", "deadline_in"]
+from . import clock
+
+__all__ = [
+    "LONGEST_WAIT",
+    "Deadline",
+    "RealDeadline",
+    "block_end",
+    "deadline",
+    "deadline_in",
+    "within",
+]
 
 # Seconds of one wait, after which waiters check again. On Windows a lock waits at most 49 days, and
 # poll takes at most 2^31 milliseconds.
@@ -23,30 +33,48 @@ class Deadline:
 
     It expires no later than the enclosing ``deadline`` block of this thread, unless it is for
     something that ``outlives`` the block.
+
+    Attributes:
+        at: when it expires, by the monotonic clock; ``None`` if it never does.
     """
 
-    __slots__ = ("_at",)
+    __slots__ = ("at",)
 
     def __init__(self, timeout: float | None, *, outlives: bool = False) -> None:
-        self._at = None if timeout is None else time.monotonic() + timeout
+        self.at = None if timeout is None else clock.monotonic() + timeout
         ends = None if outlives else _block_ends.get()
-        if ends is not None and (self._at is None or ends < self._at):
-            self._at = ends
+        if ends is not None and (self.at is None or ends < self.at):
+            self.at = ends
 
     def remaining(self) -> float | None:
         """Return the seconds left, never below 0; ``None`` when there is no limit."""
-        if self._at is None:
+        if self.at is None:
             return None
-        return max(0.0, self._at - time.monotonic())
+        return max(0.0, self.at - clock.monotonic())
 
     def expired(self) -> bool:
         """Return whether the time is up."""
-        return self._at is not None and time.monotonic() >= self._at
+        return self.at is not None and clock.monotonic() >= self.at
 
     def park_seconds(self) -> float:
         """Return the argument for ``Lock.acquire(timeout=)``: the seconds left, -1 for no limit."""
         remaining = self.remaining()
         return -1 if remaining is None else min(remaining, LONGEST_WAIT)
+
+
+class RealDeadline(Deadline):
+    """Count down real time, even while a test has replaced the clock."""
+
+    __slots__ = ()
+
+    def __init__(self, timeout: float) -> None:
+        self.at = time.monotonic() + timeout
+
+    def remaining(self) -> float:
+        return max(0.0, (self.at or 0.0) - time.monotonic())
+
+    def expired(self) -> bool:
+        return not self.remaining()
 
 
 def block_end() -> float | None:
@@ -92,8 +120,15 @@ def deadline(timeout: float | None) -> Iterator[Deadline]:
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"a timeout must be at least 0 seconds, not {timeout!r}")
     block = Deadline(timeout)
-    token = _block_ends.set(block._at)
-    try:
+    with within(block):
         yield block
+
+
+@contextmanager
+def within(ends: Deadline) -> Iterator[None]:
+    """Limit the calls made within the block by a deadline that already runs."""
+    token = _block_ends.set(ends.at)
+    try:
+        yield
     finally:
         _block_ends.reset(token)

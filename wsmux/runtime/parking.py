@@ -32,7 +32,8 @@ from collections import deque
 from collections.abc import Callable
 from select import POLLIN, poll
 
-from .deadline import Deadline
+from . import clock
+from .deadline import Deadline, RealDeadline
 
 __all__ = [
     "OneShotEvent",
@@ -50,6 +51,8 @@ KEPT = 64
 
 _ONE = (1).to_bytes(8, "little")
 
+_AT_ONCE = Deadline(0.0, outlives=True)
+
 
 class Parker(ABC):
     """An object on which one thread parks and which another unparks."""
@@ -63,6 +66,14 @@ class Parker(ABC):
     @abstractmethod
     def park(self, deadline: Deadline) -> None:
         """Wait until unparked, or until the deadline."""
+
+    def unparked_already(self) -> bool:
+        """Return whether ``park`` would return at once; for a test's clock."""
+        raise NotImplementedError(f"no thread parks on a {type(self).__name__}")
+
+    def await_unpark(self) -> None:
+        """Wait until ``park`` returns at once; for a test's clock."""
+        raise NotImplementedError(f"no thread parks on a {type(self).__name__}")
 
 
 class _LockParker(Parker):
@@ -83,6 +94,13 @@ class _LockParker(Parker):
 
     def park(self, deadline: Deadline) -> None:
         self._lock.acquire(True, deadline.park_seconds())
+
+    def unparked_already(self) -> bool:
+        return not self._lock.locked()
+
+    def await_unpark(self) -> None:
+        self._lock.acquire()
+        self._lock.release()
 
 
 class _EventParker(Parker):
@@ -113,6 +131,18 @@ class _EventParker(Parker):
             if not self._poll.poll(seconds * 1000):
                 return
         os.read(self._fd, 8)
+
+    def unparked_already(self) -> bool:
+        return bool(self._polled(0))
+
+    def await_unpark(self) -> None:
+        self._polled(None)
+
+    def _polled(self, timeout: int | None) -> list[tuple[int, int]]:
+        poller = poll()  # not ``self._poll``, which one thread at a time may use
+        if self._fd >= 0:
+            poller.register(self._fd, POLLIN)
+        return poller.poll(timeout)
 
     # ``close`` is bound here: at interpreter exit a parker may be freed after the globals are gone.
     def close(self, close: Callable[[int], None] = os.close) -> None:
@@ -310,7 +340,12 @@ def _sleep(parker: Parker, mutex: threading.Lock, deadline: Deadline) -> None:
     interrupt: BaseException | None = None
     try:
         mutex.release()
-        parker.park(deadline)
+        fake = clock.replaced  # read once: a test may put the real one back meanwhile
+        if fake is None or isinstance(deadline, RealDeadline):
+            parker.park(deadline)
+        else:
+            fake.park(parker, deadline.at)
+            parker.park(_AT_ONCE)  # takes what has unparked it, which the clock was to see
     finally:
         # CPython handles signals after a call and at the start of a function, so a plain acquire
         # may have succeeded when the exception is raised. A loop over an iterator is not a call: if

@@ -5,7 +5,7 @@ other down. So an action wakes a worker only if no other action was queued, and 
 continues with whatever has been queued since. While actions are queued, a watcher checks every
 ``TICK`` whether more workers would help: because none was taken, or because the process uses little
 CPU time, so that the handlers must be waiting for something. Then it adds one worker, next time
-two, then four and so on.
+two, then four and so on, but never more than there are actions for which none is on its way.
 
 ``SerialExecutor`` runs the actions of one key one after another, in the threads of a pool.
 """
@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 
-from .deadline import Deadline
+from .deadline import Deadline, RealDeadline
 from .logs import logger
 from .parking import Parker, Waiter, wake
 from .threads import daemon_thread
@@ -187,7 +187,7 @@ class ThreadPool:
                     taken, computed = self._taken, time.process_time()
                     began = time.monotonic()
                     can_help = self._parked or self._count < self._limit
-                    self._watcher.wait(self._lock, Deadline(TICK if can_help else PATIENCE))
+                    self._watcher.wait(self._lock, RealDeadline(TICK if can_help else PATIENCE))
                     if not self._left:
                         break
                     now = time.monotonic()
@@ -195,7 +195,9 @@ class ThreadPool:
                     late = now - self._left[0][0] > PATIENCE
                     helps = self._taken == taken or not computes or late
                     more = min(more, len(self._left)) if helps else 0
-                    workers = self._call_locked(more, wakes)
+                    # On a busy machine, those that were called may take many ticks to come.
+                    uncovered = max(0, len(self._left) - self._coming)
+                    workers = self._call_locked(min(more, uncovered), wakes)
                     more = 2 * more or 1
                 wake(wakes)
                 self._start(workers)

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from ..runtime.parking import drop_idle
+from .large_objects import largest
 
 __all__ = [
     "SETTLE",
@@ -34,8 +36,18 @@ __all__ = [
 SETTLE = 2.0
 PAUSE = 0.005
 
-# Allowed growth of the resident set in one test; far above what the allocator retains.
+# Seconds before the first full garbage collection and, at most, between two. In a process with many
+# objects each takes a fifth of a second, and most threads and descriptors go without.
+FIRST_COLLECTION = 0.05
+COLLECTION_INTERVAL = 1.0
+
+# Allowed growth of the resident set in one test; far above what the allocator retains, once it has
+# been told to retain little.
 MAX_GROWTH = 64 * 1024 * 1024
+
+# For ``mallopt``, and what it sets: the bytes that stay free at the end of each arena.
+M_TRIM_THRESHOLD = -1
+TRIM_THRESHOLD = 1024 * 1024
 
 
 class LeakError(AssertionError):
@@ -57,7 +69,12 @@ class Held(NamedTuple):
 
 
 def held() -> Held:
-    """Return the resources in use now, after releasing those that wsmux keeps for reuse."""
+    """Return the resources in use now, after releasing those that wsmux keeps for reuse.
+
+    The first call in a process has the C library keep less memory for reuse, if it can (glibc):
+    of free memory at the end of an arena, 1 MiB.
+    """
+    _keep_little()
     drop_idle()  # kept for reuse by design, in limited number
     descriptors = {}
     for name in os.listdir("/proc/self/fd"):
@@ -92,14 +109,36 @@ def wait_until_gone(before: Held, settle: float = SETTLE, max_growth: int = MAX_
     Raises:
         LeakError: something was left behind.
     """
-    deadline = time.monotonic() + settle
+    start = time.monotonic()
+    next_collection = start + min(FIRST_COLLECTION, settle / 4)
     while found := leaks(before, held(), max_growth):
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= start + settle:
+            if any(line.startswith("memory") for line in found):
+                found += _of_memory()
             raise LeakError(f"left behind: {'; '.join(found)}")
-        gc.collect()
-        if any(line.startswith("memory") for line in found):
-            _trim()
+        if now < next_collection:
+            gc.collect(1)  # the young generations, where a test has just left its objects
+        else:
+            gc.collect()
+            next_collection = now + min(now - start, COLLECTION_INTERVAL)
+            if any(line.startswith("memory") for line in found):
+                _trim()
         time.sleep(PAUSE)
+
+
+@cache
+def _keep_little() -> None:
+    """Make the C library return what is free at the end of an arena, if it can (glibc).
+
+    ``malloc_trim`` does so for the arena of the main thread alone. In those of other threads that
+    memory goes when a block there is freed, if it is more than a threshold, which glibc raises to
+    twice the size of a block that was freed, up to 64 MiB: messages of 16 MiB left 32 MiB in each
+    arena that had one, and how many did was a matter of which threads ran at the same time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)
 
 
 def _trim() -> None:
@@ -107,6 +146,36 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+class _Mallinfo(ctypes.Structure):
+    """The result of ``mallinfo2``, as ``malloc.h`` has it."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+def _of_memory() -> list[str]:
+    """Say what may be known of the memory in use."""
+    lines = []
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)  # since glibc 2.33
+    if mallinfo is not None:
+        mallinfo.restype = _Mallinfo
+        lines.append(f"free in the allocator, if resident: {mallinfo().fordblks // 1024} KiB")
+    return [*lines, f"the largest objects: {', '.join(largest()) or 'none above 1 MiB'}"]
 
 
 @contextmanager
