@@ -12,6 +12,8 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import requests_waiting
+from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.waiting import wait_for
 
@@ -84,7 +86,7 @@ def test_a_set_event_wakes_a_caller_and_ends_the_call(
         with pytest.raises(rpc.RiverError, match=ABORTED):
             asking.result(WAIT)
         assert not abort._calls
-        wait_for(lambda: not client._engine._calls)
+        wait_for(lambda: session_of(client).calls == 0)
 
 
 def test_a_handler_is_told(client: rpc.Client, gate: Gate, abort: rpc.Abort) -> None:
@@ -107,7 +109,7 @@ def test_a_writer_that_waits_is_woken(gate: Gate, abort: rpc.Abort) -> None:
                 stream.write("x")
 
         filling = pool.submit(fill)
-        wait_for(lambda: client._engine._room.parked)
+        wait_for(lambda: requests_waiting(client))
         abort.set()
         with pytest.raises(rpc.RiverError, match=ABORTED):
             filling.result(WAIT)
@@ -119,7 +121,7 @@ def test_an_event_that_is_set_lets_no_call_begin(ask: Ask, abort: rpc.Abort) -> 
     with rpc.connect("ws://127.0.0.1:1/") as client:
         with pytest.raises(rpc.RiverError, match=ABORTED):
             ask(client, abort)
-        assert client._engine.connector.session is None
+        assert client.session is None
 
 
 def test_one_event_cancels_many_calls_without_a_thread_for_each(

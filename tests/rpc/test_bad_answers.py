@@ -11,8 +11,6 @@ The server is one by hand. The client has two calls under way, an rpc and a stre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,131 +18,29 @@ import pytest
 from wsmux import rpc
 
 from ..helpers.raw_peer import TEXT
-from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.bad_bytes import BAD_BYTES, row_name
+from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.raw_river import (
     ACK,
     CANCEL,
     CLOSE,
     CLOSED,
+    NO_CANCEL,
     OPEN,
     Fields,
     RawRiver,
-    RawServer,
     cancel,
     ok,
 )
+from ..helpers.rpc.scene import CARRIERS, Scene, scene
 from ..helpers.rpc.standing_server import no_exceptions
 from ..helpers.waiting import wait_for
-from .test_bad_messages import NO_CANCEL
-from .wire.test_json_malformed import TABLE as JSON_TABLE
-from .wire.test_msgpack_malformed import TABLE as MSGPACK_TABLE
 
 LARGEST = 2**53 - 1
 
 UNANSWERED = "test.waits ended without an answer"
 
-# The client never falls silent, and never gives up.
-OPTIONS = rpc.Options(
-    heartbeat_interval=3 * WAIT,
-    session_disconnect_grace=3 * WAIT,
-    handshake_timeout=3 * WAIT,
-    backoff_base=0.001,
-    backoff_jitter=0,
-    unread_messages=10,
-)
-
-BEGINNING = {"nextExpectedSeq": 0, "nextSentSeq": 0}
-
-CARRIERS = [("json", True), ("msgpack", False)]
-
-
-def carrier_name(carrier: tuple[str, bool]) -> str:
-    return f"{carrier[0]}-{'websocket' if carrier[1] else 'tcp'}"
-
-
-class Scene:
-    """Hold a server by hand, its client, and two calls.
-
-    Attributes:
-        failures: what the client's ``on_protocol_error`` heard: kind, sentence, code.
-        answer: what comes of the rpc.
-    """
-
-    def __init__(
-        self,
-        carrier: tuple[str, bool],
-        pool: ThreadPoolExecutor,
-        options: rpc.Options,
-        metadata: Any,
-    ) -> None:
-        codec, websocket = carrier
-        self.server = RawServer(codec, websocket=websocket)
-        self.pool = pool
-        self.failures: list[tuple[str, str, str | None]] = []
-        self.statuses: list[str] = []
-        self.client = rpc.connect(
-            self.server.url,
-            codec=codec,
-            client_id="client",
-            options=options,
-            metadata=metadata,
-            on_protocol_error=lambda *failure: self.failures.append(failure),
-            on_session_status=lambda status, session: self.statuses.append(status),
-        )
-
-    def start(self) -> tuple[RawRiver, str]:
-        """Return the client's connection with both calls open, and the name of its session."""
-        self.answer: Future[Any] = self.pool.submit(self.client.rpc, "test", "waits", None, WAIT)
-        peer, hello = self.server.greeted()
-        peer.welcome(hello["sessionId"])
-        self.rpc = peer.recv()["streamId"]
-        self.stream = self.client.stream("test", "echo", None, WAIT)
-        self.other = peer.recv()["streamId"]
-        return peer, hello["sessionId"]
-
-    def check_goes_on(self, peer: RawRiver) -> None:
-        """Check that the stream and the session go on, and are heard in both directions."""
-        peer.send({"streamId": self.other, "payload": ok("to the client")})
-        assert self.stream.read() == "to the client"
-        self.stream.write("to the server")
-        fields = peer.recv()
-        assert (fields["streamId"], fields["payload"]) == (self.other, "to the server")
-        assert "closed" not in self.statuses
-
-    def check_answered(self, peer: RawRiver, value: Any = "at last") -> None:
-        """Check that the rpc goes on, too."""
-        peer.send({"streamId": self.rpc, "payload": ok(value), "controlFlags": CLOSED})
-        assert self.answer.result(WAIT) == value
-
-    def check_again(self) -> str:
-        """Check that a further call has a session that begins; return its name."""
-        further = self.pool.submit(self.client.rpc, "test", "same", None, WAIT)
-        peer, hello = self.server.greeted()
-        with peer:
-            assert hello["expectedSessionState"] == BEGINNING
-            peer.welcome(hello["sessionId"])
-            fields = peer.recv()
-            assert fields["procedureName"] == "same"
-            peer.send({"streamId": fields["streamId"], "payload": ok(1), "controlFlags": CLOSED})
-            assert further.result(WAIT) == 1
-            self.client.close(0)
-        return str(hello["sessionId"])
-
-    def check_lost(self, call: Callable[[], Any]) -> None:
-        with pytest.raises(rpc.RiverError) as caught:
-            call()
-        assert caught.value.code == "UNEXPECTED_DISCONNECT"
-
-
-@contextmanager
-def scene(
-    carrier: tuple[str, bool], options: rpc.Options = OPTIONS, metadata: Any = None
-) -> Iterator[Scene]:
-    with ThreadPoolExecutor(2) as pool:
-        made = Scene(carrier, pool, options, metadata)
-        with made.server, made.client:
-            yield made
-
+BEHIND = "reader fell behind: Options.unread_messages is 10"
 
 Reaction = Callable[[Scene, RawRiver, str], None]
 
@@ -178,6 +74,7 @@ def cut(scene: Scene, peer: RawRiver, session: str) -> None:
     with again:
         assert hello["sessionId"] == session
         counters = {"nextExpectedSeq": peer.seq, "nextSentSeq": 0, "isReconnect": True}
+        assert (hello["attempt"]["number"], hello["attempt"]["welcomed"]) == (2, 1)
         assert hello["expectedSessionState"] == counters
         again.seq = peer.seq
         again.welcome(session)
@@ -339,7 +236,7 @@ def test_a_reader_that_falls_behind_is_cancelled_and_the_others_read_on() -> Non
                 peer.send({"streamId": made.other, "payload": ok(number)})
             fields = peer.recv()
             assert (fields["streamId"], fields["controlFlags"]) == (made.other, CANCEL)
-            assert fields["payload"]["payload"]["message"] == "reader fell behind"
+            assert fields["payload"]["payload"]["message"] == BEHIND
             made.check_answered(peer)
             assert [made.stream.read() for _ in range(11)] == list(range(11))
             with pytest.raises(rpc.RiverError, match="CANCEL: reader fell behind"):
@@ -350,10 +247,8 @@ def test_a_reader_that_falls_behind_is_cancelled_and_the_others_read_on() -> Non
 
 # What cannot be decoded
 
-BYTES = [("json", bad) for bad in JSON_TABLE] + [("msgpack", bad) for bad in MSGPACK_TABLE]
 
-
-@pytest.mark.parametrize("row", BYTES[::5], ids=lambda row: f"{row[0]}-{row[1].name}")
+@pytest.mark.parametrize("row", BAD_BYTES[::5], ids=row_name)
 def test_bytes_that_are_no_message_end_the_session(
     row: tuple[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,12 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..helpers.rpc.codec_messages import Bad
+from ..helpers.rpc.bad_bytes import BAD_BYTES, Row, row_name
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
-from .wire.test_json_malformed import TABLE as JSON_TABLE
-from .wire.test_msgpack_malformed import TABLE as MSGPACK_TABLE
-
-ROWS = [("json", bad) for bad in JSON_TABLE] + [("msgpack", bad) for bad in MSGPACK_TABLE]
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +16,9 @@ def stands() -> Iterator[dict[str, Stand]]:
         yield {"json": json, "msgpack": msgpack}
 
 
-def name(row: tuple[str, Bad]) -> str:
-    return f"{row[0]}-{row[1].name}"
-
-
-@pytest.mark.parametrize("row", ROWS, ids=name)
+@pytest.mark.parametrize("row", BAD_BYTES, ids=row_name)
 def test_in_a_session_it_is_destroyed(
-    row: tuple[str, Bad], stands: dict[str, Stand], caplog: pytest.LogCaptureFixture
+    row: Row, stands: dict[str, Stand], caplog: pytest.LogCaptureFixture
 ) -> None:
     codec, bad = row
     standing = stands[codec]
@@ -35,9 +27,9 @@ def test_in_a_session_it_is_destroyed(
         standing.check_destroyed(peer, session)
 
 
-@pytest.mark.parametrize("row", ROWS[::6], ids=name)
+@pytest.mark.parametrize("row", BAD_BYTES[::6], ids=row_name)
 def test_as_a_handshake_it_has_no_answer(
-    row: tuple[str, Bad], stands: dict[str, Stand], caplog: pytest.LogCaptureFixture
+    row: Row, stands: dict[str, Stand], caplog: pytest.LogCaptureFixture
 ) -> None:
     codec, bad = row
     standing = stands[codec]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,10 +14,11 @@ from wsmux.rpc.wire.json_codec import JsonCodec
 from wsmux.rpc.wire.msgpack_codec import MsgpackCodec
 from wsmux.transport.message_transport import MessageTransport
 
+from ..helpers.inside import engine_of, on_poll
 from ..helpers.raw_peer import BINARY, CLOSE_FRAME, CONTINUATION, PING, PONG, TEXT
 from ..helpers.rpc.raw_river import RawRiver
 from ..helpers.rpc.standing_server import CALM, Stand, no_exceptions, stand
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import threads_of, wait_for
 
 SMALL = 16 * 1024
 
@@ -159,7 +159,7 @@ def test_an_answer_that_the_codec_cannot_carry_ends_the_session(
     standing: Stand, attached: tuple[RawRiver, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer, name = attached
-    codec = standing.server.handler._engine.codec
+    codec = engine_of(standing.server.handler).codec
     encode = codec.encode
 
     def refuse_one(envelope: Envelope, packed: bytes) -> bytes:
@@ -178,13 +178,7 @@ def test_a_connection_that_waits_for_its_end_rests(
 ) -> None:
     """The peer does not answer the Close, so that the server waits for a while."""
     polls: list[MessageTransport] = []
-    poll = MessageTransport._poll
-
-    def counted(self: MessageTransport, poller: select.poll) -> None:
-        polls.append(self)
-        poll(self, poller)
-
-    monkeypatch.setattr(MessageTransport, "_poll", counted)
+    on_poll(monkeypatch, polls.append)
     monkeypatch.setattr("wsmux.rpc.engine.dial.CLOSE_TIMEOUT", 0.2)
     with (
         rpc.serve([], codec="json") as server,
@@ -194,5 +188,5 @@ def test_a_connection_that_waits_for_its_end_rests(
             peer.attach("session")
         peer.send_bytes(b"nonsense")
         assert peer.recv_frame()[0] == CLOSE_FRAME
-        wait_for(lambda: not server._threads)
+        wait_for(lambda: threads_of(server) == 0)
     assert len(polls) < 20

@@ -14,7 +14,7 @@ from ..helpers.raw_peer import TEXT
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import threads_of, wait_for
 
 MALFORMED, MISMATCH = "MALFORMED_HANDSHAKE", "SESSION_STATE_MISMATCH"
 VERSION, META = "PROTOCOL_VERSION_MISMATCH", "MALFORMED_HANDSHAKE_META"
@@ -268,7 +268,7 @@ class TestSilence:
         ):
             assert peer.recv_end() == peer.clean
             peer.sock.close()
-            wait_for(lambda: not server._threads)
+            wait_for(lambda: threads_of(server) == 0)
 
     def test_so_is_one_that_says_half_of_a_handshake(self, websocket: bool) -> None:
         transport = "websocket" if websocket else "tcp"

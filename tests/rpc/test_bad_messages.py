@@ -18,7 +18,17 @@ import msgpack
 import pytest
 
 from ..helpers.rpc.procedures import WAIT
-from ..helpers.rpc.raw_river import ACK, CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel, ok
+from ..helpers.rpc.raw_river import (
+    ACK,
+    CANCEL,
+    CLOSE,
+    CLOSED,
+    NO_CANCEL,
+    OPEN,
+    Fields,
+    RawRiver,
+    cancel,
+)
 from ..helpers.rpc.standing_server import Stand, no_exceptions, stand
 
 Reaction = Callable[[Stand, RawRiver, str], None]
@@ -254,25 +264,6 @@ def cancelled(procedure: str, error: str, text: str) -> Reaction:
         standing.check_lives(peer)
 
     return check
-
-
-NO_CANCEL: dict[str, Any] = {
-    "null": None,
-    "number": 1,
-    "text": "CANCEL",
-    "array": [],
-    "empty": {},
-    "close": CLOSE,
-    "success": ok(1),
-    "without_payload": {"ok": False},
-    "empty_error": {"ok": False, "payload": {}},
-    "without_message": {"ok": False, "payload": {"code": "CANCEL"}},
-    "without_code": {"ok": False, "payload": {"message": "text"}},
-    "code_a_number": {"ok": False, "payload": {"code": 1, "message": "text"}},
-    "message_null": {"ok": False, "payload": {"code": "CANCEL", "message": None}},
-    "ok_missing": {"payload": {"code": "CANCEL", "message": "text"}},
-    "ok_text": {"ok": "false", "payload": {"code": "CANCEL", "message": "text"}},
-}
 
 
 def cancels() -> Iterator[Row]:

@@ -19,12 +19,14 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import io_thread_rests
 from ..helpers.raw_peer import TEXT
-from ..helpers.rpc.procedures import WAIT
+from ..helpers.rpc.bad_bytes import BAD_BYTES, row_name
+from ..helpers.rpc.procedures import WAIT, carrier_name
 from ..helpers.rpc.raw_river import CLOSED, Fields, RawRiver, ok
+from ..helpers.rpc.scene import BEGINNING, CARRIERS, OPTIONS, Scene, scene
 from ..helpers.rpc.standing_server import no_exceptions
 from ..helpers.waiting import wait_for
-from .test_bad_answers import BEGINNING, BYTES, CARRIERS, OPTIONS, Scene, carrier_name, scene
 
 MALFORMED = "MALFORMED_HANDSHAKE"
 
@@ -45,7 +47,7 @@ def given_up(made: Scene, peer: RawRiver, call: Future[Any], session: str, code:
     wait_for(lambda: made.failures)
     ((kind, _, told),) = made.failures
     assert (kind, told) == ("handshake_failed", code)
-    wait_for(made.client._engine.idle.occupied)
+    wait_for(lambda: io_thread_rests(made.client))
     assert repr(made.client).endswith(" no_connection>")
     assert made.check_again() != session
 
@@ -139,7 +141,7 @@ def test_an_answer_after_which_the_client_gives_up(
             given_up(made, peer, call, session, row.code)
 
 
-@pytest.mark.parametrize("row", BYTES[::10], ids=lambda row: f"{row[0]}-{row[1].name}")
+@pytest.mark.parametrize("row", BAD_BYTES[::10], ids=row_name)
 def test_bytes_that_are_no_message(row: Any, caplog: pytest.LogCaptureFixture) -> None:
     codec, bad = row
     with no_exceptions(caplog), scene((codec, codec == "json")) as made:

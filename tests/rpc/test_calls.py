@@ -19,6 +19,8 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc.engine.server_calls import ServerCall
 
+from ..helpers.inside import channel_of
+from ..helpers.rpc.clients import cut, session_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.timeouts import CONNECTS
 from ..helpers.waiting import wait_for
@@ -292,7 +294,6 @@ def test_calls_of_a_closed_client_end_at_once(simple: rpc.Client) -> None:
 
 @pytest.mark.parametrize("ending", ["answered", "cancelled"])
 def test_calls_that_are_over_are_forgotten(ending: str, simple: rpc.Client, gate: Gate) -> None:
-    calls = simple._engine._calls
     assert simple.rpc("test", "same", 1, WAIT) == 1
     with simple.subscribe("test", "count", 2, WAIT) as subscription:
         assert list(subscription) == [0, 1]
@@ -305,7 +306,7 @@ def test_calls_that_are_over_are_forgotten(ending: str, simple: rpc.Client, gate
         if ending == "answered":
             stream.close_write()
             assert list(stream) == []
-    assert calls == {}
+    assert session_of(simple).calls == 0
     wait_for(lambda: gate.seen == ([] if ending == "answered" else ["CANCEL"]))
 
 
@@ -319,12 +320,6 @@ def test_a_client_that_offers_a_subprotocol_is_refused(gate: Gate) -> None:
 
 
 # Sessions
-
-
-def cut(client: rpc.Client) -> None:
-    channel = client._engine.channel
-    if channel is not None:
-        channel.abort()
 
 
 def test_nothing_is_lost_or_doubled_when_connections_are_cut(client: rpc.Client) -> None:
@@ -358,11 +353,11 @@ def test_a_session_outlives_its_connection(simple: rpc.Client) -> None:
     with simple.stream("test", "echo", None, WAIT) as stream:
         stream.write(1)
         assert stream.read() == 1
-        session = simple._engine.connector.session
-        cut(simple)
+        session = session_of(simple).session_id
+        assert cut(simple)
         stream.write(2)
         assert stream.read() == 2
-        assert simple._engine.connector.session is session
+        assert session_of(simple).session_id == session
 
 
 def test_a_client_without_a_server_fails_after_the_grace() -> None:
@@ -482,7 +477,7 @@ def test_what_was_sent_gets_out_before_a_close_returns(gate: Gate) -> None:
         stream = client.stream("test", "echo", None, WAIT)
         for _ in range(100):
             stream.write(bytes(100_000))
-        channel = client._engine.channel
+        channel = channel_of(client)
         assert channel is not None
         client.close(WAIT)
         assert not channel.queue.has_output()

@@ -55,7 +55,8 @@ def said(raw: RawRiver, stream: str, seq: int, flags: int) -> Any:
 def opened(raw: RawRiver, procedure: str, flags: int) -> str:
     """Receive the first message of a call and return its stream."""
     fields = raw.recv()
-    assert set(fields) == ENVELOPE | {"serviceName", "procedureName"}
+    assert set(fields) == ENVELOPE | {"serviceName", "procedureName", "timeoutMs"}
+    assert 0 < fields["timeoutMs"] <= WAIT * 1000 + 1  # a difference of times, rounded up
     assert (fields["serviceName"], fields["procedureName"]) == ("test", procedure)
     assert (fields["seq"], fields["ack"], fields["controlFlags"]) == (0, 0, OPEN | flags)
     stream: str = fields["streamId"]

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
-from wsmux.rpc.engine.server_engine import ServerEngine
+from wsmux.transport.message_transport import MessageTransport
 
+from ..helpers.inside import connections_of
+from ..helpers.rpc.clients import cut
 from ..helpers.rpc.four_kinds import Gathered, staged
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.rpc.raw_river import RawRiver
@@ -61,16 +63,15 @@ def test_a_connection_that_is_late_leaves_its_successor_alone(
     def echo(ctx: rpc.Context, init: object, requests: rpc.Readable[str]) -> Iterator[str]:
         yield from requests
 
-    decide, stands, go = ServerEngine._decide, threading.Event(), threading.Event()
+    flush, stands, go = MessageTransport.flush, threading.Event(), threading.Event()
 
-    def late(self: ServerEngine, *hello: Any) -> Any:
-        greeted = decide(self, *hello)
+    def late(self: MessageTransport, *arguments: Any) -> None:  # once it has answered
+        flush(self, *arguments)
         if not stands.is_set():
             stands.set()
             assert go.wait(WAIT)
-        return greeted
 
-    monkeypatch.setattr(ServerEngine, "_decide", late)
+    monkeypatch.setattr(MessageTransport, "flush", late)
     with (
         rpc.serve([service], options=rpc.Options(heartbeat_interval=WAIT)) as server,
         RawRiver.dial(server.port, "msgpack", websocket=True) as first,
@@ -78,10 +79,12 @@ def test_a_connection_that_is_late_leaves_its_successor_alone(
     ):
         first.attach("session")
         assert stands.wait(WAIT)
+        (session,) = server.handler.list_sessions()
+        assert session.connections == 1
         second.attach("session")
         go.set()
         first.recv_end()
-        wait_for(lambda: len(server.handler._engine._channels) == 1)
+        wait_for(lambda: connections_of(server.handler) == 1)
         second.open("stream", "echo")
         second.send({"streamId": "stream", "payload": "hello"})
         assert second.recv()["payload"]["payload"] == "hello"
@@ -103,10 +106,10 @@ def test_who_does_not_greet_is_hung_up_on(websocket: bool) -> None:
 def test_who_leaves_without_a_greeting_leaves_nothing(how: str) -> None:
     with rpc.serve([offered(Gate())]) as server:
         with RawRiver.dial(server.port, "msgpack", websocket=True) as hasty:
-            wait_for(lambda: server.handler._engine._channels)
+            wait_for(lambda: connections_of(server.handler))
             if how == "resets":
                 hasty.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wait_for(lambda: not server.handler._engine._channels)
+        wait_for(lambda: connections_of(server.handler) == 0)
         assert server.handler.sessions == 0
 
 
@@ -123,9 +126,7 @@ def test_a_client_hears_of_its_connections_in_order(server: rpc.RpcServer) -> No
         assert client.rpc("test", "same", 1, WAIT) == 1
         made = ["created", "backing_off", "connecting", "handshaking", "connected"]
         assert told.first(5) == made
-        channel = client._engine.channel
-        assert channel is not None
-        channel.abort()
+        assert cut(client)
         again = ["no_connection", "backing_off", "connecting", "handshaking", "connected"]
         assert told.first(10) == made + again
         assert client.rpc("test", "same", 2, WAIT) == 2

@@ -12,11 +12,14 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import orphans_of
 from ..helpers.raw_peer import BINARY
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.raw_river import CANCEL, CLOSE, CLOSED, OPEN, Fields, RawRiver, cancel
 from ..helpers.rpc.standing_server import CALM, Stand, no_exceptions, stand
 from ..helpers.waiting import wait_for
+
+BEHIND = "reader fell behind: Options.unread_messages is 10"
 
 
 @contextmanager
@@ -110,7 +113,7 @@ class TestRepetitions:
                 peer.send({"streamId": "s", "payload": number})
             fields = peer.recv()
             assert (fields["streamId"], fields["controlFlags"]) == ("s", CANCEL)
-            assert fields["payload"]["payload"]["message"] == "reader fell behind"
+            assert fields["payload"]["payload"]["message"] == BEHIND
             standing.witness.notes[call].check_lost("ended")
             standing.check_lives(peer)
 
@@ -131,7 +134,7 @@ class TestFloods:
                 cancelled = {"payload": cancel(), "controlFlags": CANCEL}
                 peer.send({"streamId": f"s{number}"} | cancelled)
                 standing.witness.notes[f"call-{number}"].check_lost("ended")
-            wait_for(lambda: not orphans(standing, peer))
+            wait_for(lambda: orphans_of(standing.server.handler, peer.own) == 0)
             peer.open("again", "same", 1, CLOSED)
             standing.check_answered(peer, "again", 1)
             standing.check_lives(peer)
@@ -146,7 +149,7 @@ class TestFloods:
             peer.open("s", "same", 1, CLOSED)
             standing.check_refused(peer, "s", "more than 4 calls are open")
             standing.witness.block.set()
-            wait_for(lambda: not orphans(standing, peer))
+            wait_for(lambda: orphans_of(standing.server.handler, peer.own) == 0)
             standing.check_lives(peer)
 
     def test_a_handler_is_not_run_for_a_call_that_is_over(self) -> None:
@@ -206,11 +209,3 @@ def received_until_the_end(peer: RawRiver) -> int:
     except OSError:
         pass
     return count
-
-
-def orphans(standing: Stand, peer: RawRiver) -> int:
-    """Return how many handlers of a session run for calls that were cancelled."""
-    engine = standing.server.handler._engine
-    tables = engine.dispatcher._tables.items()
-    (table,) = (table for record, table in tables if record.session.peer_id == peer.own)
-    return table._orphans

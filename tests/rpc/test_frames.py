@@ -5,7 +5,8 @@ the client and "s2c" to it; most of them are one session. Here a peer by hand re
 byte for byte, and ours has to answer as the other side did: the same fields, with ids given out in
 the order of the captured ones, and as many bytes, since only the order of the fields may differ.
 
-Where ours differs: it sends ``tracing`` in a span alone, and some sentences for people are its own.
+Where ours differs: it sends ``tracing`` in a span alone, ``timeoutMs`` of a call with a timeout,
+which none has here, and some sentences for people are its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from wsmux.rpc.wire.values import BigInt
 
 from ..helpers.raw_peer import in_thread
 from ..helpers.rpc.captured import CODECS, Theirs, captured, ids_of, parsed, serve
+from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.waiting import wait_for
 
@@ -161,7 +163,7 @@ def act(client: rpc.Client, scenario: str) -> None:
     """Do what the captured client did, and see what came of it there."""
 
     def call(name: str, init: Any) -> Any:
-        return client.rpc("test", name, init, WAIT)
+        return client.rpc("test", name, init)
 
     match scenario:
         case "rpc":
@@ -183,8 +185,11 @@ def act(client: rpc.Client, scenario: str) -> None:
         case "rpc_bigint_large":
             assert call("big", {"value": 2**64}) == {"value": 2**64 + 1}
         case "rpc_cancelled_by_client":
+            pending = client.submit("test", "hang", {})
             with pytest.raises(TimeoutError):
-                client.rpc("test", "hang", {}, 0.01)
+                pending.result(0.01)
+            assert pending.cancel()
+            fails("CANCEL", pending.result)
         case _:
             act_on(client, scenario)
 
@@ -193,29 +198,29 @@ def act_on(client: rpc.Client, scenario: str) -> None:
     """Do the same with calls that have handles."""
     match scenario:
         case "upload":
-            with client.upload("test", "sum", {}, WAIT) as upload:
+            with client.upload("test", "sum", {}) as upload:
                 for number in (1, 2, 3):
                     upload.write({"n": number})
                 assert upload.finish() == {"result": 6, "count": 3}
         case "upload_cancelled_by_server":
-            with client.upload("test", "sumUpTo", {"limit": 1}, WAIT) as upload:
+            with client.upload("test", "sumUpTo", {"limit": 1}) as upload:
                 upload.write({"n": 5})
                 assert fails("CANCEL", upload.finish).message == "over 1"
         case "subscription":
-            with client.subscribe("test", "count", {"from": 1, "to": 3}, WAIT) as subscription:
+            with client.subscribe("test", "count", {"from": 1, "to": 3}) as subscription:
                 assert list(subscription) == [{"n": 1}, {"n": 2}, {"n": 3}]
         case "stream":
-            with client.stream("test", "echo", {"prefix": "> "}, WAIT) as stream:
+            with client.stream("test", "echo", {"prefix": "> "}) as stream:
                 stream.write({"msg": "a"})
                 stream.write({"msg": "b"})
                 stream.close_write()
                 assert list(stream) == [{"response": "> a"}, {"response": "> b"}]
         case "stream_bad_request":
-            with client.stream("test", "echo", {}, WAIT) as stream:
+            with client.stream("test", "echo", {}) as stream:
                 stream.write({"wrong": 1})
                 assert fails("INVALID_REQUEST", stream.read).extra["totalErrors"] == 1
         case "stream_cancelled_by_client":
-            with client.stream("test", "echo", {}, WAIT) as stream:
+            with client.stream("test", "echo", {}) as stream:
                 stream.write({"msg": "a"})
                 assert stream.read() == {"response": "a"}
         case _:
@@ -244,12 +249,10 @@ def test_a_client_speaks_as_captured(codec: str, monkeypatch: pytest.MonkeyPatch
         theirs.peer.sock.close()
 
         def wait() -> None:
-            hanging = theirs.client._engine.connector.session
-            assert hanging is not None
             in_thread(theirs.client.rpc, "test", "hang", {})
-            wait_for(lambda: hanging.buffered_messages == 1)
-            answers.append(in_thread(theirs.client.rpc, "test", "add", {"n": 1}, WAIT))
-            wait_for(lambda: hanging.buffered_messages == 2)
+            wait_for(lambda: session_of(theirs.client).unacknowledged_messages == 1)
+            answers.append(in_thread(theirs.client.rpc, "test", "add", {"n": 1}))
+            wait_for(lambda: session_of(theirs.client).unacknowledged_messages == 2)
 
         answers: list[Any] = []
         theirs.accept(wait)

@@ -11,6 +11,7 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import channel_of
 from ..helpers.rpc.four_kinds import staged
 from ..helpers.rpc.procedures import NUMBER, WAIT
 from ..helpers.waiting import wait_for
@@ -310,14 +311,21 @@ def test_an_eager_client_connects_before_it_is_used() -> None:
         assert client.rpc("test", "number", 1, WAIT) == 1
 
 
+def threads_of(client: rpc.Client) -> list[str]:
+    """Return the names of a client's threads."""
+    names = (thread.name for thread in threading.enumerate())
+    return [name for name in names if name.startswith(f"wsmux-rpc-{client.client_id}")]
+
+
 def test_other_clients_connect_with_their_first_call() -> None:
     statuses: list[str] = []
     with (
         rpc.serve([offered()]) as server,
         rpc.connect(server.url, on_connection_status=statuses.append) as client,
     ):
-        assert (statuses, client._engine._thread) == ([], None)
+        assert (statuses, threads_of(client)) == ([], [])
         assert client.rpc("test", "number", 1, WAIT) == 1
+        assert threads_of(client)
         assert server.handler.sessions == 1
 
 
@@ -327,7 +335,7 @@ def test_a_client_may_be_told_to_connect_no_sooner_than_asked() -> None:
         with rpc.connect(server.url, connect_on_call=False, options=options) as client:
             with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
                 client.rpc("test", "number", 1, WAIT)
-            assert client._engine.channel is None
+            assert channel_of(client) is None
         with rpc.connect(server.url, connect_on_call=False) as client:
             call = client.submit("test", "number", 1, WAIT)
             assert server.handler.sessions == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import tracemalloc
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.wire.json_codec import codec_of
 
+from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.four_kinds import (
     KINDS,
     Gathered,
@@ -481,7 +481,7 @@ class TestBothEnds:
             refusal = f"a value of {SMALL + 1} bytes is above Options.max_size, {SMALL}"
             with pytest.raises(rpc.EncodeError, match=refusal):
                 answer(client, kind, larger)
-            assert client._engine.connector.session is None
+            assert client.session is None
             assert answer(client, kind, 1) in (1, [1])
 
     def test_a_larger_request_leaves_its_call(self, way: tuple[str, bool]) -> None:
@@ -499,13 +499,13 @@ class TestBothEnds:
         with no_exceptions(caplog), joined(way, echoes, client_size=10 * SMALL) as client:
             with begun(client, rpc.Kind.STREAM, "beside") as other:
                 assert isinstance(other, rpc.StreamCall)
-                session = client._engine.connector.session
+                session = session_of(client).session_id
                 with pytest.raises(rpc.RiverError, match=f"INVALID_REQUEST: {SENTENCE}"):
                     answer(client, kind, LARGE)
                 other.write("goes on")
                 other.close_write()
                 assert list(other) == ["beside", "goes on"]
-            assert client._engine.connector.session is session
+            assert session_of(client).session_id == session
 
     def test_its_handler_hears_of_a_request(self, way: tuple[str, bool]) -> None:
         heard = Gathered()
@@ -529,12 +529,12 @@ class TestBothEnds:
     ) -> None:
         with no_exceptions(caplog), joined(way, makes, server_size=10 * SMALL) as client:
             assert len(answer(client, kind, 3)[0]) in (1, 3)
-            session = client._engine.connector.session
+            session = session_of(client).session_id
             with pytest.raises(rpc.RiverError, match=f"CANCEL: {SENTENCE}"):
                 answer(client, kind, TAKEN)
-            assert client._engine._calls == {}
+            assert session_of(client).calls == 0
             assert len(answer(client, kind, 3)[0]) in (1, 3)
-            assert client._engine.connector.session is session
+            assert session_of(client).session_id == session
 
     def test_what_the_server_does_not_read_at_all_ends_the_session_soon(
         self, way: tuple[str, bool], caplog: pytest.LogCaptureFixture
@@ -605,5 +605,3 @@ def test_by_default_a_value_of_16_mib_goes_and_a_larger_one_does_not() -> None:
         assert heard.said == [limit - 5]
         with pytest.raises(rpc.EncodeError, match=f"{limit + 1} bytes is above .*, {limit}:"):
             client.rpc("test", "rpc", bytes(limit - 4), WAIT)
-    del largest
-    ctypes.CDLL(None).malloc_trim(0)  # else the allocator keeps what was freed

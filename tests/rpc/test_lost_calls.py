@@ -13,6 +13,8 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import channel_of
+from ..helpers.rpc.clients import cut
 from ..helpers.rpc.four_kinds import (
     HANDLED,
     Gathered,
@@ -41,12 +43,11 @@ def once(handler: rpc.RpcHandler) -> Iterator[rpc.Client]:
     thread.join(WAIT)
 
 
-def cut(client: rpc.Client) -> None:
+def lose(client: rpc.Client) -> None:
     """Lose the connection; return when the client knows."""
-    channel = client._engine.channel
-    assert channel is not None
-    channel.abort()
-    wait_for(lambda: client._engine.channel is not channel)
+    channel = channel_of(client)
+    assert cut(client)
+    wait_for(lambda: channel_of(client) is not channel)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def check_lost(part: Part, handler: rpc.RpcHandler, other: rpc.Client) -> None:
     """Check what is left of a client that is lost, for the server and for another client."""
     check_handler(part, LOST)
     wait_for(lambda: handler.sessions == 1)
-    assert [len(table) for table in handler._engine.dispatcher._tables.values()] == [0]
+    assert [session.calls for session in handler.list_sessions()] == [0]
     assert other.rpc("test", "same", 1, WAIT) == 1
 
 
@@ -78,7 +79,7 @@ def test_a_call_ends_with_its_session(kind: rpc.Kind, handler: rpc.RpcHandler, h
         assert other.rpc("test", "same", 1, WAIT) == 1
         call = begun(client, kind)
         part = held.part
-        cut(client)
+        lose(client)
         check_caller(call, LOST)
         check_lost(part, handler, other)
 
@@ -88,7 +89,7 @@ def test_an_rpc_ends_with_its_session(handler: rpc.RpcHandler, held: Held) -> No
         assert other.rpc("test", "same", 1, WAIT) == 1
         call = client.submit("test", "rpc", None, WAIT)
         part = held.part
-        cut(client)
+        lose(client)
         with pytest.raises(rpc.RiverError, match=LOST):
             call.result(WAIT)
         check_lost(part, handler, other)
@@ -162,10 +163,10 @@ def test_calls_keep_their_order_over_connections_that_are_cut() -> None:
         for number in range(50):
             calls.append(client.submit("test", "rpc", number, WAIT))
             if number in (10, 20, 30):
-                cut(client)
+                lose(client)
                 client.wait_connected(WAIT)
             elif number == 40:
-                cut(client)
+                lose(client)
         for call in calls:
             assert call.result() is None
     assert arrived == list(range(50))

@@ -14,6 +14,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.wire.handshake import REHANDSHAKE_STREAM
 
+from ..helpers.inside import client_engine_of
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.waiting import wait_for
 
@@ -204,7 +205,7 @@ def test_refused_metadata_end_the_session(serving: dict[str, Any], text: str) ->
 
 def send(client: rpc.Client, payload: Any) -> None:
     """Say something on the stream for new metadata."""
-    engine = client._engine
+    engine = client_engine_of(client)
     session = engine.connector.session
     assert session is not None
     with engine.mutex:

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from wsmux import rpc
-from wsmux.runtime.deadline import Deadline
 
+from ..helpers.inside import end_time_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.waiting import wait_for
 
@@ -113,7 +113,7 @@ def test_a_call_expires_when_its_time_is_over_and_not_before(client: rpc.Client)
 def test_an_answer_that_came_stays_although_time_is_over(client: rpc.Client) -> None:
     call = client.submit("test", "same", "kept", timeout=WAIT)
     wait_for(call.done)
-    call._deadline = Deadline(0)
+    end_time_of(call)
     assert call.expire()
     assert call.result() == "kept"
 

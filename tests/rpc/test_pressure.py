@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +9,14 @@ from typing import Any
 
 import pytest
 
-import wsmux
 from wsmux import rpc
-from wsmux.rpc.engine.client_engine import _retire
-from wsmux.rpc.engine.dial import channel_over
+from wsmux.rpc import testing
 from wsmux.rpc.engine.event_callbacks import EventCallbacks
 from wsmux.runtime.deadline import Deadline
 from wsmux.transport.message_transport import MessageTransport
 
-from ..helpers.inside import writers_waiting
+from ..helpers.inside import client_engine_of, requests_waiting, writers_waiting
+from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.rpc.raw_river import CANCEL, RawRiver, RawServer, cancel, ok
@@ -39,22 +37,24 @@ class TestClient:
         with rpc.connect(NOWHERE, options=NARROW) as client:
             with pytest.raises(rpc.EncodeError):
                 getattr(client, kind)("test", "half of a pair: \ud800", None)
-            assert client._engine._calls == {}
+            assert session_of(client).calls == 0
 
     def test_a_call_that_cannot_be_sent_leaves_none_behind_to_fail(self) -> None:
         """The session that was made for it lives and dies like any other."""
         options = rpc.Options(session_disconnect_grace=CONNECTS)
         statuses: list[str] = []
-        with (
-            rpc.serve([offered(Gate())]) as server,
-            rpc.connect(
-                server.url, options=options, on_session_status=lambda *s: statuses.append(s[0])
-            ) as client,
-        ):
+        clock = testing.Clock()
+        with testing.linked(
+            [offered(Gate())],
+            clock=clock,
+            options=options,
+            on_session_status=lambda *s: statuses.append(s[0]),
+        ) as link:
             with pytest.raises(rpc.EncodeError):
-                client.rpc("test", "\ud800", None)
+                link.client.rpc("test", "\ud800", None)
+            clock.advance(CONNECTS)
             wait_for(lambda: statuses == ["created", "closed"])
-            assert client.rpc("test", "same", 1, WAIT) == 1
+            assert link.client.rpc("test", "same", 1, WAIT) == 1
 
     @pytest.mark.parametrize(
         ("end", "error"),
@@ -74,7 +74,7 @@ class TestClient:
         ):
             stream.write(1)
             writing = pool.submit(stream.write, 2, 1.5 * WAIT)
-            wait_for(lambda: client._engine._room.parked)
+            wait_for(lambda: requests_waiting(client))
             end(stream)
             with pytest.raises((rpc.RiverError, ValueError), match=error):
                 writing.result(WAIT)
@@ -90,7 +90,7 @@ class TestClient:
                 stream_id = peer.recv()["streamId"]
                 stream.write(1)
                 writing = pool.submit(stream.write, 2, 1.5 * WAIT)
-                wait_for(lambda: client._engine._room.parked)
+                wait_for(lambda: requests_waiting(client))
                 peer.send(
                     {"streamId": stream_id, "controlFlags": CANCEL, "payload": cancel(), "ack": 0}
                 )
@@ -105,22 +105,12 @@ class TestClient:
 
         told: list[tuple[str, str]] = []
         client = rpc.connect(NOWHERE, on_session_status=lambda *status: told.append(status))
-        client._engine.dial = dial
+        client_engine_of(client).dial = dial
         with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
             client.rpc("test", "same", 1, WAIT)
         assert "no carrier ever raises this" in caplog.text
         wait_for(lambda: [status for status, _ in told] == ["created", "closed"])
         client.close()
-
-    def test_a_connection_that_is_left_before_it_was_read_is_closed(self) -> None:
-        ours, theirs = socket.socketpair()
-        channel = channel_over(ours, wsmux.Role.CLIENT, 2**20, websocket=False)
-        batches = channel.batches()
-        channel.abort()
-        _retire(channel, batches)
-        assert channel.wait_finished(0)
-        assert theirs.recv(1) == b""
-        theirs.close()
 
     def test_events_of_several_threads_are_told_by_one(
         self, monkeypatch: pytest.MonkeyPatch
@@ -264,7 +254,7 @@ class TestAnswersThatCannotBeSent:
     def test_too_long(self, procedure: str, size: int, client: rpc.Client) -> None:
         with pytest.raises(rpc.RiverError, match="UNCAUGHT_ERROR: the handler failed"):
             client.rpc("test", procedure, size, WAIT)
-        assert client._engine._calls == {}
+        assert session_of(client).calls == 0
 
     @pytest.mark.parametrize("procedure", ["odd", "raises", "streams", "fails"])
     def test_of_no_form(self, procedure: str, client: rpc.Client) -> None:

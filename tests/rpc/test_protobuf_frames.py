@@ -11,9 +11,8 @@ from wsmux import rpc
 from wsmux.rpc.protobuf.stub import ProtobufStub
 
 from ..helpers.rpc.procedures import WAIT
-from ..helpers.rpc.protobuf_words import WORDS, Number, Word
+from ..helpers.rpc.protobuf_words import NAMES, WORDS, Number, Word, failure, served
 from ..helpers.rpc.raw_river import CANCEL, CLOSE, CLOSED, OPEN, RawRiver, RawServer, cancel, ok
-from .test_protobuf_services import NAMES, failure, served
 
 OPTIONS = rpc.Options(heartbeat_interval=WAIT)  # clients by hand answer none
 

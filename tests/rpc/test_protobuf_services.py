@@ -4,68 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc import testing
 from wsmux.rpc.protobuf.methods import CODES
 from wsmux.rpc.protobuf.stub import ProtobufStub
 
 from ..helpers.rpc.procedures import WAIT
-from ..helpers.rpc.protobuf_words import WORDS, Number, Word
-
-NAMES = {"metadata": {"field": "text"}, "details": [{"typeName": "shop.v1.Word", "value": b"\x01"}]}
-
-
-def served(told: list[Any] | None = None) -> rpc.ProtobufService:
-    """Return the service, but for one of its methods."""
-    words = rpc.ProtobufService(WORDS, state=lambda context: {"calls": 0})
-
-    @words.method()
-    def Shout(ctx: rpc.Context, request: Any) -> Any:
-        match request.text:
-            case "bad":
-                raise rpc.RiverError("INVALID_ARGUMENT", "no such word", NAMES)
-            case "cancel":
-                ctx.cancel("by the handler")
-            case "fail":
-                raise KeyError("fail")
-            case "undeclared":
-                raise rpc.RiverError("OURS", "of no gRPC")
-            case "more":
-                raise rpc.RiverError("NOT_FOUND", "with more", {"other": 1})
-            case "bytes":
-                return b"no message"
-            case "number":
-                return Number(value=1)
-            case "whoami":
-                return Word(text=f"{ctx.service} {ctx.procedure} {ctx.metadata}")
-        return Word(text=request.text.upper())
-
-    @words.method()
-    def Spell(ctx: rpc.Context, request: Any) -> Iterator[Any]:
-        for letter in request.text:
-            if letter == "!":
-                raise RuntimeError("an exclamation")
-            bad = rpc.Err(rpc.RiverError("OUT_OF_RANGE", "a question"))
-            yield bad if letter == "?" else Word(text=letter)
-
-    @words.method(name="Count")
-    def count_them(ctx: rpc.Context, requests: Any) -> Any:
-        return Number(value=sum(1 for _ in requests))
-
-    @words.method()
-    def Chat(ctx: rpc.Context, requests: Any, responses: Any) -> None:
-        try:
-            for request in requests:
-                responses.write(Word(text=request.text.upper()))
-        except rpc.RiverError as error:
-            if told is not None:
-                told.append(error)
-            raise
-
-    return words
+from ..helpers.rpc.protobuf_words import NAMES, WORDS, Number, Word, failure, served
 
 
 @pytest.fixture(
@@ -89,12 +39,6 @@ def client() -> Iterator[rpc.Client]:
         rpc.connect(server.url, codec="protobuf", timeout=WAIT) as client,
     ):
         yield client
-
-
-def failure(call: Callable[[], Any]) -> rpc.RiverError:
-    with pytest.raises(rpc.RiverError) as caught:
-        call()
-    return caught.value
 
 
 # Each kind
@@ -337,3 +281,65 @@ def test_handlers_are_those_of_methods() -> None:
 def test_the_codes_are_those_of_grpc_that_are_errors() -> None:
     assert len(CODES) == 16
     assert "OK" not in CODES
+
+
+# Without a client
+
+
+class TestCall:
+    @pytest.fixture(params=["json", "msgpack", "protobuf"])
+    def call(self, request: pytest.FixtureRequest) -> Callable[..., Any]:
+        return partial(testing.call, served(), codec=request.param)
+
+    def test_each_kind_returns_messages(self, call: Callable[..., Any]) -> None:
+        several = [Word(text="a"), Word(text="b")]
+        assert call("Shout", Word(text="hello")) == Word(text="HELLO")
+        assert call("Spell", Word(text="ab")) == several
+        assert call("Count", requests=several) == Number(value=2)
+        assert call("Chat", requests=several) == [Word(text="A"), Word(text="B")]
+        assert call("Count") == Number(value=0)
+
+    def test_what_a_handler_is_given_is_as_for_other_services(
+        self, call: Callable[..., Any]
+    ) -> None:
+        told = call("Shout", Word(text="whoami"), metadata="given", state={})
+        assert told == Word(text=f"{WORDS.full_name} Shout given")
+
+    @pytest.mark.parametrize("text", ["bad", "cancel"])
+    def test_an_error_is_that_of_a_client(self, call: Callable[..., Any], text: str) -> None:
+        error = failure(lambda: call("Shout", Word(text=text)))
+        code = {"bad": "INVALID_ARGUMENT", "cancel": "CANCEL"}[text]
+        assert (error.code, error.extra) == (code, NAMES if text == "bad" else None)
+
+    def test_an_error_among_responses_stands_there(self, call: Callable[..., Any]) -> None:
+        first, second = call("Spell", Word(text="a?"))
+        assert first == Word(text="a")
+        assert (type(second), second.error.code) == (rpc.Err, "OUT_OF_RANGE")
+
+    @pytest.mark.parametrize(
+        ("procedure", "text", "raised"),
+        [("Shout", "fail", KeyError), ("Spell", "a!", RuntimeError)],
+    )
+    def test_what_a_handler_raises_is_raised(
+        self, call: Callable[..., Any], procedure: str, text: str, raised: type[Exception]
+    ) -> None:
+        with pytest.raises(raised):
+            call(procedure, Word(text=text))
+
+    def test_an_undeclared_error_is_raised_too(self, call: Callable[..., Any]) -> None:
+        assert failure(lambda: call("Shout", Word(text="undeclared"))).code == "OURS"
+
+    def test_a_response_that_is_no_message_is_refused(self, call: Callable[..., Any]) -> None:
+        assert failure(lambda: call("Shout", Word(text="bytes"))).code == "UNCAUGHT_ERROR"
+
+    def test_other_messages_are_refused_before_the_call(self, call: Callable[..., Any]) -> None:
+        with pytest.raises(TypeError, match="Shout takes a message .*Word, not NoneType"):
+            call("Shout")
+        with pytest.raises(TypeError, match="Chat takes a message .*Word, not Number"):
+            call("Chat", requests=[Number(value=1)])
+        with pytest.raises(TypeError, match="Count takes several requests, and no init"):
+            call("Count", Word(text="a"))
+
+    def test_a_method_without_a_handler_is_none(self, call: Callable[..., Any]) -> None:
+        with pytest.raises(KeyError):
+            call("Missing")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.errors import RiverError
 
-from .codegen.test_generator import loaded, telling_error
+from ..helpers.rpc.generated import loaded, telling_error
 
 STRING = {"type": "string"}
 SHAPE = {

@@ -10,6 +10,7 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.inside import requests_waiting
 from ..helpers.rpc.four_kinds import Part, begun, staged
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.waiting import wait_for
@@ -74,7 +75,7 @@ def test_a_writer_has_room_again_after_acknowledgements(client: rpc.Client, echo
         stream.write(-1, timeout=0.01)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, 3)
-        wait_for(lambda: client._engine._room.parked)
+        wait_for(lambda: requests_waiting(client))
         assert not writing.done()
         echo.go.set()
         writing.result(WAIT)
@@ -90,7 +91,7 @@ def test_what_waited_for_a_connection_arrives_in_order(client: rpc.Client, echo:
     stream = begun_stream(client)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(lambda: [stream.write(number) for number in range(3, 20)])
-        wait_for(lambda: client._engine._room.parked)
+        wait_for(lambda: requests_waiting(client))
         client.wait_connected(WAIT)
         writing.result(WAIT)
     stream.close_write()
@@ -101,7 +102,7 @@ def test_a_writer_that_waits_hears_of_the_end_of_the_client(client: rpc.Client) 
     stream = begun_stream(client)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(stream.write, 3)
-        wait_for(lambda: client._engine._room.parked)
+        wait_for(lambda: requests_waiting(client))
         client.close()
         with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
             writing.result(WAIT)

@@ -18,6 +18,7 @@ from wsmux import rpc
 from wsmux.rpc.schema.document import read_schema
 
 from ..helpers.carriers import SERVERS, WsgiServers
+from ..helpers.inside import connections_of
 from ..helpers.rpc.procedures import WAIT, Gate, offered
 from ..helpers.waiting import wait_for
 
@@ -115,7 +116,7 @@ def test_a_shutdown_ends_connections_that_have_not_greeted(gate: Gate) -> None:
     options = rpc.Options(handshake_timeout=WAIT)
     server = rpc.serve([offered(gate)], transport="tcp", options=options)
     with socket.create_connection((server.host, server.port)) as silent:
-        wait_for(lambda: server.handler._served)
+        wait_for(lambda: connections_of(server.handler))
         server.shutdown(WAIT)
         assert silent.recv(1) == b""
 

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,44 +17,14 @@ from wsmux.rpc.engine.server_calls import ServerCall
 from wsmux.rpc.errors import UNEXPECTED_DISCONNECT
 
 from ..helpers.rpc.procedures import WAIT, Gate, offered
+from ..helpers.traced import Traced
 from ..helpers.waiting import wait_for
 
 pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
-
-Spans = dict[str, ReadableSpan]
-
-
-class Traced:
-    """The spans of a process whose provider is this one's."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    @contextmanager
-    def span(self) -> Iterator[trace.Span]:
-        """Run the block in a span of the application."""
-        with self.tracer.start_as_current_span("application") as span:
-            yield span
-
-    def ended(self) -> Spans:
-        """Return the spans that have ended, by their names."""
-        return {span.name: span for span in self._exporter.get_finished_spans()}
-
-    def of(self, procedure: str) -> tuple[ReadableSpan, ReadableSpan]:
-        """Wait for both spans of a call; return the client's and the server's."""
-        names = f"river.client.test.{procedure}", f"river.server.test.{procedure}"
-        wait_for(lambda: self.ended().keys() >= set(names))
-        client, server = (self.ended()[name] for name in names)
-        return client, server
 
 
 @pytest.fixture
@@ -118,7 +87,7 @@ def test_each_of_many_calls_is_a_span(traced: Traced, client: rpc.Client) -> Non
     with traced.span():
         for call in client.submit_many("test", "same", range(3), WAIT):
             call.result()
-    wait_for(lambda: len(traced._exporter.get_finished_spans()) == 7)
+    wait_for(lambda: len(traced.spans()) == 7)
 
 
 def test_without_a_current_span_nothing_is_made_or_sent(
@@ -259,7 +228,7 @@ def test_an_error_within_a_stream_is_noted(traced: Traced, client: rpc.Client) -
 
 def test_a_call_out_of_time_has_failed(traced: Traced, client: rpc.Client, gate: Gate) -> None:
     with traced.span(), pytest.raises(TimeoutError):
-        client.rpc("test", "hangs", None, 0.05)
+        client.rpc("test", "hangs", None, 1.0)
     ours, _ = traced.of("hangs")
     assert errors_of(ours) == [("TimeoutError", None)]
 
@@ -324,12 +293,13 @@ def test_nothing_of_it_is_imported_for_who_does_not_use_it() -> None:
     program = """
 import sys
 from wsmux import rpc
-from wsmux.rpc.engine.client_engine import ClientEngine
-send = ClientEngine._send_locked
-def traced(self, call, packed, flags, service=None, procedure=None):  # as a client that traces
-    call.session.send(packed, stream_id=call.stream_id, flags=flags, service=service,
-                      procedure=procedure, tracing=("00-1-2-01", ""))
-ClientEngine._send_locked = traced
+from wsmux.rpc.session.session import Session
+send = Session.send
+def traced(self, packed, **fields):  # as a client that traces
+    if fields.get("service"):
+        fields["tracing"] = ("00-1-2-01", "")
+    send(self, packed, **fields)
+Session.send = traced
 service = rpc.Service("test")
 service.rpc(name="same")(lambda ctx, init: init)
 with rpc.serve([service]) as server, rpc.connect(server.url) as client:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from wsmux import rpc
+from wsmux.rpc import testing
 
+from ..helpers.inside import channel_of, io_thread_rests
 from ..helpers.rpc.cutting_relay import Relay
 from ..helpers.rpc.noted_calls import Witness
 from ..helpers.rpc.procedures import WAIT, Gate, offered
@@ -39,7 +41,7 @@ class TestCallsWithoutAConnection:
             for text in ("first", "second"):
                 with pytest.raises(rpc.RiverError, match=f"UNEXPECTED_DISCONNECT.*{text}"):
                     client.rpc("test", "same", 1, WAIT)
-                wait_for(client._engine.idle.occupied)
+                wait_for(lambda: io_thread_rests(client))
             assert client.rpc("test", "same", 1, WAIT) == 1
 
     def test_a_call_that_may_not_connect_fails_after_the_grace(self) -> None:
@@ -135,6 +137,7 @@ class World:
 
     Attributes:
         statuses: the beginnings and ends of the client's sessions.
+        connections: what the client told of its connections.
     """
 
     def __init__(self, codec: str, stack: ExitStack) -> None:
@@ -143,6 +146,7 @@ class World:
         self.witness = Witness()
         self.server: rpc.RpcServer | None = None
         self.statuses: list[str] = []
+        self.connections: list[str] = []
         self.pool = stack.enter_context(ThreadPoolExecutor(4))
         self.relay = stack.enter_context(Relay(self._dial, websocket=True))
 
@@ -166,6 +170,7 @@ class World:
             client_id=client_id,
             options=choose(options),
             on_session_status=lambda status, session: self.statuses.append(status),
+            on_connection_status=self.connections.append,
         )
         return self.stack.enter_context(client)
 
@@ -178,6 +183,15 @@ def choose(options: dict[str, Any]) -> rpc.Options:
 def world(codec: str) -> Iterator[World]:
     with ExitStack() as stack:
         yield World(codec, stack)
+
+
+@pytest.fixture
+def clock(world: World) -> Iterator[testing.Clock]:
+    """Yield the clock of all that the world begins; what ends it takes real time."""
+    clock = testing.Clock()
+    clock.start()
+    yield clock
+    clock.stop()
 
 
 @CODECS
@@ -284,15 +298,24 @@ class TestClientThatLostItsState:
 
 @CODECS
 class TestGrace:
-    def test_it_elapses_while_no_server_can_be_reached(self, world: World) -> None:
-        witness = world.serve(session_disconnect_grace=0.5)
-        client = world.connect(session_disconnect_grace=CONNECTS)
+    def test_it_elapses_while_no_server_can_be_reached(
+        self, world: World, clock: testing.Clock
+    ) -> None:
+        witness = world.serve(session_disconnect_grace=1.0)
+        client = world.connect(session_disconnect_grace=1.0, backoff_base=0.2, backoff_max=0.2)
         pending = Pending(client, witness, world.pool)
         server, world.server = world.server, None
         world.relay.cut_all()
+        assert server is not None
+        wait_for(lambda: not any(each.connected for each in server.handler.list_sessions()))
+        wait_for(lambda: channel_of(client) is None)
+        clock.advance(0.75)
+        pending.check_goes_on()
+        clock.advance(0.25)
         pending.check_callers("no connection within the grace period")
         pending.check_handlers()
         world.server = server
+        clock.advance(1)
         client.wait_connected(WAIT)
         assert client.rpc("test", "same", "again", WAIT) == "again"
         wait_for(lambda: world.statuses == ["created", "closed", "created"])
@@ -327,7 +350,8 @@ class TestGrace:
         pending = Pending(client, witness, world.pool)
         server, world.server = world.server, None
         world.relay.cut_all()
-        wait_for(lambda: client._engine.connector._failed >= 3)
+        # The first connection and its loss, and then three attempts that have failed.
+        wait_for(lambda: world.connections.count("backing_off") >= 5)
         world.server = server
         assert client.rpc("test", "same", "same session", WAIT) == "same session"
         pending.check_goes_on()
@@ -346,11 +370,12 @@ class TestServerThatIsNotThereYet:
             world.relay.url,
             codec=world.codec,
             options=choose({}),
+            on_connection_status=world.connections.append,
             on_protocol_error=lambda kind, *_: failures.append(kind),
         )
         world.stack.enter_context(client)
         calls = [world.pool.submit(client.rpc, "test", "same", n, WAIT) for n in range(3)]
-        wait_for(lambda: client._engine.connector._failed >= 10)
+        wait_for(lambda: world.connections.count("backing_off") > 10)
         world.serve()
         assert [call.result(WAIT) for call in calls] == [0, 1, 2]
         wait_for(lambda: failures == ["conn_retry_exceeded"])

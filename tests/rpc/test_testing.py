@@ -180,6 +180,41 @@ class TestLink:
             assert link.client.rpc("kit", "find", "made for", WAIT) is None
             assert link.handler is not before
 
+    def test_a_server_is_restarted_though_a_state_cannot_be_disposed_of(self) -> None:
+        left = [LookupError("once")]
+
+        def dispose(state: Any) -> None:
+            if left:
+                raise left.pop()
+
+        stubborn = rpc.Service("stubborn", state=lambda context: None, dispose=dispose)
+        stubborn.rpc(name="same")(lambda ctx, init: init)
+        with testing.linked([stubborn, service]) as link:
+            before = link.handler
+            stream = link.client.stream("kit", "echo", None, WAIT)
+            stream.write(1)
+            assert stream.read() == 1
+            with pytest.raises(LookupError, match="once"):
+                link.restart()
+            assert link.handler is not before
+            with pytest.raises(rpc.RiverError, match="UNEXPECTED_DISCONNECT"):
+                stream.read()
+            assert link.client.rpc("stubborn", "same", 2, WAIT) == 2
+
+    def test_a_link_ends_though_a_state_cannot_be_disposed_of(self) -> None:
+        def dispose(state: Any) -> None:
+            raise LookupError("always")
+
+        stubborn = rpc.Service("stubborn", state=lambda context: None, dispose=dispose)
+        stubborn.rpc(name="same")(lambda ctx, init: init)
+        with (
+            pytest.raises(LookupError, match="always"),
+            testing.linked([stubborn]) as link,
+        ):
+            assert link.client.rpc("stubborn", "same", 1, WAIT) == 1
+        assert not any(thread.is_alive() for thread in link._threads)
+        assert link._held
+
 
 class TestTarget:
     """A function makes the socket of each attempt."""

@@ -13,8 +13,8 @@ from wsmux import rpc
 from wsmux.rpc.codegen.generator import generate
 from wsmux.rpc.schema.document import serialize
 
+from ..helpers.rpc.generated import loaded
 from ..helpers.rpc.procedures import WAIT, Gate
-from .codegen.test_generator import loaded
 
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 COUNTED = {"type": "object", "properties": {"count": {"type": "number"}}, "required": ["count"]}

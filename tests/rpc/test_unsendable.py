@@ -10,6 +10,7 @@ import pytest
 
 from wsmux import rpc
 
+from ..helpers.rpc.clients import session_of
 from ..helpers.rpc.four_kinds import KINDS, Part, answer, begun, staged
 from ..helpers.rpc.procedures import WAIT
 
@@ -64,9 +65,9 @@ def test_a_response_that_cannot_be_sent_fails_its_call_alone(
         with pytest.raises(rpc.RiverError, match=FAILED):
             answer(client, kind, value)
         assert other.read() == 1
-        session = client._engine.connector.session
+        session = session_of(client).session_id
         assert answer(client, kind, "plain") in (1, [1])
-        assert client._engine.connector.session is session
+        assert session_of(client).session_id == session
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,8 +76,8 @@ def test_an_init_that_cannot_be_sent_fails_its_call_alone(
 ) -> None:
     with pytest.raises(rpc.EncodeError):
         answer(client, kind, object())
-    assert client._engine._calls == {}
     assert answer(client, kind, "plain") in (1, [1])
+    assert session_of(client).calls == 0
 
 
 def test_a_request_that_cannot_be_sent_leaves_its_call(client: rpc.Client) -> None:
@@ -94,8 +95,8 @@ def test_a_name_that_cannot_be_sent_leaves_no_call_behind(name: str) -> None:
     with met(responds) as client:
         with pytest.raises(rpc.EncodeError):
             client.rpc(name, "rpc", None, WAIT)
-        assert client._engine._calls == {}
         assert client.rpc("test", "rpc", "plain", WAIT) == 1
+        assert session_of(client).calls == 0
 
 
 # Errors

@@ -16,6 +16,8 @@ import pytest
 
 import wsmux
 from wsmux import rpc
+from wsmux.rpc import testing
+from wsmux.rpc.engine.call_dispatcher import CallDispatcher
 from wsmux.rpc.engine.generator_run import GeneratorRun
 from wsmux.rpc.engine.server_calls import ServerCall
 
@@ -23,7 +25,7 @@ from ..helpers.inside import session_records_of, workers_held, writers_waiting
 from ..helpers.rpc.four_kinds import joined
 from ..helpers.rpc.procedures import WAIT
 from ..helpers.rpc.raw_river import CANCEL, CLOSED, RawRiver, cancel
-from ..helpers.waiting import wait_for
+from ..helpers.waiting import wait_for, wait_for_value
 
 
 class Feed:
@@ -113,13 +115,15 @@ def test_the_nearest_of_many_times_counts(feed: Feed) -> None:
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_a_generator_that_waits_is_ended_with_its_call(feed: Feed, how: str) -> None:
-    with joined(feed.service) as client:
-        watching = client.subscribe("test", "watch", "label", WAIT)
+    clock = testing.Clock()
+    with testing.linked([feed.service], clock=clock) as link:
+        watching = link.client.subscribe("test", "watch", "label", WAIT)
         assert watching.read() == 0
         if how == "cancel":
             watching.cancel()
         else:
-            client.close()
+            link.client.close()
+            clock.advance(rpc.Options().session_disconnect_grace)
         wait_for(lambda: feed.ended == ["label"])
 
 
@@ -154,13 +158,14 @@ def test_the_end_of_a_call_wakes_no_others_that_wait_for_room(
         peer.attach("session")
         for number in range(50):
             peer.open(f"stream {number}", "pours", None, CLOSED)
-        wait_for(lambda: len(looks) >= 50 and workers_held(server.handler) == 0)
+        wait_for_value(lambda: (len(looks) >= 50, workers_held(server.handler)), (True, 0))
         before = len(looks)
         for number in range(50):
             peer.send({"streamId": f"stream {number}", "controlFlags": CANCEL, "payload": cancel()})
             wait_for(lambda: server.handler.list_sessions()[0].calls == 49 - number)  # noqa: B023
-        wait_for(lambda: len(looks) >= before + 50 and workers_held(server.handler) == 0)
-        assert len(looks) == before + 50
+        more = before + 50
+        wait_for_value(lambda: (len(looks) >= more, workers_held(server.handler)), (True, 0))
+        assert len(looks) == more
         (record,) = session_records_of(server.handler)
         assert not record.waiting_runs
 
@@ -230,6 +235,57 @@ def test_a_session_that_fills_its_workers_leaves_the_others_theirs(
         True,
         2,
     ]
+
+
+class Fails(logging.Handler):
+    """Fail over one kind of record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "was refused" in record.msg:
+            raise LookupError("on purpose")
+
+
+def test_a_timer_that_fails_ends_no_other(feed: Feed, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler of the log raises in the thread of all times."""
+    log, fails = logging.getLogger("wsmux.rpc"), Fails()
+    log.addHandler(fails)
+    try:
+        with (
+            rpc.serve([feed.service], workers=1, options=rpc.Options(worker_timeout=0.1)) as server,
+            rpc.connect(server.url) as client,
+            rpc.connect(server.url) as other,
+        ):
+            blocked = client.submit("test", "blocks", None, WAIT)
+            for call in [client.submit("test", "same", n, WAIT) for n in range(3)]:
+                with pytest.raises(rpc.RiverError, match="CANCEL: no worker was free"):
+                    call.result()
+            assert list(other.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
+            feed.go.set()
+            assert blocked.result() is True
+    finally:
+        log.removeHandler(fails)
+    (told,) = [record for record in caplog.records if "a timer of" in record.getMessage()]
+    assert told.getMessage() == "a timer of test.same failed"
+    assert told.exc_info is not None
+    assert told.exc_info[0] is LookupError
+
+
+def test_the_thread_of_times_survives_whatever_fails_in_it(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = CallDispatcher.handle_timers, [LookupError("on purpose")]
+
+    def handle_timers(self: CallDispatcher, now: float) -> None:
+        real(self, now)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(CallDispatcher, "handle_timers", handle_timers)
+    with joined(feed.service) as client:
+        assert list(client.subscribe("test", "ticks", 0.01, WAIT)) == [0, 1, 2]
+    assert failures == []
+    (told,) = [record for record in caplog.records if "a timer of" in record.getMessage()]
+    assert told.exc_info is not None
 
 
 def test_a_log_handler_may_ask_the_server(feed: Feed) -> None:

@@ -182,7 +182,10 @@ class Client(Closing):
     Without one it is an rpc, and the other kinds need a method: ``client.files.watch.subscribe()``.
 
     Each call takes a ``timeout`` in seconds; the default is the timeout given to ``connect``, and
-    ``math.inf`` means none. It also takes an ``Abort``, which cancels the call when set.
+    ``math.inf`` means none. A server of wsmux is told of it, and of a ``wsmux.deadline`` block, and
+    ends the call by itself when that time is up: the caller gets ``TimeoutError`` whichever side is
+    first. Other implementations ignore what they are told. Each call also takes an ``Abort``, which
+    cancels the call when set.
 
     Attributes:
         client_id: the id by which the server identifies this client.
@@ -256,9 +259,9 @@ class Client(Closing):
     ) -> PendingCall:
         """Start an rpc and return at once; ``result()`` of the returned call waits for the answer.
 
-        The timeout starts now, but is checked only while a thread waits for the result. The caller
-        alone limits the number of calls in flight; a server refuses those beyond its
-        ``Options.max_streams``, 1,024 by default.
+        The timeout starts now. Here it is checked only while a thread waits for the result; a
+        server of wsmux ends the call in any case. The caller alone limits the number of calls in
+        flight; a server refuses those beyond its ``Options.max_streams``, 1,024 by default.
 
         Raises:
             EncodeError: the codec cannot encode ``init``, or it exceeds ``Options.max_size``.
@@ -331,8 +334,7 @@ class Client(Closing):
         ``timeout`` applies to the whole subscription; when it expires, a read raises
         ``TimeoutError``.
         """
-        call = self._open(service, procedure, init, CLOSED, abort)
-        return Subscription(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
+        return Subscription(self._open(service, procedure, init, CLOSED, timeout, abort))
 
     def upload(
         self,
@@ -344,8 +346,7 @@ class Client(Closing):
         abort: Abort | None = None,
     ) -> Upload[Any, Any]:
         """Call a procedure that takes many requests and answers once."""
-        call = self._open(service, procedure, init, 0, abort)
-        return Upload(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
+        return Upload(self._open(service, procedure, init, 0, timeout, abort))
 
     def stream(
         self,
@@ -357,16 +358,20 @@ class Client(Closing):
         abort: Abort | None = None,
     ) -> StreamCall[Any, Any]:
         """Call a procedure that takes many requests and sends many responses."""
-        call = self._open(service, procedure, init, 0, abort)
-        return StreamCall(call, Deadline(self._defaults.timeout_of(timeout), outlives=True))
+        return StreamCall(self._open(service, procedure, init, 0, timeout, abort))
 
     def _open(
-        self, service: str, procedure: str, init: Any, flags: int, abort: Abort | None
+        self,
+        service: str,
+        procedure: str,
+        init: Any,
+        flags: int,
+        timeout: float | None,
+        abort: Abort | None,
     ) -> Call:
-        engine, name = self._engine, f"{service}.{procedure}"
-        call = Call(
-            engine, engine.mutex, name, self._defaults.raises, self._defaults.abort_of(abort)
-        )
+        engine, defaults, name = self._engine, self._defaults, f"{service}.{procedure}"
+        deadline = deadline_in(defaults.timeout_of(timeout), outlives=True)
+        call = Call(engine, engine.mutex, name, defaults.raises, deadline, defaults.abort_of(abort))
         engine.open(call, service, procedure, init, flags)
         return call
 
@@ -398,6 +403,11 @@ class Client(Closing):
     def session(self) -> SessionInfo | None:
         """A snapshot of the session; ``None`` before the first call and between two sessions."""
         return self._engine.describe_session()
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """Return ``session`` in a list, which is empty without one; for what shows several."""
+        session = self.session
+        return [] if session is None else [session]
 
     def end_session(self, reason: str = "ended by the client") -> None:
         """End the session, its calls and the connection now; the next call starts a new session.

@@ -10,6 +10,7 @@ from ..exceptions import RemoteProtocolError, WsmuxError
 
 __all__ = [
     "CANCEL",
+    "DEADLINE_EXCEEDED",
     "INVALID_REQUEST",
     "READABLE_BROKEN",
     "RESERVED_CODES",
@@ -27,6 +28,11 @@ UNCAUGHT_ERROR = "UNCAUGHT_ERROR"
 CANCEL = "CANCEL"
 UNEXPECTED_DISCONNECT = "UNEXPECTED_DISCONNECT"
 READABLE_BROKEN = "READABLE_BROKEN"
+
+# Sent with the cancel flag, beyond the specification, and only to a client that said how long it
+# waits: the server has ended the call because that time is up. No caller sees it: the calls of such
+# a client raise ``TimeoutError``, whichever side was first.
+DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
 
 RESERVED_CODES = frozenset(
     {INVALID_REQUEST, UNCAUGHT_ERROR, CANCEL, UNEXPECTED_DISCONNECT, READABLE_BROKEN}

@@ -64,11 +64,14 @@ class Options:
     send_buffer_bytes: int | None = None
     """The same in bytes: by default 16 MiB at a server, and 64 MiB at a client."""
 
-    unread_messages: int = 10_000
-    """Maximum of unread messages of one call; beyond it the call is cancelled."""
+    unread_bytes: int = 32 * MIB
+    """Maximum of unread bytes of one call, its messages as received, without the newest one, which
+    may be of any size; beyond it the call is cancelled. Messages are acknowledged before they are
+    read, since River acknowledges all calls of a session together: a writer does not wait for a
+    slow reader."""
 
-    unread_bytes: int = 16 * MIB
-    """The same in bytes, not counting the newest message, which may be of any size."""
+    unread_messages: int | None = None
+    """The same in messages; by default, any number."""
 
     ack_messages: int = 64
     """Received messages after which an ACK is sent, if nothing was sent meanwhile."""

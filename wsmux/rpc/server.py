@@ -163,7 +163,10 @@ class RpcHandler:
         return self._engine.request_handshake(client_id)
 
     def list_sessions(self) -> list[SessionInfo]:
-        """Return a snapshot of each session, the oldest first."""
+        """Return a snapshot of each session, the oldest first.
+
+        The snapshots are taken one after the other, not all at the same moment.
+        """
         return self._engine.list_sessions()
 
     def end_session(self, client_id: str, reason: str = "ended by the server") -> bool:
@@ -313,6 +316,10 @@ class RpcServer(Acceptor):
 
     def __repr__(self) -> str:
         return f"<RpcServer {self.url} sessions={self.handler.sessions}>"
+
+    def list_sessions(self) -> list[SessionInfo]:
+        """Return ``handler.list_sessions()``."""
+        return self.handler.list_sessions()
 
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, end every session, and wait up to ``timeout`` seconds for the threads.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeVar
 
 from .errors import INVALID_REQUEST, RESERVED_CODES, RiverError
 from .schema import JsonSchema, Schema
+from .wire.envelope import read_result
 
 if TYPE_CHECKING:
     from .wire.message_size import Packer
@@ -151,6 +152,20 @@ class Procedure:
     def pack_error(self, packer: Packer, error: RiverError) -> bytes:
         """Return the encoded payload of an error."""
         return packer.pack_error(error)
+
+    # What a client does with the same values, for ``rpc.testing``.
+
+    def write_init(self, value: Any) -> Any:
+        """Return the payload that opens a call."""
+        return value
+
+    def write_request(self, value: Any) -> Any:
+        """Return the payload of a request."""
+        return value
+
+    def read_response(self, payload: Any) -> Any:
+        """Return the response in a payload, or its ``RiverError``."""
+        return read_result(payload)
 
 
 class Service:
@@ -292,6 +307,9 @@ class Service:
                 declared = _declared(errors)
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from error
+            # A decorator may let messages pass of which these schemas describe a part.
+            if (adapt := getattr(handler, "adapt_schemas", None)) is not None:
+                init, response = adapt(self.name, str(chosen), init, response)
             self._procedures[str(chosen)] = Procedure(
                 service=self.name,
                 name=str(chosen),

@@ -2,19 +2,20 @@
 
 ``call`` runs one handler as a server does, with schemas, errors and deferred actions, but without a
 client, connection or port. ``linked`` connects a real client to a real server in one process; the
-test can cut, refuse and restore its connections. No other part of wsmux imports this module.
+test can cut, refuse and restore its connections, and with a ``Clock`` it waits for no timeout,
+heartbeat or grace period. No other part of wsmux imports this module.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..protocols.base import Role
+from ..runtime import clock
 from ..runtime.deadline import Deadline
 from ..runtime.parking import Parker, Waiter, wake
 from ..runtime.threads import daemon_thread
@@ -23,7 +24,8 @@ from .engine.call_dispatcher import CallDispatcher
 from .engine.call_streams import Err
 from .engine.server_calls import Context, Replies
 from .engine.session_record import SessionRecord
-from .errors import CANCEL, UNCAUGHT_ERROR, RiverError
+from .errors import CANCEL, DEADLINE_EXCEEDED, UNCAUGHT_ERROR, RiverError
+from .fake_clock import Clock
 from .options import Options
 from .server import RpcHandler, Serving, handler
 from .services import Procedure, Service
@@ -38,18 +40,17 @@ from .wire.envelope import (
     error_result,
     is_close,
     read_cancel,
-    read_result,
+    timeout_field,
 )
 from .wire.ids import SERVER_ID, new_id
 from .wire.json_codec import codec_of
 
-__all__ = ["Link", "call", "linked"]
+__all__ = ["Clock", "Link", "call", "linked"]
 
 # Nothing is acknowledged here, so no write may wait for it, and all requests arrive at once.
 _UNBOUNDED = Options(
     send_buffer_messages=2**31,
     send_buffer_bytes=2**62,
-    unread_messages=2**31,
     unread_bytes=2**62,
     worker_timeout=1e9,
 )
@@ -82,11 +83,12 @@ def call(
     Args:
         service, procedure: what is called.
         init, requests: what the client sends; the requests of an upload or a stream, all at once.
+            Of a ``ProtobufService``, messages: the one request as ``init``, or all as ``requests``.
         state: what the handler finds as ``ctx.state``; by default the service makes it, and
             disposes of it.
         context, metadata, client_id: what it finds under these names.
         codec: what init, requests and responses go through.
-        timeout: seconds for the whole call.
+        timeout: seconds for the whole call, which the handler finds in ``ctx.deadline``.
 
     Returns:
         The response of an rpc or upload; of the other kinds, the list of responses. A declared
@@ -102,8 +104,8 @@ def call(
     """
     known = service.procedures[procedure]
     served = service if state is _FROM_SERVICE else _Stated(service, state)
-    played = _Played(served, known, codec_of(codec), context, client_id)
-    return played.run(init, requests, metadata, timeout)
+    played = _Played(served, known, codec_of(codec), context, client_id, timeout)
+    return played.run(init, requests, metadata)
 
 
 class _Stated(Service):
@@ -122,8 +124,15 @@ class _Played:
     """Simulate the session and the client of one call, around the real dispatcher."""
 
     def __init__(
-        self, service: Service, procedure: Procedure, codec: Codec, context: Any, client_id: str
+        self,
+        service: Service,
+        procedure: Procedure,
+        codec: Codec,
+        context: Any,
+        client_id: str,
+        timeout: float,
     ) -> None:
+        self._timeout = timeout
         self._procedure = procedure
         self._codec = codec
         self._mutex = threading.Lock()
@@ -137,9 +146,9 @@ class _Played:
             codec=codec,
             options=_UNBOUNDED,
             new_id=new_id,
-            now=time.monotonic(),
+            now=clock.monotonic(),
         )
-        self._session.attach(time.monotonic())
+        self._session.attach(clock.monotonic())
         self._record = SessionRecord(self._session, _UNBOUNDED)
         self._dispatcher = CallDispatcher(
             {service.name: service},
@@ -163,24 +172,28 @@ class _Played:
             self._raised = error
             raise
 
-    def run(self, init: Any, requests: Iterable[Any], metadata: Any, timeout: float) -> Any:
+    def _too_late(self) -> TimeoutError:
+        name = f"{self._procedure.service}.{self._procedure.name}"
+        return TimeoutError(f"{name} did not end in {self._timeout:g} s")
+
+    def run(self, init: Any, requests: Iterable[Any], metadata: Any) -> Any:
         self._record.metadata = metadata
         with self._mutex:
             self._dispatcher.begin_session_locked(self._record)
-        deadline = Deadline(timeout)
+        deadline = Deadline(self._timeout)
         try:
-            takes = self._procedure.kind.takes_requests
-            self._send(init, OPEN if takes else OPEN | CLOSED)
+            procedure = self._procedure
+            takes = procedure.kind.takes_requests
+            self._send(procedure.write_init(init), OPEN if takes else OPEN | CLOSED)
             if takes:
                 for request in requests:
-                    self._send(request, 0)
+                    self._send(procedure.write_request(request), 0)
                 self._send(CLOSE_PAYLOAD, CLOSED)
             answers = self._answers()
             refused = any(flags & CANCELLED for _, flags in answers)  # before any handler ran
             if not refused and not self._over.wait(deadline.remaining()):
                 self._send(error_result(RiverError(CANCEL, "out of time")), CANCELLED)
-                name = f"{self._procedure.service}.{self._procedure.name}"
-                raise TimeoutError(f"{name} did not end in {timeout:g} s")
+                raise self._too_late()
             answers += self._answers()
         finally:
             self._end()
@@ -199,6 +212,7 @@ class _Played:
             None,
             self._procedure.service if opens else None,
             self._procedure.name if opens else None,
+            timeout=timeout_field(self._timeout) if opens else None,
         )
         data = self._codec.encode(envelope, self._codec.pack(payload))
         wakes: list[Parker] = []
@@ -220,16 +234,23 @@ class _Played:
         wake(wakes)
         self._dispatcher.close(Deadline(1.0))
 
+    def _cause(self, error: RiverError) -> BaseException:
+        """Return what the handler raised, if a client is told only that it failed."""
+        raised = self._raised
+        return error if raised is None or error.code != UNCAUGHT_ERROR else raised
+
     def _result(self, answers: list[tuple[Any, int]]) -> Any:
         values: list[Any] = []
         for payload, flags in answers:
             if flags & CANCELLED:
                 error = read_cancel(payload)
-                if error.code == UNCAUGHT_ERROR and self._raised is not None:
-                    raise self._raised
-                raise error
+                if error.code == DEADLINE_EXCEEDED:
+                    raise self._too_late()
+                raise self._cause(error)
             if not is_close(payload):
-                value = read_result(payload)
+                value = self._procedure.read_response(payload)
+                if isinstance(value, RiverError) and value.code == UNCAUGHT_ERROR:
+                    raise self._cause(value)
                 values.append(Err(value) if isinstance(value, RiverError) else value)
         if isinstance(self._raised, RiverError):
             raise self._raised  # the last answer, which ends the call
@@ -276,20 +297,29 @@ class Link:
             self._held = False
 
     def restart(self) -> None:
-        """Stop the server, losing its sessions, and start another with the same services."""
+        """Stop the server, losing its sessions, and start another with the same services.
+
+        An error of a service's ``dispose`` is raised once the other server is there.
+        """
         self.hold()
-        self.handler.shutdown(0)
-        self.handler = handler(self._services, **self._serving)
-        self.release()
+        try:
+            try:
+                self.handler.shutdown(0)
+            finally:
+                self.handler = handler(self._services, **self._serving)
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Close the client and the server, and wait up to five seconds for their threads."""
         self.client.close()
-        self.handler.shutdown()
-        self.hold()
-        deadline = Deadline(5.0)
-        for thread in self._threads:
-            thread.join(deadline.remaining())
+        try:
+            self.handler.shutdown()
+        finally:
+            self.hold()
+            deadline = Deadline(5.0)
+            for thread in self._threads:
+                thread.join(deadline.remaining())
 
     def _dial(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -317,7 +347,11 @@ class Link:
 
 @contextmanager
 def linked(
-    services: Iterable[Service], serving: Serving | None = None, **client: Any
+    services: Iterable[Service],
+    serving: Serving | None = None,
+    *,
+    clock: Clock | None = None,
+    **client: Any,
 ) -> Iterator[Link]:
     """Join a client to a server in this process, without a port, until the block is left.
 
@@ -330,13 +364,30 @@ def linked(
             upload.write(b"two")
             assert upload.finish() == 6
 
+    With a ``Clock``, time passes in the block when the test says so::
+
+        clock = Clock()
+        with linked([files], clock=clock) as link:
+            call = link.client.submit("files", "slow", None, timeout=30)
+            clock.advance(30)
+            assert call.done()
+
     Args:
         services: what is offered.
         serving: the options of the server, see ``Serving``; with ``Options`` of short times, say.
+        clock: takes the place of the real clock until the block is left.
         client: those of ``wsmux.rpc.connect``.
+
+    Raises:
+        RuntimeError: another ``Clock`` is in use.
     """
-    link = Link(services, serving or {}, **client)
-    try:
+    if clock is not None:
+        clock.start()
+    with ExitStack() as ends:
+        if clock is not None:
+            ends.callback(clock.stop)
+        link = Link(services, serving or {}, **client)
+        ends.callback(link.close)
+        if clock is not None:
+            ends.callback(clock.stop)  # what ends the link takes real time
         yield link
-    finally:
-        link.close()

@@ -18,6 +18,7 @@ import pytest
 from wsmux import rpc
 from wsmux.rpc.wire.values import BigInt
 
+from ..inside import client_engine_of
 from ..raw_peer import BINARY
 from ..waiting import wait_for
 from .procedures import WAIT
@@ -40,6 +41,9 @@ OWN_WORDS = {
     "refused_malformed",
     "refused_unknown_session",
 }
+
+# Fields of our handshakes that shipped clients do not send.
+OURS = {"isReconnect", "attempt"}
 
 # No heartbeat, and no end of a session, comes in between.
 QUIET = rpc.Options(
@@ -95,7 +99,7 @@ def parsed(codec: str, data: bytes) -> dict[str, Any]:
 
 
 def told(fields: dict[str, Any], own_words: bool) -> dict[str, Any]:
-    """Return the fields that must be the same; shipped clients do not send ``isReconnect``."""
+    """Return the fields that must be the same."""
 
     def worded(value: Any) -> Any:
         if isinstance(value, dict):
@@ -103,7 +107,7 @@ def told(fields: dict[str, Any], own_words: bool) -> dict[str, Any]:
             return {
                 name: "..." if own_words and name in sentences else worded(each)
                 for name, each in value.items()
-                if name != "isReconnect"
+                if name not in OURS
             }
         return [worded(item) for item in value] if isinstance(value, list) else value
 
@@ -248,8 +252,9 @@ class Theirs:
         self, codec: str, monkeypatch: pytest.MonkeyPatch, *ids: str, **given: Any
     ) -> None:
         self.codec = codec
-        # A session's id is made of two, the captured one of one.
-        give_ids(monkeypatch, "client_engine", [ids[0], "", *ids[1:]])
+        # The first is of the client's instance, which the captured one lacks. A session's id is
+        # made of two, the captured one of one.
+        give_ids(monkeypatch, "client_engine", ["instance", ids[0], "", *ids[1:]])
         self._stack = ExitStack()
         self._server = self._stack.enter_context(RawServer(CODECS[codec], websocket=True))
         self.refusals: list[Any] = []
@@ -278,7 +283,7 @@ class Theirs:
 
     def wait_received(self, count: int) -> None:
         """Wait until the client has got so many messages."""
-        session = self.client._engine.connector.session
+        session = client_engine_of(self.client).connector.session
         assert session is not None
         wait_for(lambda: session.expected_state().next_expected == count)
 

@@ -28,10 +28,13 @@ FIELDS: Fields = {
     "serviceName": "test",
     "procedureName": "add",
     "tracing": {"traceparent": "p", "tracestate": "s"},
+    "timeoutMs": 1500,
     "payload": {"n": 3},
 }
 
-ENVELOPE = Envelope("i1", "client", "SERVER", 3, 2, "s1", 10, {"n": 3}, "test", "add", ("p", "s"))
+ENVELOPE = Envelope(
+    "i1", "client", "SERVER", 3, 2, "s1", 10, {"n": 3}, "test", "add", ("p", "s"), 1500
+)
 
 SMALLEST = Envelope("i1", "SERVER", "client", 0, 0, "s1", 0, None)
 
@@ -117,9 +120,10 @@ def bad_fields(make: Callable[[Any], bytes], special: dict[str, Any]) -> Iterato
             if kind != "text":
                 sentence = f"{name} of a message must be a string"
                 yield Bad(f"{name}-{kind}", make(FIELDS | {name: value}), sentence)
-    for name in ("seq", "ack", "controlFlags"):
+    for name in ("seq", "ack", "controlFlags", "timeoutMs"):
         sentence = f"{name} of a message must be a whole number from 0 to 2^53-1"
-        yield Bad(f"{name}-missing", make(without(name)), sentence)
+        if name != "timeoutMs":
+            yield Bad(f"{name}-missing", make(without(name)), sentence)
         for kind, value in (NO_COUNTS | special).items():
             yield Bad(f"{name}-{kind}", make(FIELDS | {name: value}), sentence)
     for kind, value in (ANYTHING | special).items():

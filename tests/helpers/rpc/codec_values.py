@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from wsmux.rpc.wire.codec import Codec
-from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.envelope import MAX_COUNTER, Envelope, EnvelopeError
 from wsmux.rpc.wire.values import MAX_SAFE, BigInt
 
 from .codec_messages import ENVELOPE
@@ -65,6 +65,7 @@ def envelopes_of(
         names,
         names,
         st.none() | st.tuples(texts, texts),
+        st.none() | st.integers(0, MAX_COUNTER),
     )
 
 

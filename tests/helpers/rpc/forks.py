@@ -10,7 +10,8 @@ from collections.abc import Callable
 import wsmux
 from wsmux import rpc
 
-from ..waiting import wait_for
+from ..inside import call_of
+from ..waiting import wait_for_value
 from .noted_calls import Witness
 from .procedures import WAIT
 
@@ -63,7 +64,8 @@ def of_client() -> None:
         stream = client.stream("test", "echo", "echo")
         ended = client.stream("test", "echo", "ended")
         ended.close_write()
-        wait_for(lambda: watched._call.reader.unread_messages and ended._call.over)
+        reader = call_of(watched).reader
+        wait_for_value(lambda: (reader.unread_messages, call_of(ended).over), (1, True))
         abort = rpc.Abort()
         pending = client.submit("test", "waits", "waits", abort=abort)
         blocked = threading.Thread(target=stream.read)
@@ -96,6 +98,8 @@ def of_client() -> None:
             "close of the client": client.close,
         }
         assert in_child(lambda: wrong(calls, ends)) == []
+        assert in_child(lambda: [*map(str, server.list_sessions() + client.list_sessions())]) == []
+        assert len(server.list_sessions()) == len(client.list_sessions()) == 1
         assert not pending.done()
         stream.write("still there")
         blocked.join(WAIT)

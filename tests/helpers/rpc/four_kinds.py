@@ -12,6 +12,7 @@ import pytest
 
 from wsmux import rpc
 
+from ..inside import call_of
 from ..waiting import wait_for
 from .procedures import WAIT
 
@@ -147,7 +148,7 @@ def check_handler(part: Part, error: str) -> None:
 def check_caller(call: Caller, error: str) -> None:
     """Check what a client is told whose call has ended with an error."""
     if isinstance(call, rpc.Upload):
-        wait_for(lambda: call._call.writer.closed)
+        wait_for(lambda: call_of(call).writer.closed)
         with pytest.raises(rpc.RiverError, match=error):
             call.write("late")
         with pytest.raises(rpc.RiverError, match=error):

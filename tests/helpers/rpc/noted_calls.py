@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from wsmux import rpc
 
 from .procedures import NUMBER, WAIT, WITH_NUMBER
 
-__all__ = ["Note", "Witness"]
+__all__ = ["Note", "Notes", "Witness"]
 
 
 class Note:
@@ -26,20 +25,31 @@ class Note:
         self.cleaned = threading.Event()  # what was deferred has run
         self.context: rpc.Context | None = None
 
-    def check_lost(self, code: str = "UNEXPECTED_DISCONNECT") -> None:
-        """Check that the call has ended with an error for everybody."""
+    def check_lost(self, *codes: str) -> None:
+        """Check that the call has ended with an error for everybody, one of ``codes`` if any."""
         assert self.cleaned.wait(WAIT)
         assert self.left.wait(WAIT)
         assert self.context is not None
         assert self.context.ended.is_set()
-        assert self.errors == [code]
+        (error,) = self.errors
+        assert error in (codes or ("UNEXPECTED_DISCONNECT",))
+
+
+class Notes(dict[str, Note]):
+    """Hold a note for each label, made when a handler or its test first asks for it.
+
+    Both may ask at once and must get the same one, for which a ``defaultdict`` does not care.
+    """
+
+    def __missing__(self, label: str) -> Note:
+        return self.setdefault(label, Note())
 
 
 class Witness:
     """Make the service ``test``; the init of each call is its label."""
 
     def __init__(self) -> None:
-        self.notes: defaultdict[str, Note] = defaultdict(Note)
+        self.notes = Notes()
         self.block = threading.Event()  # which handlers called ``blocks`` wait for
         self.service = service = rpc.Service("test")
         service.rpc(name="same")(lambda ctx, init: init)
@@ -123,6 +133,8 @@ class Witness:
             responses.write("late")
         except rpc.RiverError as error:
             note.errors.append(error.code)
+        except TimeoutError:  # the caller's time is up, by the server's clock
+            note.errors.append("timeout")
         finally:
             note.left.set()
 
@@ -141,5 +153,7 @@ class Witness:
         except rpc.RiverError as error:
             note.errors.append(error.code)
             note.message = error.message
+        except TimeoutError:
+            note.errors.append("timeout")
         finally:
             note.left.set()

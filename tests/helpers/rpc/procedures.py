@@ -10,7 +10,7 @@ from wsmux import rpc
 
 from ..timeouts import WAIT
 
-__all__ = ["WAIT", "Gate", "offered"]
+__all__ = ["WAIT", "Gate", "carrier_name", "offered"]
 
 NUMBER = {"type": "number"}
 WITH_NUMBER = {"type": "object", "properties": {"n": NUMBER}, "required": ["n"]}
@@ -24,6 +24,8 @@ class Gate:
         self.opened = threading.Event()
         self.over = threading.Event()
         self.seen: list[Any] = []
+        # Handlers that last. One that has not begun is not run once its call has ended.
+        self.begun: list[str] = []
 
 
 def offered(gate: Gate) -> rpc.Service:
@@ -57,6 +59,7 @@ def offered(gate: Gate) -> rpc.Service:
 
     @service.rpc()
     def hangs(ctx: rpc.Context, init: Any) -> None:
+        gate.begun.append("hangs")
         ctx.defer(gate.opened.set)
         ctx.defer(gate.over.set)
         gate.entered.set()
@@ -72,6 +75,7 @@ def offered(gate: Gate) -> rpc.Service:
 
     @service.subscription()
     def watch(ctx: rpc.Context, init: Any, responses: rpc.Writable[Any]) -> None:
+        gate.begun.append("watch")
         ctx.defer(gate.over.set)
         responses.write("first")
         gate.entered.set()
@@ -85,6 +89,7 @@ def offered(gate: Gate) -> rpc.Service:
     def echo(
         ctx: rpc.Context, init: Any, requests: rpc.Readable[Any], responses: rpc.Writable[Any]
     ) -> None:
+        gate.begun.append("echo")
         try:
             for request in requests:
                 responses.write(request)
@@ -106,3 +111,7 @@ def offered(gate: Gate) -> rpc.Service:
         ctx.cancel("twice")
 
     return service
+
+
+def carrier_name(carrier: tuple[str, bool]) -> str:
+    return f"{carrier[0]}-{'websocket' if carrier[1] else 'tcp'}"

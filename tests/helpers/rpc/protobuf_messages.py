@@ -20,6 +20,7 @@ NUMBERS = {
     "tracing": 10,
     "bytes": 11,
     "msgpack": 12,
+    "timeoutMs": 2000,
 }
 
 
@@ -64,5 +65,6 @@ EMPTY = b"".join(
         text("serviceName", "test"),
         text("procedureName", "add"),
         text("tracing", text(1, "p") + text(2, "s")),
+        number("timeoutMs", 1500),
     )
 )

@@ -19,6 +19,7 @@ __all__ = [
     "CANCEL",
     "CLOSED",
     "CLOSE",
+    "NO_CANCEL",
     "OPEN",
     "Fields",
     "RawRiver",
@@ -295,16 +296,39 @@ class RawServer:
             sock.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
 
     def greeted(self) -> tuple[RawRiver, Fields]:
-        """Return the next connection, and what the client says first."""
+        """Return the next connection, and what the client says first.
+
+        Its ``attempt`` does not stand in ``expectedSessionState``, but beside it.
+        """
         peer = self.accept()
         opcode, data = peer.recv_frame()
         assert opcode == BINARY
         fields: Fields = json.loads(data) if self.codec == "json" else msgpack.unpackb(data)
         peer.peer = fields["from"]
-        return peer, fields["payload"]
+        hello: Fields = fields["payload"]
+        return peer, {**hello, "attempt": hello["expectedSessionState"].pop("attempt")}
 
     def attached(self) -> RawRiver:
         """Return the next connection, with hands shaken; its messages are counted from 0."""
         peer, hello = self.greeted()
         peer.welcome(hello["sessionId"])
         return peer
+
+
+NO_CANCEL: dict[str, Any] = {
+    "null": None,
+    "number": 1,
+    "text": "CANCEL",
+    "array": [],
+    "empty": {},
+    "close": CLOSE,
+    "success": ok(1),
+    "without_payload": {"ok": False},
+    "empty_error": {"ok": False, "payload": {}},
+    "without_message": {"ok": False, "payload": {"code": "CANCEL"}},
+    "without_code": {"ok": False, "payload": {"message": "text"}},
+    "code_a_number": {"ok": False, "payload": {"code": 1, "message": "text"}},
+    "message_null": {"ok": False, "payload": {"code": "CANCEL", "message": None}},
+    "ok_missing": {"payload": {"code": "CANCEL", "message": "text"}},
+    "ok_text": {"ok": "false", "payload": {"code": "CANCEL", "message": "text"}},
+}

@@ -10,6 +10,8 @@ What keeps the states few, and equal ones equal:
 - Ids are numbers of sessions, not chance.
 - Each end has a clock of its own, which moves only to the time that an action names. No other time
   is near: a grace and a silence are a million seconds long. Times and waits are no part of a state.
+- A handshake that nobody has read waits before all servers, once its client has left: it is
+  delivered to whichever is there then. Its attempt counts in a state by its place among the others.
 - A client that waits for its next attempt is taken to its end at once; it dials when it is told.
 """
 
@@ -18,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
+import pytest
+
 from wsmux.protocols.base import Buffer
 from wsmux.rpc.errors import FailureKind, GapError, SessionFailure
 from wsmux.rpc.options import Options
+from wsmux.rpc.session import session_registry
 from wsmux.rpc.session.connector import (
     Connector,
     ConnectorEvent,
@@ -33,11 +38,25 @@ from wsmux.rpc.session.connector import (
     SessionCreated,
 )
 from wsmux.rpc.session.session import PROOF_TIME, SendBuffer, Session
-from wsmux.rpc.session.session_registry import Hello, Refused, Sessions
+from wsmux.rpc.session.session_registry import Accepted, Hello, Refused, Sessions
 from wsmux.rpc.wire.codec import Codec
 from wsmux.rpc.wire.envelope import Envelope
 
-__all__ = ["Action", "Bounds", "Broken", "Call", "Left", "Wire", "World", "calm"]
+from ..inside import send_buffer_of
+
+__all__ = [
+    "Action",
+    "Bounds",
+    "Broken",
+    "Call",
+    "Left",
+    "Wire",
+    "World",
+    "calm",
+    "keep_refused_sessions",
+    "without_order",
+    "without_welcomed",
+]
 
 T = TypeVar("T")
 
@@ -75,11 +94,19 @@ class SharedCodec(Codec):
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
         payload = cast(Packed, packed).payload
-        key = (envelope.seq, envelope.ack, envelope.flags, repr(payload))
+        key = (envelope.seq, envelope.ack, envelope.flags, repr(_without_attempt(payload)))
         return cast(bytes, Message(envelope._replace(payload=payload), hash(key)))
 
     def decode(self, data: Buffer) -> Envelope:
         return cast(Message, data).envelope
+
+
+def _without_attempt(payload: Any) -> Any:
+    """Return what is the same in the handshakes of all attempts."""
+    if not isinstance(payload, dict) or "expectedSessionState" not in payload:
+        return payload
+    state = {**payload["expectedSessionState"], "attempt": None}
+    return {**payload, "expectedSessionState": state}
 
 
 CODEC = SharedCodec()
@@ -169,6 +196,7 @@ class World:
     """Hold both ends, what is between them, and what became of the calls.
 
     Attributes:
+        begun_late: a handshake has begun the server's session that its client had given up.
         left: how much may still happen.
         trace: the actions so far: the last one, and the trace before it.
     """
@@ -176,6 +204,7 @@ class World:
     __slots__ = (
         "_bounds",
         "_server_options",
+        "begun_late",
         "calls",
         "client",
         "client_now",
@@ -200,6 +229,7 @@ class World:
         self._server_options = server_options or options
         self.left = Left(bounds.losses, bounds.beats, bounds.graces)
         self.trace: Any = None
+        self.begun_late = False
         self.calls: tuple[Call, ...] = ()
         self.pending: tuple[int, ...] = ()  # calls that the server has yet to answer
         self.wires: tuple[Wire, ...] = ()
@@ -249,12 +279,26 @@ class World:
                 _print(client.session, self.client_now),
                 _print(self.server.get("client"), self.server_now),
                 tuple(map(_print_wire, self.wires)),
+                self._order_of_attempts(),
+                self.begun_late,
                 self.calls,
                 self.pending,
                 self.sessions,
                 self.servers,
             )
         )
+
+    def _order_of_attempts(self) -> tuple[int, ...]:
+        """Return the places in their order, instead of the numbers, of the attempts that count."""
+        client, session = self.client, self.server.get("client")
+        present = client._attempt if client.state is ConnectorState.HANDSHAKING else None
+        numbers = [present or 0, client._welcomed]
+        for attempt in (_attempt_of(wire) for wire in self.wires):
+            numbers += attempt
+        if session is not None and session.attempt is not None:
+            numbers += session.attempt[1:]
+        places = {number: place for place, number in enumerate(sorted({0, *numbers}))}
+        return tuple([places[number] for number in numbers])
 
     def path(self) -> list[str]:
         """Return the actions that led here."""
@@ -333,7 +377,9 @@ class World:
         session = self.client.need_session(self.client_now)
         number = len(self.calls)
         self.calls = (*self.calls, Call(session.id))
-        session.send(CODEC.pack(("call", number)), stream_id="stream", flags=0)
+        now = self.client_now
+        packed = CODEC.pack(("call", number))
+        session.send(packed, stream_id="stream", flags=0, due=now + 1.0, now=now)
 
     def _answer(self, _: int) -> None:
         number, *rest = self.pending
@@ -392,8 +438,9 @@ class World:
         self.servers += 1
         self.server = self._new_server()
         self.pending = ()
-        for place in range(len(self.wires)):
-            self._change(place, server_open=False, to_server=())
+        for place, wire in enumerate(self.wires):
+            if wire.client_open or wire.session is not None:  # others wait in front of both servers
+                self._change(place, server_open=False, to_server=())
 
     # Delivery
 
@@ -428,19 +475,39 @@ class World:
         decided = self.server.decide(hello, self.server_now)
         assert decided.response is not None
         self._change(place, to_client=(decided.response,))
+        late = not self.wires[place].client_open  # the client is further by now
         if isinstance(decided, Refused):
-            known = before is not None and before.id == hello.request.session_id
-            late = not self.wires[place].client_open  # the client is further by now
-            if known and not late and self._server_options.transparent_reconnect:
+            if not late and self._must_resume(before, hello):
                 raise Broken(f"a session that is there is not resumed: {decided.reason}")
             self._change(place, server_open=False, to_server=())
             return
+        if late:
+            self._check_late(decided)
+        if not (late and decided.resumed):
+            self.begun_late = late
         if decided.replaced is not None:
             self.pending = ()
         for other, wire in enumerate(self.wires):
             if wire.session is not None:  # of the replaced session, or the replaced connection
                 self._change(other, server_open=False, to_server=())
         self._change(place, session=decided.session.id)
+
+    def _must_resume(self, before: Session | None, hello: Hello) -> bool:
+        if before is None or before.id != hello.request.session_id:
+            return False
+        if self.begun_late and hello.request.is_reconnect:
+            return False  # the client was welcomed to another one of that id
+        return self._server_options.transparent_reconnect
+
+    def _check_late(self, decided: Accepted) -> None:
+        """Check that a late handshake harms no session to which its client was welcomed."""
+        if any(wire.session and wire.client_open and wire.server_open for wire in self.wires):
+            raise Broken("a late handshake ends a connection that the client has")
+        ours, replaced = self.client.session, decided.replaced
+        if ours is None or replaced is None or ours.id != replaced.id:
+            return
+        if ours.attachments and not self.begun_late:
+            raise Broken("a late handshake ends the session that the client has")
 
     def _session_of(self, wire: Wire) -> Session | None:
         session = self.server.get("client")
@@ -546,17 +613,17 @@ class World:
         client, server = self.client.session, self.server.get("client")
         for session in (client, server):
             if session is not None:
-                buffer = session._send_buffer
+                buffer = send_buffer_of(session)
                 if buffer.buffered_messages != buffer.seq - buffer.oldest:
                     raise Broken("a buffer has a hole")
                 if buffer.buffered_bytes != sum(map(len, buffer.buffered())):
                     raise Broken("a buffer does not know its size")
         if client is None or server is None or client.id != server.id:
             return
-        if not self._server_options.transparent_reconnect:
-            return  # a late handshake begins a session anew, under its id, for nobody
+        if self.begun_late:
+            return  # for nobody
         for ours, theirs in ((client, server), (server, client)):
-            mine, other = ours._send_buffer, theirs._send_buffer
+            mine, other = send_buffer_of(ours), send_buffer_of(theirs)
             if not mine.oldest <= other.ack <= mine.seq:
                 raise Broken(
                     f"{other.ack} messages of {ours.role.value} were accepted, which holds "
@@ -603,8 +670,8 @@ def _copied(machine: T) -> T:
 
 def _copied_session(session: Session) -> Session:
     new = _copied(session)
-    new._queue = session._queue.copy()
-    old, buffer = session._send_buffer, object.__new__(SendBuffer)
+    new._queue, new._timed = session._queue.copy(), session._timed.copy()
+    old, buffer = send_buffer_of(session), object.__new__(SendBuffer)
     for name in SendBuffer.__slots__:
         setattr(buffer, name, getattr(old, name))
     buffer._buffer = old._buffer.copy()
@@ -621,7 +688,7 @@ def _challenged(session: Session, now: float) -> int:
 def _print(session: Session | None, now: float) -> Any:
     if session is None:
         return None
-    buffer = session._send_buffer
+    buffer = send_buffer_of(session)
     return (
         session.id,
         session.state._value_,
@@ -636,6 +703,15 @@ def _print(session: Session | None, now: float) -> Any:
     )
 
 
+def _attempt_of(wire: Wire) -> tuple[int, ...]:
+    """Return the numbers in the handshake that a server has yet to read."""
+    if wire.session is not None or not wire.to_server:
+        return (0, 0)
+    payload = cast(Message, wire.to_server[0]).envelope.payload
+    attempt = payload["expectedSessionState"].get("attempt")
+    return (0, 0) if attempt is None else (attempt["number"], attempt["welcomed"])
+
+
 def _print_wire(wire: Wire) -> Any:
     _, to_server, to_client, session, client_open, server_open = wire
     return (
@@ -644,4 +720,21 @@ def _print_wire(wire: Wire) -> Any:
         session,
         client_open,
         server_open,
+    )
+
+
+def keep_refused_sessions(patch: pytest.MonkeyPatch) -> None:
+    """Have a client that is refused come again with the same session, which is a mistake."""
+    patch.setattr(Connector, "_refused", lambda self, refusal, now: self._drop(now, again=True))
+
+
+def without_order(patch: pytest.MonkeyPatch) -> None:
+    """Have a server take each handshake for the newest, which is a mistake."""
+    patch.setattr(session_registry, "_attempts_since", lambda session, request: None)
+
+
+def without_welcomed(patch: pytest.MonkeyPatch) -> None:
+    """Have a server know sessions by their ids alone, which is a mistake."""
+    patch.setattr(
+        session_registry, "_names", lambda request, session: request.session_id == session.id
     )

@@ -1,6 +1,6 @@
 """Name the worlds that are explored: ``python -m tests.helpers.rpc.session_worlds NAME``.
 
-It explores one as far as ``LARGE`` allows, and prints the figures as JSON.
+It explores one as far as its bounds allow, and prints the figures as JSON.
 """
 
 from __future__ import annotations
@@ -18,20 +18,25 @@ from ..load.measuring import CHECKOUT
 from .exploration import Explored, explore
 from .session_world import Bounds, World, calm
 
-__all__ = ["LARGE", "WORLDS", "explore_apart"]
+__all__ = ["WORLDS", "explore_apart"]
 
-# A world has some hundred thousand states within them.
+# A world has some ten to some hundred thousand states within them.
 LARGE = Bounds(calls=2, losses=1, beats=1, graces=1, restarts=1)
+LARGER = Bounds(calls=2, losses=2, beats=2, graces=1, restarts=1)
 MOST = 2 * 10**6
 
-# Options of the client, and those of the server.
-WORLDS: dict[str, tuple[Options, Options]] = {
-    "defaults": (calm(), calm()),
-    "acknowledge each message": (calm(ack_messages=1), calm(ack_messages=1)),
-    "full after one message": (calm(), calm(send_buffer_messages=1)),
-    "newcomers win": (calm(), calm(newcomer_wins=True)),
-    "the server resumes nothing": (calm(), calm(transparent_reconnect=False)),
-    "nothing is resumed": (calm(transparent_reconnect=False), calm(transparent_reconnect=False)),
+# Bounds, options of the client, and those of the server.
+WORLDS: dict[str, tuple[Bounds, Options, Options]] = {
+    "defaults": (LARGER, calm(), calm()),
+    "acknowledge each message": (LARGE, calm(ack_messages=1), calm(ack_messages=1)),
+    "full after one message": (LARGE, calm(), calm(send_buffer_messages=1)),
+    "newcomers win": (LARGE, calm(), calm(newcomer_wins=True)),
+    "the server resumes nothing": (LARGE, calm(), calm(transparent_reconnect=False)),
+    "nothing is resumed": (
+        LARGE,
+        calm(transparent_reconnect=False),
+        calm(transparent_reconnect=False),
+    ),
 }
 
 
@@ -50,4 +55,4 @@ def explore_apart(name: str) -> Explored:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(explore(World(LARGE, *WORLDS[sys.argv[1]]), MOST)))
+    sys.stdout.write(json.dumps(explore(World(*WORLDS[sys.argv[1]]), MOST)))

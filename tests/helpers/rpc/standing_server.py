@@ -9,32 +9,48 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from wsmux import rpc
-from wsmux.runtime.parking import Parker, wake
-from wsmux.runtime.thread_pool import ThreadPool
 
-from ..waiting import wait_for
+from ..inside import pools_of, readers_waiting, send_watcher_home, threads_resting, watch_rests
+from ..waiting import threads_of, wait_for, wait_for_value
 from .noted_calls import Witness
 from .procedures import WAIT
 from .raw_river import CLOSE, CLOSED, RawRiver, ok
 
 __all__ = ["CALM", "Stand", "no_exceptions", "stand"]
 
-# Handlers that wait at the same time in any test, and some.
+# All the threads that a pool may have. A worker that ends a call hands its place on before it is
+# back itself, so a flood starts as many as it is let. A session gets half of them, which is enough.
 WORKERS = 12
 
-# Those of one session. The bystander holds one more, so a flood of another starts no further one.
-EACH = WORKERS - 1
-
 # The first session that a test lost may be there until the last one ends.
-LONG = 600.0
+LONG = 86_400.0
 
 # No heartbeat comes between, however slow the machine.
 CALM = rpc.Options(heartbeat_interval=LONG, session_disconnect_grace=LONG)
+
+
+class Rest(NamedTuple):
+    """Say how many threads of a server wait for something to do.
+
+    Attributes:
+        readers: of the bystander's handler, for a request.
+        times: the one that keeps the times.
+        workers, cleaners: of the two pools.
+    """
+
+    readers: int
+    times: bool
+    workers: int
+    cleaners: int
+
+
+# The bystander's handler holds a worker.
+RESTS = Rest(readers=1, times=True, workers=WORKERS - 1, cleaners=WORKERS)
 
 
 class Stand:
@@ -58,7 +74,7 @@ class Stand:
         )
         self._stream: rpc.StreamCall[Any, Any] = self._client.stream("test", "echo", "bystander")
         self.check_others()
-        self._threads = len(server._threads)
+        self._threads = threads_of(server)
         self.settle()
 
     def close(self) -> None:
@@ -92,21 +108,22 @@ class Stand:
 
     def settle(self) -> None:
         """Wait until the connections by hand are gone, and check that the others are not."""
-        wait_for(lambda: len(self.server._threads) <= self._threads)
+        wait_for(lambda: threads_of(self.server) <= self._threads)
         self.check_others()
-        wait_for(self._rests)  # a thread that rests holds a descriptor, and some come and go
+        # A thread that rests holds a descriptor, and some come and go.
+        wait_for_value(self._at_rest, RESTS)
+        pools = pools_of(self.server.handler)
+        wait_for_value(lambda: [send_watcher_home(pool) for pool in pools], [False, False])
 
-    def _rests(self) -> bool:
-        engine, context = self.server.handler._engine, self.witness.notes["bystander"].context
+    def _at_rest(self) -> Rest:
+        handler, context = self.server.handler, self.witness.notes["bystander"].context
         assert context is not None
-        readers = context._call.reader._readers
-        return (
-            bool(readers is not None and readers.parked)
-            and engine._watch.occupied()
-            and len(engine.dispatcher._workers._parked) == WORKERS - 1
-            and len(engine.replies._cleaners._parked) == EACH
-            and not unwatched(engine.dispatcher._workers)
-            and not unwatched(engine.replies._cleaners)
+        workers, cleaners = pools_of(handler)
+        return Rest(
+            readers_waiting(context),
+            watch_rests(handler),
+            threads_resting(workers),
+            threads_resting(cleaners),
         )
 
     # Reactions
@@ -173,20 +190,10 @@ class Stand:
         assert fields["payload"] == ok(value)
 
 
-def unwatched(pool: ThreadPool) -> bool:
-    """Send a pool's watcher home; tell whether there was one."""
-    wakes: list[Parker] = []
-    with pool._lock:
-        watched, pool._resting = pool._watched, False
-        pool._watcher.notify_forced(wakes)
-    wake(wakes)
-    return watched
-
-
 @contextmanager
 def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) -> Iterator[Stand]:
     """Serve until the block is left; ``metadata`` is what the other client says."""
-    barrier = threading.Barrier(WORKERS + EACH)
+    barrier = threading.Barrier(2 * WORKERS)
     witness = Witness()
     told: list[str] = []
     patch = pytest.MonkeyPatch()
@@ -196,16 +203,14 @@ def stand(codec: Any, *, websocket: bool, metadata: Any = None, **serving: Any) 
             [witness.service],
             codec=codec,
             transport="websocket" if websocket else "tcp",
-            workers=EACH,
+            workers=WORKERS,
+            max_workers=WORKERS,
             on_protocol_error=lambda kind, *_: told.append(kind),
             on_session_status=lambda status, session: None,
             **{"options": CALM} | serving,
         ) as server:
-            name = codec if isinstance(codec, str) else codec.name
-            engine = server.handler._engine
-            pools = {engine.dispatcher._workers: WORKERS, engine.replies._cleaners: EACH}
-            for pool, threads in pools.items():
-                for _ in range(threads):
+            for pool in pools_of(server.handler):
+                for _ in range(WORKERS):
                     pool.submit(lambda: barrier.wait(WAIT))  # all of them start
             name = codec if isinstance(codec, str) else codec.name
             made = Stand(server, witness, name, websocket, metadata)

@@ -20,25 +20,15 @@ from wsmux.rpc.codegen.types import MAX_SHAPES
 from wsmux.rpc.errors import RiverError
 from wsmux.rpc.schema.document import read_schema, serialize
 
-from ..schema.test_document import test_service
+from ...helpers.examples import examples
+from ...helpers.rpc.generated import literal_error, loaded, telling_error
+from ...helpers.rpc.published_service import published_service
 
 HERE = Path(__file__).parent
 RUFF = find_ruff()
 STYLES = get_args(Style)
 RULES = "E,F,W,I,B,UP,C4,G,PERF,PGH,RUF100,T20,SIM,PT"
 STRING = {"type": "string"}
-
-
-def literal_error(code: str, **extras: Any) -> dict[str, Any]:
-    properties = {"code": {"const": code, "type": "string"}, "message": STRING, **extras}
-    return {"type": "object", "properties": properties, "required": ["code", "message"]}
-
-
-def telling_error(code: str, extras: Any, *, always: bool = True) -> dict[str, Any]:
-    """Return an error that something comes with."""
-    error = literal_error(code, extras=extras)
-    error["required"] += ["extras"] * always
-    return error
 
 
 def one(name: str = "p", service: str = "s", **fields: Any) -> dict[str, Any]:
@@ -48,13 +38,6 @@ def one(name: str = "p", service: str = "s", **fields: Any) -> dict[str, Any]:
 
 def written(init: Any, style: Style = "typeddict", **options: Any) -> str:
     return generate(one(init=init), style=style, ruff=RUFF, **options)
-
-
-def loaded(text: str) -> ModuleType:
-    module = ModuleType("generated_client")
-    sys.modules[module.__name__] = module
-    exec(compile(text, "generated_client", "exec"), module.__dict__)
-    return module
 
 
 def ruff(text: str, *arguments: str, place: Path | None = None) -> str:
@@ -237,7 +220,7 @@ def test_nothing_served_is_an_empty_module() -> None:
 
 
 def test_the_order_of_the_schema_does_not_matter() -> None:
-    schema = serialize([test_service()])
+    schema = serialize([published_service()])
     turned = {
         "services": {
             name: {"procedures": dict(reversed(service["procedures"].items()))}
@@ -391,7 +374,7 @@ def test_a_union_inside_of_a_circle_is_quoted_as_a_whole() -> None:
 
 
 def test_a_type_made_of_itself_is_refused() -> None:
-    with pytest.raises(ValueError, match="schemas that are made of themselves: SPInit"):
+    with pytest.raises(ValueError, match="refer to themselves without going deeper: SPInit"):
         written({"anyOf": [STRING, {"$ref": "#"}]})
 
 
@@ -689,7 +672,7 @@ RICH: dict[str, Any] = {
         },
     },
 }
-SCHEMAS = {"rich": RICH, "upstream": serialize([test_service()], {"type": "string"})}
+SCHEMAS = {"rich": RICH, "upstream": serialize([published_service()], {"type": "string"})}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
@@ -933,7 +916,7 @@ def attempt(server: Any, style: Style, length: int = 88, ruff: str | None = None
     try:
         return generate(server, style=style, line_length=length, ruff=ruff)
     except ValueError as error:  # circles that never go deeper
-        assert "made of themselves" in str(error)  # noqa: PT017
+        assert "refer to themselves" in str(error)  # noqa: PT017
         return generate({"services": {}})
 
 
@@ -944,7 +927,7 @@ QUICK = settings(
 )
 
 
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=examples(150))
 @given(SERVERS, st.sampled_from(STYLES))
 def test_what_is_written_always_runs(server: Any, style: Style) -> None:
     text = attempt(server, style)

@@ -237,13 +237,23 @@ def test_stopping_behind_the_end_says_nothing() -> None:
 
 def test_the_newest_message_may_be_of_any_size() -> None:
     options = rpc.Options(unread_bytes=10)
+    text = "reader fell behind: Options.unread_bytes is 10"
     call = Alone()
     sizes = [(3, False), (1000, False), (1, True)]
     for size, behind in sizes:
         call.reader.push_locked("x", size, [])
-        assert call.reader.fell_behind(options) is behind
+        assert call.reader.fell_behind(options) == (text if behind else None)
     assert [call.reader.read(0) for _ in range(2)] == ["x", "x"]
     assert not call.reader.fell_behind(options)
+
+
+def test_messages_are_bounded_by_number_only_if_that_is_asked_for() -> None:
+    call = Alone()
+    call.push(*range(20_000))
+    assert call.reader.fell_behind(rpc.Options()) is None
+    text = "reader fell behind: Options.unread_messages is 19999"
+    assert call.reader.fell_behind(rpc.Options(unread_messages=19_999)) == text
+    assert call.reader.fell_behind(rpc.Options(unread_messages=20_000)) is None
 
 
 def test_stopping_within_a_loop_ends_it() -> None:

@@ -17,15 +17,16 @@ from wsmux.rpc.schema.document import (
 )
 from wsmux.rpc.services import ErrorSchema, Kind, Service
 
-STRING = {"type": "string"}
-NUMBER = {"type": "number"}
-
-
-def obj(**properties: Any) -> dict[str, Any]:
-    """Return what TypeBox's ``Type.Object`` gives when no property is optional."""
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
-    return schema | {"required": list(properties)} if properties else schema
-
+from ...helpers.rpc.published_service import (
+    ECHO,
+    NUMBER,
+    STRING,
+    UNION,
+    answer,
+    obj,
+    published_service,
+    talk,
+)
 
 # Written out from the published snapshots.
 UNCAUGHT = {
@@ -75,49 +76,6 @@ CANCELLED = {
 FOUR = [UNCAUGHT, DISCONNECT, INVALID, CANCELLED]
 
 
-def answer(ctx: Any, init: Any) -> Any: ...
-
-
-def take(ctx: Any, init: Any, requests: Any) -> Any: ...
-
-
-def write(ctx: Any, init: Any, responses: Any) -> Any: ...
-
-
-def talk(ctx: Any, init: Any, requests: Any, responses: Any) -> Any: ...
-
-
-ECHO = obj(msg=STRING, ignore={"type": "boolean"})
-UNION = {
-    "anyOf": [
-        obj(a={"type": "number", "description": "A number"}) | {"description": "A"},
-        obj(b={"type": "string", "description": "A string"}) | {"description": "B"},
-    ]
-}
-
-
-def test_service() -> Service:
-    """Return the service that the snapshots are of."""
-    test = Service("test", state={"count": 0})
-    test.rpc(init=obj(n=NUMBER), response=obj(result=NUMBER), name="add")(answer)
-    array = {"type": "array", "items": NUMBER}
-    test.rpc(init=obj(n=NUMBER), response=array, name="array")(answer)
-    test.stream(init=obj(), request=obj(n=NUMBER), response=array, name="arrayStream")(talk)
-    test.stream(init=obj(), request=ECHO, response=obj(response=STRING), name="echo")(talk)
-    prefix = obj(prefix=STRING)
-    test.stream(init=prefix, request=ECHO, response=obj(response=STRING), name="echoWithPrefix")(
-        talk
-    )
-    said = "Echos back whatever we sent"
-    test.rpc(init=UNION, response=UNION, name="echoUnion", description=said)(answer)
-    test.upload(init=obj(), request=obj(), response=obj(), name="unimplementedUpload")(take)
-    test.subscription(init=obj(), response=obj(), name="unimplementedSubscription")(write)
-    return test
-
-
-test_service.__test__ = False  # type: ignore[attr-defined]
-
-
 def procedure(kind: str, init: Any, output: Any, errors: Any = (), **more: Any) -> dict[str, Any]:
     errors = {"anyOf": [*errors, *FOUR]}
     return {"init": init, "output": output, "errors": errors, "type": kind, **more}
@@ -142,7 +100,7 @@ def test_the_whole_server_with_its_handshake() -> None:
     # serialize, "serialize entire service schema" and "serialize basic service"
     token = {"token": {"type": "string"}}
     handshake = {"properties": token, "required": ["token"], "type": "object"}
-    schema = serialize([test_service()], obj(token=STRING))
+    schema = serialize([published_service()], obj(token=STRING))
     assert schema == {"handshakeSchema": handshake, "services": {"test": TEST}}
     assert json.loads(json.dumps(schema)) == schema
 
@@ -195,7 +153,7 @@ def test_the_form_of_protocol_v1() -> None:
     expected = json.loads(json.dumps(TEST))
     for name in ("add", "array", "echoUnion", "unimplementedSubscription"):
         expected["procedures"][name]["input"] = expected["procedures"][name].pop("init")
-    assert serialize([test_service()], v1=True) == {"services": {"test": expected}}
+    assert serialize([published_service()], v1=True) == {"services": {"test": expected}}
 
 
 def test_the_order_of_the_protocol_errors() -> None:
@@ -213,7 +171,7 @@ def test_a_missing_schema_is_an_empty_one() -> None:
 
 
 def test_what_is_written_is_nobody_elses() -> None:
-    service = test_service()
+    service = published_service()
     serialize([service])["services"]["test"]["procedures"]["add"]["errors"]["anyOf"][0].clear()
     serialize([service])["services"]["test"]["procedures"]["add"]["init"].clear()
     assert serialize([service]) == {"services": {"test": TEST}}
@@ -231,7 +189,7 @@ def test_services_of_one_name_and_wrong_handshakes_are_refused() -> None:
 
 @pytest.mark.parametrize("v1", [False, True])
 def test_both_forms_are_read_back(v1: bool) -> None:
-    schema = serialize([test_service()], obj(token=STRING), v1=v1)
+    schema = serialize([published_service()], obj(token=STRING), v1=v1)
     read = read_schema(schema)
     assert read == read_schema(json.dumps(schema)) == read_schema(json.dumps(schema).encode())
     assert read.handshake == obj(token=STRING)

@@ -19,6 +19,8 @@ from wsmux.rpc.schema.quick_check import MAX_ITEMS, QuickCheck, quick_check
 from wsmux.rpc.schema.validator import Checker
 from wsmux.rpc.wire.values import BigInt
 
+from ...helpers.examples import examples
+
 
 class Text(str):
     """A string of another class."""
@@ -187,7 +189,7 @@ def plain(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return objects | arrays | st.lists(inner, min_size=1, max_size=3).map(either)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(plain(st.recursive(LEAVES, plain, max_leaves=6)), st.lists(VALUES, min_size=1, max_size=5))
 def test_nothing_is_accepted_that_the_library_refuses(schema: Any, values: list[Any]) -> None:
     quick, checker, library = quick_check(standard(schema)), Checker(schema), library_alone(schema)

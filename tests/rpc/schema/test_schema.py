@@ -23,6 +23,8 @@ from wsmux.rpc.schema.validator import FIRST_ERRORS, MAX_ERRORS
 from wsmux.rpc.wire.values import BigInt
 from wsmux.runtime.hints import how_to_install
 
+from ...helpers.examples import examples
+
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 LEAF = {"type": "null"}
 
@@ -629,7 +631,7 @@ ANY_SCHEMA = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(ANY_SCHEMA, ANY_SCHEMA, ANY_SCHEMA, st.lists(VALUES, min_size=1, max_size=5))
 def test_schemas_mean_what_the_plain_library_says(
     root: Any, first: Any, second: Any, values: list[Any]
@@ -650,7 +652,7 @@ def test_schemas_mean_what_the_plain_library_says(
             assert extras["firstValidationErrors"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(ANY_SCHEMA, st.from_type(object) | st.binary() | st.floats() | st.datetimes())
 def test_no_value_raises(schema: Any, value: Any) -> None:
     whole = {"$defs": {"x": True, "y": {"type": "string"}}, "items": schema, "not": schema}

@@ -37,6 +37,7 @@ from wsmux.rpc.wire.handshake import (
     welcome_payload,
 )
 
+from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec, fields, frame
 
 CODEC = TinyCodec()
@@ -128,6 +129,13 @@ def connected(**options: Any) -> Client:
 
 
 class TestConnecting:
+    def test_a_connected_client_has_nothing_to_do(self) -> None:
+        client = connected()
+        session, due = client.session, client.next_timer()
+        client.connect(0.5)
+        assert client.need_session(0.5) is session
+        assert (client.events(), client.next_timer(), client.status()) == ([], due, "CONNECTED")
+
     def test_the_first_attempt_dials_at_once(self) -> None:
         client = Client()
         client.connect(0.0)
@@ -169,7 +177,11 @@ class TestConnecting:
             "type": "HANDSHAKE_REQ",
             "protocolVersion": "v2.0",
             "sessionId": client.session.id,
-            "expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0},
+            "expectedSessionState": {
+                "nextExpectedSeq": 0,
+                "nextSentSeq": 0,
+                "attempt": {"instance": client._instance, "number": 1, "welcomed": 0},
+            },
         }
 
     def test_the_question_says_whether_the_session_had_a_connection(self) -> None:
@@ -177,9 +189,45 @@ class TestConnecting:
         client.lost(1, 60.0)
         for _ in range(2):  # an attempt without an answer changes nothing
             state = client.greet(60.0)["payload"]["expectedSessionState"]
+            del state["attempt"]
             assert state == {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": True}
             client.lost(client._attempts, 60.0)
             client.handle_timer(61.0)
+
+    def test_the_question_numbers_attempts_and_names_the_first_that_was_welcomed(self) -> None:
+        client = Client(session_disconnect_grace=600.0)
+        client.connect(0.0)
+        told = []
+        for welcomed in (False, True, True, False):
+            attempt = client.greet(1.0)["payload"]["expectedSessionState"]["attempt"]
+            told.append((attempt["number"], attempt["welcomed"]))
+            assert attempt["instance"] == client._instance
+            if welcomed:
+                client.welcome(1.0)
+            client.lost(client._attempts, 1.0)
+            client.handle_timer(60.0)
+        assert told == [(1, 0), (2, 0), (3, 2), (4, 2)]
+
+    def test_another_session_was_not_welcomed_before(self) -> None:
+        client = connected()
+        client.hard_disconnect(1.0)
+        client.connect(1.0)
+        attempt = client.greet(1.0)["payload"]["expectedSessionState"]["attempt"]
+        assert (attempt["number"], attempt["welcomed"]) == (2, 0)
+
+    def test_clients_of_one_id_are_told_apart(self) -> None:
+        made = [
+            Connector(
+                "client",
+                "SERVER",
+                codec=CODEC,
+                options=Options(),
+                new_id=new_id,
+                random=lambda: 0.0,
+            )
+            for _ in range(2)
+        ]
+        assert made[0]._instance != made[1]._instance
 
     def test_the_question_carries_the_metadata(self) -> None:
         client = Client()

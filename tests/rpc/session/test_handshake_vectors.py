@@ -26,6 +26,7 @@ from wsmux.rpc.wire.handshake import (
     parse_response,
 )
 
+from ...helpers.inside import remember
 from ...helpers.rpc.memory_net import new_id
 from ...helpers.rpc.tiny_codec import TinyCodec
 
@@ -175,7 +176,8 @@ def test_a_client_asks_for_its_session_again_as_captured() -> None:
 def test_a_server_resumes_that_session_and_accepts_what_is_repeated() -> None:
     name = "handshake_transparent_reconnect"
     server = Sessions("SERVER", codec=CODEC, options=Options(), new_id=new_id)
-    session = server._sessions["client"] = end(Role.SERVER, name, acks=27, sends=19)
+    session = end(Role.SERVER, name, acks=27, sends=19)
+    remember(server, session)
     assert server.lost(session, session.attachments, 0.0) is False
     hello = server.first_frame(frames(name, "c2s")[0])
     assert isinstance(hello, Hello)

@@ -12,6 +12,7 @@ from wsmux.rpc.session.connector import ConnectorState, Failure
 from wsmux.rpc.session.session import Session
 from wsmux.rpc.wire.handshake import RefusalCode
 
+from ...helpers.inside import send_buffer_of
 from ...helpers.rpc.memory_net import Net
 from ...helpers.rpc.tiny_codec import frame
 
@@ -329,7 +330,8 @@ class TestLostState:
         for _ in range(10):
             session.send(b"0", stream_id="s", flags=0)
         session.data_to_send()
-        session._send_buffer.acknowledged(session._send_buffer.seq - 5)
+        buffer = send_buffer_of(session)
+        buffer.acknowledged(buffer.seq - 5)
         world.call("after the gap")
         world.run()
         world.sleep(2.0)

@@ -102,6 +102,50 @@ class TestMessages:
             }
         ]
 
+    def test_a_message_says_how_long_its_caller_still_waits(self) -> None:
+        end = session(Role.CLIENT)
+        end.send(b"1", stream_id="s", flags=10, due=7.5, now=5.0)
+        assert [message["timeoutMs"] for message in sent(end)] == [2500]
+
+    def test_what_leaves_later_says_what_is_left_by_then(self) -> None:
+        end = session(Role.CLIENT, attached=False)
+        end.send(b"1", stream_id="a", flags=10, due=7.5, now=5.0)
+        end.send(b"2", stream_id="b", flags=10)
+        end.send(b"3", stream_id="c", flags=10, due=6.0, now=5.0)
+        end.attach(6.5)
+        messages = sent(end)
+        assert [message.get("timeoutMs") for message in messages] == [1000, None, 0]
+        assert [(each["id"], each["seq"], each["payload"]) for each in messages] == [
+            ("id0", 0, 1),
+            ("id1", 1, 2),
+            ("id2", 2, 3),
+        ]
+
+    def test_what_is_sent_again_says_what_it_said(self) -> None:
+        end = session(Role.CLIENT, attached=False)
+        end.send(b"1", stream_id="a", flags=10, due=9.0, now=0.0)
+        end.attach(1.0)
+        first = end.data_to_send()
+        end.detach(2.0)
+        end.attach(3.0)
+        assert end.data_to_send() == first
+        assert fields(first[0])["timeoutMs"] == 8000
+
+    def test_the_size_of_the_buffer_is_that_of_what_leaves(self) -> None:
+        end = session(Role.CLIENT, attached=False)
+        end.send(b"1", stream_id="a", flags=10, due=100.0, now=0.0)
+        end.attach(99.5)
+        assert end.buffered_bytes == len(end.data_to_send()[0])
+        end.receive(from_server(ack=1), 99.5)
+        assert end.buffered_bytes == 0
+
+    def test_a_peer_that_claims_what_never_left_gets_it_no_more(self) -> None:
+        end = session(Role.CLIENT, attached=False)
+        end.send(b"1", stream_id="a", flags=10, due=9.0, now=0.0)
+        end.send(b"2", stream_id="b", flags=10, due=9.0, now=0.0)
+        end.attach(1.0, acknowledged=1)
+        assert payloads(end) == [2]
+
     def test_a_message_is_handed_out_once(self) -> None:
         end = session()
         send(end, 1)

@@ -2,8 +2,10 @@
 
 What is promised: each call is handled once at most, by all servers together; in order; in its own
 session; not by a later server once it has ended with UNEXPECTED_DISCONNECT. The counters of both
-ends fit together. No end takes the other one for a bad peer. And when no further faults come,
-whatever was sent in a session that goes on is answered.
+ends fit together. No end takes the other one for a bad peer. A handshake that comes late, when its
+client has left the connection, even at the next server, ends no connection and no session that the
+client has. And when no further faults come, whatever was sent in a session that goes on is
+answered.
 """
 
 from __future__ import annotations
@@ -21,20 +23,29 @@ from wsmux.rpc.session.connector import Connector
 from wsmux.rpc.session.reconnect_limiter import ReconnectLimiter
 from wsmux.rpc.session.session import SendBuffer, Session
 from wsmux.rpc.session.session_registry import Sessions
-from wsmux.rpc.wire.handshake import ExpectedState
+from wsmux.rpc.wire.handshake import Attempt, ExpectedState
 from wsmux.rpc.wire.message_size import Packer
 
 from ...helpers.fixtures import Tell
 from ...helpers.rpc.exploration import explore
-from ...helpers.rpc.session_world import Action, Bounds, Broken, World
+from ...helpers.rpc.session_world import (
+    Action,
+    Bounds,
+    Broken,
+    World,
+    keep_refused_sessions,
+    without_order,
+    without_welcomed,
+)
 from ...helpers.rpc.session_worlds import WORLDS, explore_apart
 
 # All states of one world within these are looked at in the plain suite.
 SMALL = Bounds(calls=1, losses=1, beats=0, graces=1, restarts=1)
+LATE = Bounds(calls=1, losses=2, beats=0, graces=1, restarts=0)
 BEATING = Bounds(calls=1, losses=0, beats=2, graces=0, restarts=1)
 
 
-@pytest.mark.parametrize("bounds", [SMALL, BEATING], ids=["small", "beating"])
+@pytest.mark.parametrize("bounds", [SMALL, LATE, BEATING], ids=["small", "late", "beating"])
 def test_every_state_within_small_bounds_keeps_the_promises(bounds: Bounds, tell: Tell) -> None:
     explored = explore(World(bounds), 10_000)
     tell(str(explored))
@@ -60,8 +71,8 @@ def test_a_million_states_keep_the_promises(tell: Tell) -> None:
 def _without_is_reconnect(patch: pytest.MonkeyPatch) -> None:
     real = connector.request_payload
 
-    def request_payload(*args: Any, is_reconnect: bool) -> dict[str, Any]:
-        return real(*args)
+    def request_payload(*args: Any, is_reconnect: bool, attempt: Attempt) -> dict[str, Any]:
+        return real(*args, attempt=attempt)
 
     patch.setattr(connector, "request_payload", request_payload)
 
@@ -80,10 +91,6 @@ def _without_counters(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Session, "expected_state", lambda self: ExpectedState(0, 0))
 
 
-def _without_end_when_refused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Connector, "_refused", lambda self, refusal, now: self._drop(now, again=True))
-
-
 def _without_leaving_duplicates(patch: pytest.MonkeyPatch) -> None:
     real = SendBuffer.accept
 
@@ -99,8 +106,10 @@ def _without_leaving_duplicates(patch: pytest.MonkeyPatch) -> None:
     [
         (_without_repeating, "a quiet run leaves call 0 without an answer"),
         (_without_counters, "a session that is there is not resumed"),
-        (_without_end_when_refused, "a quiet run does not come to rest"),
+        (keep_refused_sessions, "a quiet run does not come to rest"),
         (_without_leaving_duplicates, "call 0 is handled twice"),
+        (without_order, "a late handshake ends a connection that the client has"),
+        (without_welcomed, "call 0 is handled twice"),
     ],
 )
 def test_a_missing_rule_is_found(
@@ -108,7 +117,7 @@ def test_a_missing_rule_is_found(
 ) -> None:
     take_out(monkeypatch)
     with pytest.raises(Broken, match=text):
-        explore(World(SMALL), 10_000)
+        explore(World(SMALL._replace(beats=1)), 10_000)
 
 
 def test_the_double_run_of_a_call_needs_a_restart_and_eleven_actions(
@@ -123,6 +132,24 @@ def test_the_double_run_of_a_call_needs_a_restart_and_eleven_actions(
     assert what == "call 0 is handled twice"
     assert len(actions) == 11
     assert [line for line in actions if "restart" in line] == ["  6. restart"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fault"), [(SMALL, "restart"), (LATE, "server's grace runs out")], ids=str
+)
+def test_the_double_run_of_a_call_over_a_late_handshake(
+    bounds: Bounds, fault: str, monkeypatch: pytest.MonkeyPatch, tell: Tell
+) -> None:
+    """The handshake of a connection that was given up begins a double of the session."""
+    without_welcomed(monkeypatch)
+    with pytest.raises(Broken) as broken:
+        explore(World(bounds), 20_000)
+    what, *actions = str(broken.value).splitlines()
+    tell("\n  ".join([what, *actions]))
+    assert what == "call 0 is handled twice"
+    named = [line.partition(". ")[2] for line in actions]
+    assert fault in named
+    assert named.index("deliver to server, connection 1") > named.index(fault)
 
 
 # The machinery
@@ -147,7 +174,7 @@ def changing(thing: Any, at: str = "", found: dict[int, str] | None = None) -> d
     elif type(thing).__hash__ is None:  # a list, a deque, a set
         found[id(thing)] = at
     else:
-        constant = (str, int, float, Enum, Options, Packer, type(None))
+        constant = (str, int, float, Enum, Options, Packer, Attempt, type(None))
         assert isinstance(thing, constant) or callable(thing) or at.endswith("._codec"), at
     return found
 

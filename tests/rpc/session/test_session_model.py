@@ -25,6 +25,9 @@ from wsmux.protocols.base import Role
 from wsmux.rpc.options import Options
 from wsmux.rpc.session.session import Session
 
+from ...helpers.examples import examples
+from ...helpers.inside import send_buffer_of
+from ...helpers.long_models import LongRun
 from ...helpers.rpc.tiny_codec import TinyCodec
 
 CODEC = TinyCodec()
@@ -146,7 +149,7 @@ class SessionModel(RuleBasedStateMachine):
         if not hasattr(self, "ends"):
             return
         for role in Role:
-            ours, theirs = self.ends[role]._send_buffer, self.ends[OTHER[role]]._send_buffer
+            ours, theirs = (send_buffer_of(self.ends[each]) for each in (role, OTHER[role]))
             assert ours.oldest <= theirs.ack <= ours.seq
             assert ours.buffered_messages == ours.seq - ours.oldest
             assert ours.buffered_bytes == sum(map(len, ours.buffered()))
@@ -164,4 +167,10 @@ class SessionModel(RuleBasedStateMachine):
 
 
 TestSessionModel = SessionModel.TestCase
-TestSessionModel.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestSessionModel.settings = settings(
+    max_examples=examples(200), stateful_step_count=50, deadline=None
+)
+
+
+class TestSessionModelForLong(LongRun):
+    model = SessionModel

@@ -18,6 +18,7 @@ from wsmux.rpc.session.session_registry import (
 )
 from wsmux.rpc.wire.envelope import MAX_ID, Envelope
 from wsmux.rpc.wire.handshake import (
+    Attempt,
     ExpectedState,
     Refusal,
     RefusalCode,
@@ -301,6 +302,99 @@ class TestOtherSession:
         broken.broken = True
         old._codec = broken
         assert accept(server, "new").replaced is old
+
+
+class TestLateHandshakes:
+    """Requests of one client, which numbers its attempts."""
+
+    @staticmethod
+    def decide(
+        server: Sessions, number: int, welcomed: int = 0, session: str = "s", instance: str = "i"
+    ) -> Accepted | Refused:
+        attempt = Attempt(instance, number, welcomed)
+        state = ExpectedState(0, 0)
+        payload = request_payload(session, state, None, is_reconnect=welcomed > 0, attempt=attempt)
+        hello = server.first_frame(frame(payload))
+        assert isinstance(hello, Hello)
+        return server.decide(hello, 0.0)
+
+    def accept(self, server: Sessions, *args: Any, **kwargs: Any) -> Accepted:
+        decision = self.decide(server, *args, **kwargs)
+        assert isinstance(decision, Accepted)
+        return decision
+
+    def refuse(self, server: Sessions, *args: Any, **kwargs: Any) -> str:
+        decision = self.decide(server, *args, **kwargs)
+        assert isinstance(decision, Refused)
+        assert (decision.code, decision.asked) == (MISMATCH, None)
+        return decision.reason
+
+    def test_a_later_attempt_resumes_what_nobody_was_welcomed_to(self) -> None:
+        server = table()
+        session = self.accept(server, 1).session
+        later = self.accept(server, 2)
+        assert (later.session, later.resumed, later.interrupted) == (session, True, True)
+        assert self.accept(server, 3, welcomed=2).session is session
+
+    @pytest.mark.parametrize("attached", [True, False])
+    @pytest.mark.parametrize("session", ["s", "earlier"])
+    @pytest.mark.parametrize("options", [{}, {"newcomer_wins": True}], ids=str)
+    def test_an_earlier_attempt_is_refused(
+        self, attached: bool, session: str, options: dict[str, Any]
+    ) -> None:
+        server = table(**options)
+        present = self.accept(server, 2).session
+        if not attached:
+            server.lost(present, present.attachments, 0.0)
+        assert "a later connection" in self.refuse(server, 1, session=session)
+        assert (server.get("client"), present.attached) == (present, attached)
+        assert present.data_to_send() == []  # nor is it asked whether it lives
+
+    def test_an_earlier_attempt_to_reconnect_is_refused(self) -> None:
+        server = table()
+        session = self.accept(server, 1).session
+        self.accept(server, 3, welcomed=1)
+        assert "a later connection" in self.refuse(server, 2, welcomed=1)
+        assert (session.attached, session.attachments) == (True, 2)
+
+    def test_no_attempt_is_made_twice(self) -> None:
+        server = table()
+        self.accept(server, 1)
+        assert "a later connection" in self.refuse(server, 1)
+
+    def test_without_transparent_reconnects_an_earlier_attempt_is_refused_too(self) -> None:
+        server = table(transparent_reconnect=False)
+        session = self.accept(server, 2).session
+        assert "a later connection" in self.refuse(server, 1)
+        assert server.get("client") is session
+
+    def test_a_session_begun_by_a_late_attempt_is_not_the_one_the_client_was_welcomed_to(
+        self,
+    ) -> None:
+        server = table()
+        double = self.accept(server, 1).session
+        assert "does not know about" in self.refuse(server, 3, welcomed=2)
+        assert server.get("client") is double
+
+    def test_the_clients_next_session_replaces_that_at_once(self) -> None:
+        server = table()
+        double = self.accept(server, 1).session
+        self.refuse(server, 3, welcomed=2)
+        assert self.accept(server, 4, session="t").replaced is double
+
+    def test_another_client_is_compared_with_nothing(self) -> None:
+        server = table()
+        self.accept(server, 2)
+        decision = self.decide(server, 1, session="t", instance="another")
+        assert isinstance(decision, Refused)
+        assert decision.reason == "another session of this client is connected"
+
+    def test_a_client_that_knows_the_ids_may_be_another_implementation(self) -> None:
+        server = table()
+        session = self.accept(server, 2).session
+        assert accept(server).session is session
+        assert session.attempt is None
+        assert self.accept(server, 3, welcomed=2).session is session
 
 
 class TestEnds:

@@ -234,9 +234,10 @@ def test_unknown_fields_are_ignored(codec: Codec) -> None:
 
 @both
 def test_whole_floats_are_counters(codec: Codec) -> None:
-    found = codec.decode(MAKERS[codec.name](FIELDS | {"seq": 3.0, "ack": 2.0}))
+    floats = {"seq": 3.0, "ack": 2.0, "timeoutMs": 1500.0}
+    found = codec.decode(MAKERS[codec.name](FIELDS | floats))
     assert found == ENVELOPE
-    assert (type(found.seq), type(found.ack)) == (int, int)
+    assert (type(found.seq), type(found.ack), type(found.timeout)) == (int, int, int)
 
 
 @both
@@ -245,11 +246,12 @@ def test_absent_fields_are_left_out(codec: Codec) -> None:
     assert codec.decode(message) == SMALLEST
     assert b"serviceName" not in message
     assert b"tracing" not in message
+    assert b"timeoutMs" not in message
 
 
 @both
 def test_counters_may_be_as_large_as_javascript_counts(codec: Codec) -> None:
-    envelope = Envelope("", "", "", MAX_SAFE, MAX_SAFE, "", MAX_SAFE, None)
+    envelope = Envelope("", "", "", MAX_SAFE, MAX_SAFE, "", MAX_SAFE, None, timeout=MAX_SAFE)
     assert codec.decode(codec.encode(envelope, codec.pack(None))) == envelope
 
 

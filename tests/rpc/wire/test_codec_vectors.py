@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from wsmux.rpc.wire.codec import Codec
-from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
-from wsmux.rpc.wire.json_codec import codec_of
+from wsmux.rpc.wire.envelope import EnvelopeError
 
-VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())["codecs"]
-NAMES = {"json": "json", "binary": "msgpack"}
-
-# They write the fields in our order only where they make the message in one step.
-SAME_ORDER = {"HANDSHAKE_REQ", "HANDSHAKE_RESP"}
-
-
-class Captured(NamedTuple):
-    codec: Codec
-    data: bytes
-    fields: dict[str, Any]
-
-    @property
-    def envelope(self) -> Envelope:
-        # The vectors write payloads as JSON does, and the malformed tests hold that codec to it.
-        return codec_of("json").decode(json.dumps(self.fields).encode())
-
-    @property
-    def of_a_handshake(self) -> bool:
-        return self.fields["payload"].get("type") in SAME_ORDER
-
-
-def captured(valid: bool) -> list[Any]:
-    return [
-        pytest.param(
-            Captured(codec_of(NAMES[codec]), bytes.fromhex(frame["hex"]), frame.get("msg", {})),
-            id=f"{codec}-{scenario}-{number}",
-        )
-        for codec, scenarios in VECTORS.items()
-        for scenario, told in scenarios.items()
-        for number, frame in enumerate(told["frames"])
-        if frame["opcode"] == "binary"
-        and ("undecodable" not in frame and "to" in frame["msg"]) is valid
-    ]
+from ...helpers.rpc.codec_vectors import Captured, captured
 
 
 def types(value: Any) -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from wsmux.rpc.wire import handshake
+from wsmux.rpc.wire.envelope import MAX_ID
 from wsmux.rpc.wire.handshake import (
+    Attempt,
     ExpectedState,
     HandshakeRequest,
     MalformedHandshake,
@@ -42,6 +44,37 @@ def test_a_request_says_whether_its_session_had_a_connection(is_reconnect: bool)
     assert parse_request(payload).is_reconnect is is_reconnect
 
 
+def test_a_request_says_which_of_its_clients_attempts_it_is() -> None:
+    attempt = Attempt("instance", 3, 2)
+    payload = request_payload("s", ExpectedState(0, 0), None, attempt=attempt)
+    told = {"instance": "instance", "number": 3, "welcomed": 2}
+    assert payload["expectedSessionState"]["attempt"] == told
+    assert parse_request(payload).attempt == attempt
+
+
+def test_a_request_of_another_implementation_does_not() -> None:
+    assert "attempt" not in REQUEST["expectedSessionState"]
+    assert parse_request(REQUEST).attempt is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"instance": None},
+        {"instance": "x" * (MAX_ID + 1)},
+        {"number": "1"},
+        {"number": -1},
+        {"welcomed": None},
+        {"welcomed": 0.5},
+    ],
+)
+def test_a_request_with_a_bad_attempt_is_malformed(change: dict[str, Any]) -> None:
+    attempt = {"instance": "instance", "number": 1, "welcomed": 0, **change}
+    state = {"nextExpectedSeq": 0, "nextSentSeq": 0, "attempt": attempt}
+    with pytest.raises(MalformedHandshake):
+        parse_request({**REQUEST, "expectedSessionState": state})
+
+
 def test_a_request_without_metadata_has_no_such_field() -> None:
     assert "metadata" not in request_payload("s", ExpectedState(0, 0), None)
 
@@ -69,6 +102,7 @@ def test_a_whole_number_may_come_as_a_float() -> None:
         {"expectedSessionState": {"nextExpectedSeq": 2**53, "nextSentSeq": 0}},
         {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": 1}},
         {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0, "isReconnect": None}},
+        {"expectedSessionState": {"nextExpectedSeq": 0, "nextSentSeq": 0, "attempt": None}},
     ],
 )
 def test_a_request_with_a_bad_field_is_malformed(change: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from wsmux.rpc.wire.codec import MOST_DEPTH, EncodeError
-from wsmux.rpc.wire.envelope import Envelope, EnvelopeError
+from wsmux.rpc.wire.envelope import MAX_COUNTER, Envelope, EnvelopeError
 from wsmux.rpc.wire.json_codec import codec_of
 from wsmux.rpc.wire.protobuf_codec import ProtobufCodec
 from wsmux.rpc.wire.values import BigInt
@@ -122,6 +122,7 @@ def test_fields_may_come_in_any_order_and_unknown_ones_are_ignored() -> None:
             packed({"n": 3}),
             more,
             text("tracing", text(2, "s") + more + text(1, "p")),
+            number("timeoutMs", 1500),
             text("procedureName", "add"),
             text("serviceName", "test"),
             number("controlFlags", 10),
@@ -188,11 +189,26 @@ def test_what_is_beside_a_payload_is_bounded_where_that_is_not_read(beside: byte
         {"id": "\ud800"},
         {"procedure": "\ud800"},
         {"tracing": ("\ud800", "")},
+        {"timeout": -1},
+        {"timeout": 2**64},
     ],
 )
 def test_what_has_no_protobuf_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(EncodeError, match="a message has no protobuf"):
         CODEC.encode(ENVELOPE._replace(**wrong), CODEC.pack(None))
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 1, MAX_COUNTER])
+def test_a_timeout_arrives_and_none_and_zero_differ(timeout: int | None) -> None:
+    envelope = SMALLEST._replace(timeout=timeout)
+    assert CODEC.decode(CODEC.encode(envelope, CODEC.pack(None))).timeout == timeout
+
+
+@pytest.mark.parametrize("timeout", [MAX_COUNTER + 1, 2**64 - 1])
+def test_a_timeout_beyond_those_of_the_other_codecs_is_refused(timeout: int) -> None:
+    data = CODEC.encode(ENVELOPE._replace(timeout=timeout), CODEC.pack(None))
+    with pytest.raises(EnvelopeError, match="timeout_ms of a message must be at most 2\\^53-1"):
+        CODEC.decode(data)
 
 
 def test_the_largest_counters_arrive() -> None:

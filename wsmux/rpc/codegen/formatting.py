@@ -1,6 +1,6 @@
-"""Lay out a client with ruff, and compare clients whatever their layout.
+"""Format a client with ruff, and compare clients regardless of their formatting.
 
-Layouts differ between versions of ruff, and where there is none; the code does not.
+The formatting depends on the version of ruff, and on whether it is installed; the code does not.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["find_ruff", "formatted", "is_same_code"]
 
 
 def find_ruff() -> str | None:
-    """Return the program ruff: that beside this Python, or else the first of the path."""
+    """Return the path of ruff: beside this Python, else the first on ``PATH``; ``None`` without."""
     beside = str(Path(sys.executable).parent)
     return shutil.which("ruff", path=os.pathsep.join([beside, os.environ.get("PATH", os.defpath)]))
 
 
 def formatted(text: str, ruff: str, width: int) -> str:
-    """Return a module as ruff lays it out, whatever the configuration of the place.
+    """Return a module formatted by ruff, regardless of any configuration file.
 
     Raises:
-        OSError: ruff cannot be run, or does not format the module.
+        OSError: ruff cannot be run, or fails.
     """
     command = [ruff, "format", "--isolated", "--line-length", str(width), "-"]
     run = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
@@ -36,7 +36,7 @@ def formatted(text: str, ruff: str, width: int) -> str:
 
 
 def is_same_code(one: str, other: str) -> bool:
-    """Return whether two modules differ in layout and comments at most.
+    """Return whether two modules are equal except for formatting and comments.
 
     Raises:
         SyntaxError: one of them is not Python.
@@ -45,7 +45,7 @@ def is_same_code(one: str, other: str) -> bool:
 
 
 def _syntax(text: str) -> str:
-    """Return the syntax of a module; in docstrings, formatters move the space around the text."""
+    """Return the syntax tree of a module, with docstrings stripped as formatters do."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         match node:

@@ -1,9 +1,9 @@
-"""Write a typed Python client of a River server, from the schema that the server gives.
+"""Generate a typed Python client of a River server, from the server's schema.
 
 The client is one module: a class for each service, a method for each procedure, and a type for
-each init, request, response and error. The same schema always gives the same code, sorted: plain
-source, which ruff lays out where there is one. Its layout differs between machines and versions,
-so two clients are compared as syntax.
+each init, request, response and error, all sorted. The same schema always gives the same code. The
+module is formatted with ruff if that is installed. As the formatting differs between machines and
+versions of ruff, clients are compared by their syntax trees.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Written by wsmux.rpc.codegen; what is changed here is lost when it is written ag
 
 from __future__ import annotations'''
 
-# What a call of each kind returns, as the client gives it and for dataclasses, and its method.
+# By kind: what a call returns for typed dicts and for dataclasses, and the client's method.
 CALLS = {
     Kind.RPC: ("", "", "rpc"),
     Kind.UPLOAD: ("Upload", "TypedUpload", "upload"),
@@ -54,26 +54,26 @@ def generate(
 ) -> str:
     """Return the source of a client for a server's schema.
 
-    It needs Python 3.11 and ``wsmux.rpc``, and passes ``mypy --strict`` and ``ruff check``. Where a
-    line is longer than asked for, the module asks ruff to leave it so.
+    The client needs Python 3.11 and ``wsmux.rpc``, and passes ``mypy --strict`` and ``ruff check``:
+    where a line cannot be kept within ``line_length``, the module tells ruff to accept that.
 
     Args:
-        source: what ``read_schema()`` returns or takes: River's schema, or one saved as JSON.
-        style: ``"typeddict"``: values are dicts, as they travel. ``"dataclass"``: objects are
-            dataclasses, with other names for fields that are no Python names; an optional field
-            is ``None`` when it is absent, and ``None`` is not sent for it. Errors are raised as
-            classes, one for each code of a service, whose ``extra`` is typed: ``except
-            files.NotFound as error``. Where procedures declare one code in several ways, each has
-            its own: ``files.ReadNotFound``.
-        line_length: the longest line, at least 60; longer ones are left where a name or a text of
-            the schema is long, and without ruff where a type is.
-        ruff: the program that lays the module out; without one its layout is plain. The code is
-            the same.
+        source: what ``read_schema()`` takes or returns: the schema as JSON text, data or read.
+        style: ``"typeddict"``: values are dicts, as on the wire. ``"dataclass"``: objects are
+            dataclasses, whose fields are renamed where a name is not valid in Python. An optional
+            field that is absent is ``None``, and is left out of what is sent if it is ``None``.
+            Errors are raised as classes with a typed ``extra``, one for each code of a service:
+            ``except files.NotFound as error``. If procedures declare the same code differently,
+            each gets a class of its own: ``files.ReadNotFound``.
+        line_length: maximum length of a line in characters, at least 60. Lines with a long name or
+            text of the schema may be longer, and without ruff those with a long type.
+        ruff: path of the program that formats the module. Without it the formatting is simpler,
+            and the code the same.
 
     Raises:
-        OSError: ruff cannot be run, or does not format the module.
-        ValueError: it is no schema of River, refers to what is not in it, or to itself without
-            going deeper; the style is unknown, or lines are too short.
+        OSError: ruff cannot be run, or fails.
+        ValueError: the schema is not in River's format, refers to a schema outside itself, or to
+            itself without going deeper; the style is unknown, or ``line_length`` is below 60.
 
     >>> text = generate({"services": {"clock": {"procedures": {
     ...     "now": {"type": "rpc", "init": {}, "output": {"type": "Date"}}}}}})
@@ -88,11 +88,11 @@ def generate(
     try:
         return _Module(schema, style, line_length).text(ruff)
     except RecursionError:
-        raise ValueError("a schema that is nested too deeply") from None
+        raise ValueError("the schema is nested too deeply") from None
 
 
 class _Module:
-    """Hold what the parts of one module share."""
+    """Build the source of one client."""
 
     def __init__(self, schema: ServedSchema, style: Style, width: int) -> None:
         self.schema = schema
@@ -101,7 +101,7 @@ class _Module:
         self.types = Types(Names({*IMPORTS, *AMBIGUOUS, "annotations"}))
         self.layout = Layout(self.types, style, width)
         self.protocol = NEVER  # the union of the protocol's errors
-        self.errors: dict[str, dict[str, Expr]] = {}  # the classes of each service
+        self.errors: dict[str, dict[str, Expr]] = {}  # by service, then by shape
 
     def text(self, ruff: str | None) -> str:
         services = [self.schema.services[each] for each in sorted(self.schema.services)]
@@ -133,9 +133,9 @@ class _Module:
         return self._pragma(laid_out) + laid_out
 
     def _pragma(self, text: str) -> str:
-        """Return the line that asks ruff to leave what the schema's names and texts bring along."""
+        """Return the comment that turns off rules which names and texts of the schema break."""
         wide = [line for line in text.splitlines() if _columns(line) > self.width]
-        # To ruff a line of one word is not long, and the last word may be an address.
+        # Ruff allows a long line of a single word, and one that ends with a URL.
         long = [line for line in wide if len(line.split()) > 1 and "://" not in line.split()[-1]]
         rules = sorted(self.layout.noqa | ({"E501"} if long else set()))
         return f"# ruff: noqa: {', '.join(rules)}\n" if rules else ""
@@ -146,7 +146,7 @@ class _Module:
         return listed("__all__ = [", map(repr, sorted(names)), "]", self.width)
 
     def _imports(self) -> Iterator[str]:
-        """Yield the blocks of imports; the client itself is needed by type checkers only."""
+        """Yield the blocks of imports; only type checkers need that of the client."""
         by_module: dict[str, list[str]] = {}
         for each in sorted(self.layout.used, key=lambda each: (not each.isupper(), each)):
             by_module.setdefault(IMPORTS[each], []).append(each)
@@ -164,7 +164,7 @@ class _Module:
         return self.types.define_error(schema, error_codes(schema), wanted)
 
     def _error_classes(self, service: ServedService, class_name: str) -> dict[str, Expr]:
-        """Define the errors of a service, one for all procedures that declare the same."""
+        """Define the errors of a service, one for all procedures that declare it alike."""
         found: dict[str, tuple[str, dict[str, Any]]] = {}
         for each in sorted(service.procedures):
             for error in service.procedures[each].errors:
@@ -178,7 +178,7 @@ class _Module:
         return classes
 
     def _signatures(self, service: ServedService, class_name: str) -> dict[str, list[Expr]]:
-        """Define the types of a service; return those of each init, request and response."""
+        """Define the types of a service; return those of the values of each procedure."""
         signatures = {}
         self.errors[service.name] = (
             self._error_classes(service, class_name) if self.converts else {}
@@ -285,7 +285,7 @@ class _Module:
 
 
 def _shape(schema: Mapping[str, Any]) -> str:
-    """Return a text that is the same for errors that differ in their descriptions at most."""
+    """Return a text that is equal for errors which are equal except for their descriptions."""
     return json.dumps({**schema, "description": None}, sort_keys=True)
 
 
@@ -295,7 +295,7 @@ def _columns(line: str) -> int:
 
 def _import(module: str, names: list[str], width: int) -> str:
     line = f"from {module} import {', '.join(names)}"
-    # The client's line is indented.
+    # That of the client is indented.
     if len(line) + 4 * (module == "wsmux.rpc") <= width:
         return line
     return listed(f"from {module} import (", names, ")", 0)

@@ -1,4 +1,4 @@
-"""Write types as plain Python source: short things in a line, of longer ones a part in each."""
+"""Write types as Python source: on one line if they fit, else one part on each line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AMBIGUOUS", "IMPORTS", "Layout", "Style", "docstring", "listed"]
 
 Style = Literal["typeddict", "dataclass"]
 
-# What a module may import, and from where; nothing else has these names.
+# Names that a module may import, and their modules; generated names avoid them.
 IMPORTS = {
     "dataclass": "dataclasses",
     "field": "dataclasses",
@@ -41,7 +41,7 @@ IMPORTS = {
     "Wire": "wsmux.rpc.records",
 }
 
-# What linters take for digits.
+# Names that linters refuse because they look like digits.
 AMBIGUOUS = frozenset({"I", "O", "l"})
 
 IN_DATACLASSES = frozenset({"field", *AMBIGUOUS})
@@ -49,33 +49,33 @@ IN_DATACLASSES = frozenset({"field", *AMBIGUOUS})
 # The attributes of an error.
 IN_ERRORS = frozenset({"code", "extra"})
 
-# What signatures are made of, besides imports and the module's own types.
+# Names used in signatures, besides the types of the module.
 IN_SIGNATURES = frozenset({"float", *IMPORTS})
 
 
 class Layout:
-    """Write the records and aliases of ``types``, and remember what they need imported."""
+    """Write the records, errors and aliases of ``types``, and note which imports they need."""
 
     def __init__(self, types: Types, style: Style, width: int) -> None:
         self.types = types
         self.style = style
         self.width = width
         self.used: set[str] = set()
-        self.noqa: set[str] = set()  # what ruff objects to, for names that cannot be others
+        self.noqa: set[str] = set()  # rules of ruff that names on the wire break
 
     def use(self, type_: Expr) -> str:
-        """Return a type's source; what it is made of will be imported."""
+        """Return a type's source, and note the imports that it needs."""
         self.used.update(IMPORTS.keys() & set(type_.names()))
         return str(type_)
 
     def definitions(self) -> list[str]:
-        """Return the source of records, errors, then aliases: those are evaluated at once.
+        """Return the source of records and errors, then of aliases, which need them defined.
 
         Raises:
-            ValueError: an alias is made of itself.
+            ValueError: an alias refers to itself.
         """
         records = sorted(self.types.records, key=lambda each: each.name)
-        for record in records:  # aliases made on the way must not be called like an attribute
+        for record in records:  # an alias made below must not be hidden by an attribute
             wires = [each.wire for each in record.fields]
             self.types.names.reserve([*wires, *_attributes(wires, IN_DATACLASSES).values()])
         write = self._dataclass if self.style == "dataclass" else self._typed_dict
@@ -86,7 +86,7 @@ class Layout:
         return [*blocks, "\n".join(aliases)] if aliases else blocks
 
     def methods(self, wires: Iterable[str]) -> dict[str, str]:
-        """Return a name for the method of each procedure, which hides no type from the others."""
+        """Return names for the methods of procedures that hide no type in signatures."""
         methods = _attributes(
             wires, {*IN_SIGNATURES, *AMBIGUOUS, *self.types.names.given}, private="_"
         )
@@ -94,7 +94,7 @@ class Layout:
         return methods
 
     def error_names(self, wanted: Iterable[str], methods: Iterable[str]) -> dict[str, str]:
-        """Return names for a service's errors, which hide neither its methods nor any type."""
+        """Return names for a service's errors that hide neither methods nor types."""
         hidden = {*IN_SIGNATURES, *AMBIGUOUS, *self.types.names.given, *methods}
         chosen = _attributes(wanted, hidden, private="_")
         self.types.names.reserve(chosen.values())
@@ -105,8 +105,8 @@ class Layout:
     ) -> str:
         """Return the source of a type.
 
-        It gets a name of its own if it is longer than ``room``, or made of what is ``hidden`` by
-        the attributes of the class where it stands.
+        It becomes an alias if it is longer than ``room`` characters, or uses a name that is
+        ``hidden`` by an attribute of the class that it is written in.
         """
         clear = not any(each in hidden for each in type_.words())
         if clear and (len(str(type_)) <= room or type_.kind == "name"):
@@ -175,7 +175,7 @@ class Layout:
         return docstring(record.description or "", notes, indent, self.width)
 
     def _aliases(self) -> list[str]:
-        """Return the source of the aliases, each below those that it needs at once."""
+        """Return the source of the aliases, each after those that it needs defined."""
         circular = _circular({each.name: set(each.type.names()) for each in self.types.aliases})
         texts: dict[str, str] = {}
         needs: dict[str, set[str]] = {}
@@ -194,7 +194,7 @@ class Layout:
             return [texts[each] for each in TopologicalSorter(graph).static_order()]
         except CycleError as error:
             named = ", ".join(sorted(set(error.args[1])))
-            raise ValueError(f"schemas that are made of themselves: {named}") from None
+            raise ValueError(f"schemas refer to themselves without going deeper: {named}") from None
 
     def _alias(self, alias: str, type_: Expr) -> str:
         self.used.add("TypeAlias")
@@ -215,9 +215,9 @@ class Layout:
 
 
 def listed(start: str, items: Iterable[str], end: str, width: int) -> str:
-    """Return items between brackets: in a line that is long enough, or else each in its own.
+    """Return items between brackets, on one line if they fit, else one on each line.
 
-    A single one stays where it is, since in a type a comma after it makes a tuple of it.
+    A single item always stays on the line: a comma after it would make it a tuple in a type.
     """
     several = [*items]
     line = f"{start}{', '.join(several)}{end}"
@@ -228,7 +228,7 @@ def listed(start: str, items: Iterable[str], end: str, width: int) -> str:
 
 
 def docstring(text: str, notes: dict[str, str], indent: str, width: int) -> list[str]:
-    """Return the lines of a docstring, and an empty one; none if there is nothing to say."""
+    """Return the lines of a docstring and an empty line, or none if there is no text."""
     lines = _wrapped(text, width - len(indent) - 3)
     if notes:
         lines += ["", "Attributes:"] if lines else ["The fields.", "", "Attributes:"]
@@ -244,30 +244,30 @@ def docstring(text: str, notes: dict[str, str], indent: str, width: int) -> list
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Return somebody else's text as lines that cannot end a docstring."""
+    """Return a text of the schema as lines that cannot end the docstring around them."""
     clean = "".join(letter if letter.isprintable() else " " for letter in text)
     plain = " ".join(clean.split()).replace("\\", "\\\\").replace('"', "'")
     return textwrap.wrap(plain, max(width, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def _is_plain(wire: str, hides: Container[str], private: str) -> bool:
-    """Return whether a name on the wire may be an attribute; Python mangles some private ones."""
+    """Return whether a name on the wire can be an attribute; Python mangles some private ones."""
     return _is_name(wire) and not wire.startswith(private) and wire not in hides
 
 
 def _is_name(text: str) -> bool:
-    """Return whether Python takes a text for a name, and leaves it as it is."""
+    """Return whether a text is a name in Python that normalization leaves unchanged."""
     same = unicodedata.normalize("NFKC", text) == text
     return same and text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _could_be_plain(wire: str) -> bool:
-    """Return whether ruff takes a name for one that a class may have."""
+    """Return whether ruff would ask for a name to be written as an attribute of a class."""
     return wire.isidentifier() and not keyword.iskeyword(wire) and not wire.startswith("__")
 
 
 def _attributes(wires: Iterable[str], hides: Container[str], private: str = "__") -> dict[str, str]:
-    """Return a Python name for each name on the wire; those that are plain keep theirs."""
+    """Return an attribute for each name on the wire, the name itself where possible."""
     chosen: dict[str, str] = {}
     taken: set[str] = set()
     for wire in sorted(wires, key=lambda wire: (not _is_plain(wire, hides, private), wire)):
@@ -289,7 +289,7 @@ def _attribute(wire: str, hides: Container[str]) -> str:
 
 
 def _circular(edges: dict[str, set[str]]) -> set[str]:
-    """Return the aliases that lead back to themselves."""
+    """Return the aliases that refer to themselves, directly or by others."""
     circular = set()
     for start in edges:
         seen: set[str] = set()
@@ -305,7 +305,7 @@ def _circular(edges: dict[str, set[str]]) -> set[str]:
 
 
 def _quoted(type_: Expr, names: set[str], inside: bool = False) -> Expr:
-    """Return a type with these names in quotes where that is possible: inside brackets."""
+    """Return a type with these names in quotes, which is possible inside brackets only."""
     if type_.kind == "Literal" or names.isdisjoint(type_.words()):
         return type_
     if inside and type_.kind in ("name", "|"):

@@ -1,4 +1,4 @@
-"""Find what a ``$ref`` means, for the code generator; checking values leaves that to a library."""
+"""Resolve a ``$ref`` for the code generator; a library resolves those of checks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["find", "resource_of"]
 
 
 def find(root: Any, resource: Any, reference: str) -> tuple[Any, Any]:
-    """Return the schema that a ``$ref`` means, and the resource that it lies in.
+    """Return the schema that a ``$ref`` refers to, and the resource that contains it.
 
     Args:
         root: the whole schema.
-        resource: where the reference stands: the nearest schema around it with an ``$id``, or
-            the root. ``#`` means that one.
+        resource: the resource that contains the reference: the nearest schema around it with an
+            ``$id``, or the root. ``#`` refers to it.
         reference: the text of the ``$ref``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it refers to no schema in ``root``.
     """
     base, _, fragment = reference.partition("#")
     if base:
@@ -39,7 +39,7 @@ def find(root: Any, resource: Any, reference: str) -> tuple[Any, Any]:
 
 
 def resource_of(schema: Any, around: Any) -> Any:
-    """Return what ``#`` means inside ``schema``, which stands in the resource ``around``."""
+    """Return what ``#`` refers to inside ``schema``, which is part of the resource ``around``."""
     return schema if isinstance(schema, dict) and isinstance(schema.get("$id"), str) else around
 
 
@@ -50,7 +50,7 @@ def _unknown(reference: str) -> ValueError:
 
 
 def _named(root: Any, name: str) -> Any:
-    """Return what a name stands for: TypeBox refers to ids, and to names in ``$defs``."""
+    """Return the schema of a name: TypeBox refers to names in ``$defs``, and to ids."""
     definitions = root.get("$defs")
     if isinstance(definitions, dict) and isinstance(definitions.get(name), dict):
         return definitions[name]
@@ -58,7 +58,7 @@ def _named(root: Any, name: str) -> Any:
 
 
 def _having(node: Any, keyword: str, text: str) -> Any:
-    """Return the schema inside ``node`` that has a keyword with this text."""
+    """Return the schema inside ``node`` whose ``keyword`` is ``text``."""
     waiting = [node]
     while waiting:
         node = waiting.pop()

@@ -1,8 +1,8 @@
-"""Say JSON Schemas as Python types: the part of the code generator that knows no services.
+"""Translate JSON Schemas into Python types, for the code generator.
 
-Objects with named properties become records, everything else an expression, with an alias where
-a name is asked for or a line would be too long. What Python cannot say is ``Any``, or wider than
-the schema: bounds and patterns, properties beyond the named ones, negations.
+Objects with named properties become records. Everything else becomes an expression, with an alias
+where a name is needed or a line would be too long. Bounds, patterns, properties beyond the named
+ones and negations have no Python type: the type is wider than the schema there, or ``Any``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .refs import find, resource_of
 
 __all__ = ["Alias", "ErrorClass", "Expr", "Field", "Names", "Record", "Types", "pascal"]
 
-# Branches of a union inside an intersection that are multiplied out; beyond it, Any.
+# The most combinations of unions inside an intersection; the type of more is Any.
 MAX_SHAPES = 32
 
-# What makes one type of several schemas.
+# Keywords that combine several schemas in one type.
 COMPOSING = ("$ref", "properties", "allOf", "anyOf", "oneOf")
 
 SIMPLE = {
@@ -44,9 +44,9 @@ SIMPLE = {
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A type: a name, or ``list``, ``dict``, ``Literal`` or ``|`` of parts.
+    """A type: a name, or a ``list``, ``dict``, ``Literal`` or union (``|``) of parts.
 
-    The parts of a ``Literal`` are names too, whose text is the source of the values.
+    The parts of a ``Literal`` are names whose text is the source of a value.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class Expr:
         return f"{self.kind}[{inside}]"
 
     def names(self) -> Iterator[str]:
-        """Yield every name in it, those of modules to import as well."""
+        """Yield the names that it refers to, as defined in the module or imported."""
         if self.kind == "Literal":
             yield self.kind
         elif self.kind == "name":
@@ -75,7 +75,7 @@ class Expr:
                 yield from part.names()
 
     def words(self) -> Iterator[str]:
-        """Yield every name that its source holds."""
+        """Yield all names in its source."""
         yield self.text if self.kind == "name" else self.kind
         if self.kind == "dict":
             yield "str"
@@ -93,7 +93,7 @@ NONE = name("None")
 
 
 def union(parts: Iterable[Expr]) -> Expr:
-    """Return the union of types, flat, each once; one with ``Any`` is ``Any``."""
+    """Return the union of types, flat and without duplicates; with ``Any`` it is ``Any``."""
     flat: dict[Expr, None] = {}
     for part in parts:
         flat.update(dict.fromkeys(part.parts if part.kind == "|" else (part,)))
@@ -112,7 +112,7 @@ def union(parts: Iterable[Expr]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One property of a record, by its name on the wire."""
+    """A property of a record; ``wire`` is its name on the wire."""
 
     wire: str
     type: Expr
@@ -139,7 +139,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class ErrorClass:
-    """An error to be raised; ``extra`` is ``None`` if the schema does not name it."""
+    """The class of an error; ``extra`` is ``None`` if the schema does not describe it."""
 
     name: str
     code: Expr
@@ -148,18 +148,18 @@ class ErrorClass:
 
 
 class Names:
-    """Give out names that do not collide: the first to ask has it, later ones get a number."""
+    """Choose unique names: a name that is already taken gets a number at its end."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         self.given: set[str] = set()
         self._used = {*reserved, *dir(builtins), *keyword.kwlist}
 
     def reserve(self, names: Iterable[str]) -> None:
-        """Keep names from being given out from now on."""
+        """Exclude names from now on."""
         self._used.update(names)
 
     def take(self, wanted: str) -> str:
-        """Return a name that nobody has, the wanted one if possible."""
+        """Return a name that is not taken yet, ``wanted`` if possible."""
         chosen, number = wanted, 1
         while chosen in self._used:
             number += 1
@@ -170,9 +170,10 @@ class Names:
 
 
 def pascal(text: str) -> str:
-    """Return a name on the wire as one for a class: ``"read-file"`` is ``ReadFile``.
+    """Return the name of a class for a name on the wire: ``ReadFile`` for ``"read-file"``.
 
-    What cannot stand in a Python name is left out; nothing left is ``Unnamed``.
+    Characters that are not allowed in a Python name are left out; without any other it is
+    ``Unnamed``.
     """
     words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text))
     if text.isupper():
@@ -185,7 +186,7 @@ def pascal(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a schema stands: in which document, what ``#`` means there, and a name for it."""
+    """The place of a schema: its document, what ``#`` refers to there, and a name for its type."""
 
     document: int
     root: Any
@@ -199,7 +200,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The properties of an object, gathered from the parts of an intersection."""
+    """The properties of an object, collected from the parts of an intersection."""
 
     properties: Mapping[str, list[tuple[Any, _Place]]] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
@@ -212,7 +213,7 @@ class _Shape:
 
 
 class Types:
-    """Gather the records and aliases that a set of schemas needs, with their names."""
+    """Collect the records, errors and aliases of a set of schemas, and name them."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -220,22 +221,22 @@ class Types:
         self.aliases: list[Alias] = []
         self.errors: list[ErrorClass] = []
         self._known: dict[tuple[int, int], Expr] = {}
-        self._documents: list[tuple[Any, str]] = []  # held, for schemas are known by their ids
+        self._documents: list[tuple[Any, str]] = []  # keeps the schemas alive, whose ids are keys
 
     def define(self, schema: Any, wanted: str) -> Expr:
-        """Return the type of a whole schema, which has a name of its own.
+        """Return the named type of a whole schema.
 
         Raises:
-            ValueError: the schema refers to what is not in it.
+            ValueError: it refers to a schema outside itself.
         """
         self._documents.append((schema, wanted))
         return self._named(schema, _Place(len(self._documents) - 1, schema, schema, wanted))
 
     def define_error(self, schema: Mapping[str, Any], codes: list[str], wanted: str) -> Expr:
-        """Return the class of an error, from its whole schema, which allows these codes.
+        """Return the class of an error, from its whole schema, which allows ``codes``.
 
         Raises:
-            ValueError: the schema refers to what is not in it.
+            ValueError: it refers to a schema outside itself.
         """
         self._documents.append((schema, wanted))
         place = _Place(len(self._documents) - 1, schema, schema, wanted)
@@ -256,7 +257,7 @@ class Types:
         return name(alias.name)
 
     def _named(self, schema: Any, place: _Place) -> Expr:
-        """Return the name of a schema's type; it is known before its parts are looked at."""
+        """Return the name of a schema's type, which its own parts may refer to."""
         key = place.document, id(schema)
         known = self._known.get(key)
         if known is None:
@@ -268,7 +269,7 @@ class Types:
         return known
 
     def _expr(self, schema: Any, place: _Place, taken: str | None = None) -> Expr:
-        """Return the type of a schema; ``taken`` is the name to use if it is one record."""
+        """Return the type of a schema; if it is a record, ``taken`` is its name."""
         if not isinstance(schema, Mapping):
             return NEVER if schema is False else ANY
         if schema.get("not") in ({}, True):
@@ -342,7 +343,7 @@ class Types:
         return self._named(target, _Place(place.document, place.root, resource, wanted))
 
     def _shapes(self, schema: Any, place: _Place, seen: tuple[int, ...]) -> list[_Shape] | None:
-        """Return the objects that a schema is a union of, ``None`` if it is none of objects."""
+        """Return the objects that a schema is a union of, or ``None`` if it is no such union."""
         if schema is True:
             return [_Shape()]
         if not isinstance(schema, Mapping) or id(schema) in seen:
@@ -371,7 +372,7 @@ class Types:
 
 
 def _both(types: Iterable[Expr]) -> Expr:
-    """Return the type of what is of several types at once, as far as Python can say it."""
+    """Return the type of values of several types at once: ``Any`` if these differ."""
     known = {type_ for type_ in types if type_ != ANY}
     return known.pop() if len(known) == 1 else ANY
 
@@ -384,7 +385,7 @@ def _one_literal(value: Any) -> Expr:
     if isinstance(value, str):
         return Expr("Literal", parts=(name(repr(value)),))
     if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:  # mypy takes no such literal within a string
+        if not -(2**63) <= value < 2**63:  # mypy refuses larger ones in quoted types
             return name("int")
         return Expr("Literal", parts=(name(repr(value)),))
     if isinstance(value, list | Mapping):
@@ -393,14 +394,14 @@ def _one_literal(value: Any) -> Expr:
 
 
 def _implied(schema: Mapping[str, Any]) -> str | None:
-    """Return the type that a schema without one is most likely about."""
+    """Return the type that a schema without ``type`` most likely describes."""
     if schema.keys() & {"properties", "patternProperties", "additionalProperties"}:
         return "object"
     return "array" if schema.keys() & {"items", "prefixItems"} else None
 
 
 def _branch_name(schema: Any, index: int) -> str:
-    """Return a name for a branch: the text of the property that tells it from the others."""
+    """Return a name for a branch: the constant of a property, as in a tagged union."""
     for _, each in sorted(_mapping(schema, "properties").items()):
         literal = each.get("const") if isinstance(each, Mapping) else None
         if isinstance(literal, str):

@@ -1,22 +1,24 @@
-"""Handle the messages of a server's calls: open calls, feed them, run handlers.
+"""Handle the messages of a server's calls: open calls, pass requests on, run handlers.
 
-Threads and locks are told in ``server_engine``.
+``server_engine`` describes the threads and locks.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from ...runtime.deadline import Deadline
+from ...runtime import clock
+from ...runtime.deadline import Deadline, deadline_in, within
 from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, wake
 from ...runtime.thread_pool import ThreadPool
 from ..errors import (
     CANCEL,
+    DEADLINE_EXCEEDED,
     INVALID_REQUEST,
     UNCAUGHT_ERROR,
     FailureKind,
@@ -39,17 +41,17 @@ from ..wire.envelope import (
 )
 from .call_spans import server_span
 from .generator_run import WAITS, GeneratorRun, Suspender, ThreadSuspender
-from .server_calls import CallTable, Context, Replies, ServerCall
+from .server_calls import OUT_OF_TIME, CallTable, Context, Replies, ServerCall
 from .session_record import SessionRecord
 from .timers import Timer, Timers
 from .worker_shares import Share, WorkerShares
 
 __all__ = ["CallDispatcher"]
 
-# What a client is told of an error that no procedure declares.
+# The text for clients of an error that the procedure does not declare.
 FAILED = "the handler failed"
 
-# Characters of a client's names in the sentences that refuse them.
+# Characters of a client's names that error messages repeat.
 MAX_SHOWN = 100
 
 Work = TypeVar("Work")
@@ -58,13 +60,13 @@ _log = logger("wsmux.rpc")
 
 
 class Start:
-    """A handler to start, or to go on with, as soon as it has a worker.
+    """A handler that starts, or continues, as soon as it has a worker.
 
     Attributes:
-        call: whose handler it is.
-        step: what the worker does; ``WAITS`` says that the handler waits without it.
-        since: when it came, for one that is refused if it waits too long; else ``None``.
-        timer: when it is refused, while it waits.
+        call: the call of the handler.
+        step: runs in the worker; returns ``WAITS`` if the handler waits without it.
+        since: when it arrived, if it is refused after waiting too long; otherwise ``None``.
+        timer: refuses it, while it waits.
     """
 
     __slots__ = ("call", "since", "step", "timer")
@@ -79,11 +81,10 @@ class Start:
 class CallDispatcher(Suspender):
     """Run the calls of all sessions of a server.
 
-    It owns the services and what their handlers share, the threads that run handlers, and the
-    table of calls of each session, with its share of those threads. The server's mutex guards the
-    tables, the shares, and the times of generators that wait; the threads have locks of their own,
-    taken without it; the rest never changes. ``ServerEngine`` calls it, and it calls ``Replies``;
-    neither calls back.
+    It owns the services with their states, the threads that run handlers, and for each session the
+    table of its calls and its share of the threads. The server's mutex guards the tables, shares
+    and timers. The threads have locks of their own, taken without the mutex; the rest never
+    changes. ``ServerEngine`` calls it, and it calls ``Replies``; neither calls back.
     """
 
     def __init__(
@@ -112,25 +113,27 @@ class CallDispatcher(Suspender):
         self._tables: dict[SessionRecord, CallTable] = {}
         self._workers = ThreadPool(max_workers, name)
         self._shares: WorkerShares[Start] = WorkerShares(workers, max_workers)
-        self._patience: Timers[Start] = Timers()  # when what waits for a worker is refused
-        self._timers: Timers[GeneratorRun] = Timers()  # when what is suspended goes on
-        self._alarm = alarm  # of the thread that calls ``handle_timers``
+        self._patience: Timers[Start] = Timers()  # refuse what waits for a worker
+        self._timers: Timers[GeneratorRun] = Timers()  # unpark suspended runs
+        self._expiries: Timers[ServerCall] = Timers()  # end calls whose callers stop waiting
+        self._alarm = alarm  # wakes the thread that calls ``handle_timers``
+        self._alarm_due = math.inf  # when that thread wakes by itself
 
     def forked(self, mutex: threading.Lock) -> None:
-        """Take a forked child's mutex: the old one may be held for ever."""
+        """Take a new mutex in a forked child, where the old one may never be released."""
         self._mutex = mutex
         self._replies.forked(mutex)
 
     # Sessions
 
     def begin_session_locked(self, record: SessionRecord) -> None:
-        """Take calls of a session."""
-        self._tables[record] = CallTable(record, self._options)
+        """Start to accept calls of a session."""
+        self._tables[record] = CallTable(record, self._options, self._expiries)
 
     def end_session_locked(
         self, record: SessionRecord, error: RiverError, wakes: list[Parker]
     ) -> list[ServerCall]:
-        """End the calls of a session that is over; return them, to be finished."""
+        """End the calls of a session that is over; return them for ``Replies.finish``."""
         table = self._tables.pop(record)
         self._forget_timers_locked(
             self._shares.forget(table.share, lambda start: start.since is None)
@@ -139,34 +142,38 @@ class CallDispatcher(Suspender):
         record.notify_room_locked(wakes)
         return calls
 
-    def describe_locked(self, record: SessionRecord) -> SessionInfo:
-        """Return what there is to know of a session."""
-        table, session = self._tables[record], record.session
-        share = table.share
-        return session_info(
-            session,
-            session.peer_id,
-            calls=len(table),
-            handlers=share.running,
-            waiting_calls=len(share.waiting),
-        )
+    def describe(self, record: SessionRecord) -> SessionInfo | None:
+        """Return a snapshot of a session; ``None`` if it has ended."""
+        with self._mutex:
+            table = self._tables.get(record)
+            if table is None:
+                return None
+            return session_info(
+                record.session,
+                "waiting_for_reconnect",
+                clock.monotonic(),
+                calls=len(table),
+                unread=table.unread_locked(),
+                handlers=table.share.running,
+                waiting_calls=len(table.share.waiting),
+            )
 
     # Messages
 
     def dispatch(
         self, record: SessionRecord, envelope: Envelope, size: int, wakes: list[Parker]
     ) -> None:
-        """Handle one message of a session, in order; see the text, "On the server".
+        """Handle a message of a session, in order (specification, "On the server").
 
         Raises:
-            SessionFailure: it cannot be answered.
+            SessionFailure: the answer cannot be sent.
         """
         stream_id, flags = envelope.stream_id, envelope.flags
         with self._mutex:
             table = self._tables.get(record)
             call = None if table is None else table.get_locked(stream_id)
         if table is None:
-            return  # the session has ended meanwhile
+            return  # the session has ended
         try:
             if call is not None:
                 self._continue(call, envelope, size, wakes)
@@ -193,14 +200,19 @@ class CallDispatcher(Suspender):
             text = _told("procedure init failed validation", wrong)
             self._replies.refuse(table, stream_id, text, wrong)
             return
-        call = ServerCall(self._replies, self._mutex, table, stream_id, found)
-        start = Start(call, self._handler(call, init), time.monotonic())
-        if envelope.tracing is not None and envelope.tracing[0]:  # shipped clients always send it
+        if envelope.timeout == 0:
+            self._replies.refuse(table, stream_id, OUT_OF_TIME, code=DEADLINE_EXCEEDED)
+            return
+        seconds = None if envelope.timeout is None else envelope.timeout / 1000
+        deadline = deadline_in(seconds, outlives=True)
+        call = ServerCall(self._replies, self._mutex, table, stream_id, found, deadline)
+        start = Start(call, self._handler(call, init), clock.monotonic())
+        if envelope.tracing is not None and envelope.tracing[0]:  # others send it even if empty
             call.tracing = envelope.tracing
         has_worker = False
         with self._mutex:
             if table.record.ended:
-                return  # meanwhile
+                return
             opened = table.add_locked(call)
             if opened:
                 call.first_metadata = table.record.metadata
@@ -208,6 +220,8 @@ class CallDispatcher(Suspender):
                     call.reader.push_locked(init, size, wakes)
                 if envelope.flags & CLOSED:
                     call.reader.end_locked(wakes)
+                if deadline.at is not None:
+                    call.expiry = self._add_timer_locked(self._expiries, deadline.at, call, wakes)
                 has_worker = self._ask_locked(start, wakes)
         if has_worker:
             self._workers.add(lambda: self._work(start), wakes)
@@ -218,7 +232,7 @@ class CallDispatcher(Suspender):
             self._replies.refuse(table, stream_id, text)
 
     def _find(self, envelope: Envelope) -> Procedure | RiverError:
-        """Return the procedure that a message opens, or what is wrong with it."""
+        """Return the procedure that a message calls, or the error to refuse it with."""
         if envelope.service is None:
             return RiverError(INVALID_REQUEST, "missing service name in stream open message")
         if envelope.procedure is None:
@@ -249,7 +263,7 @@ class CallDispatcher(Suspender):
         if wrong is not None:
             self._replies.cancel(call, wrong)
             return
-        behind = False
+        behind: str | None = None
         with self._mutex:
             if request:
                 call.reader.push_locked(value, size, wakes)
@@ -257,15 +271,15 @@ class CallDispatcher(Suspender):
             if flags & CLOSED:
                 call.reader.end_locked(wakes)
             over = call.table.complete_locked(call)
-        if behind:
-            self._replies.cancel(call, RiverError(CANCEL, "reader fell behind"))
+        if behind is not None:
+            self._replies.cancel(call, RiverError(CANCEL, behind))
         elif over:
             self._replies.finish([call])
 
     # Handlers
 
     def _ask_locked(self, start: Start, wakes: list[Parker]) -> bool:
-        """Return whether a handler has a worker; else it waits for one."""
+        """Take a worker for a handler; if none is free, let it wait and return ``False``."""
         if self._shares.ask(start.call.table.share, start):
             return True
         if start.since is not None:
@@ -277,7 +291,7 @@ class CallDispatcher(Suspender):
         """Log that a call waits for a worker, once for each session."""
         share = call.table.share
         if share.told_waiting:
-            return  # it stays so, and of a flood of calls most end here
+            return  # it never changes back, and a flood of calls must not take the mutex for it
         with self._mutex:
             told, share.told_waiting = share.told_waiting, True
             running, total = share.running, self._shares.running
@@ -290,26 +304,26 @@ class CallDispatcher(Suspender):
             )
 
     def _give_back_locked(self, share: Share[Start]) -> list[Start]:
-        """Give a worker back; return what has got it, and is refused no more."""
+        """Return a worker; the result is the handlers that start instead."""
         starts = self._shares.give_back(share)
         self._forget_timers_locked(starts)
         return starts
 
     def _forget_timers_locked(self, starts: list[Start]) -> None:
-        """Refuse none of these any more."""
+        """Cancel the timers that would refuse these."""
         for start in starts:
             if start.timer is not None:
                 self._patience.cancel(start.timer)
 
     def _start(self, starts: list[Start]) -> None:
-        """Start what has got a worker."""
+        """Start handlers that have a worker."""
         wakes: list[Parker] = []
         for start in starts:
             self._workers.add(partial(self._work, start), wakes)
         wake(wakes)
 
     def _work(self, start: Start) -> None:
-        """Do a worker's part in a call."""
+        """Run a handler in a worker, and return the worker."""
         call, waits = start.call, False
         try:
             waits = self._handle(call, start.step)
@@ -321,11 +335,11 @@ class CallDispatcher(Suspender):
                 self._start(starts)
 
     def _handler(self, call: ServerCall, init: Any) -> Callable[[], Any]:
-        """Return what runs the handler of a call; ``WAITS`` says that it goes on later."""
+        """Return a function that runs the handler of a call; it may return ``WAITS``."""
 
         def run() -> Any:
             if call.over:
-                return None  # before a worker was free
+                return None  # it ended before a worker was free
             context = Context(call, self._states[call.procedure.service], self._context)
             if call.tracing is not None:
                 call.span = server_span(
@@ -333,10 +347,14 @@ class CallDispatcher(Suspender):
                 )
             return _in_span(call, lambda: self._run(call, context, init))
 
-        return run
+        def run_within() -> Any:
+            with within(call.deadline):
+                return run()
+
+        return run if call.deadline.at is None else run_within
 
     def _handle(self, call: ServerCall, step: Callable[[], Any]) -> bool:
-        """Run a handler, and send what comes of it; tell whether it waits without a worker."""
+        """Run a handler, and send its result; return whether it waits without a worker."""
         try:
             value = step()
         except RiverError as error:
@@ -345,9 +363,12 @@ class CallDispatcher(Suspender):
             if call.over:
                 _log.info("%s ended after its call: %r", call.name, error)
                 return False
+            if isinstance(error, TimeoutError) and call.deadline.expired():
+                self._replies.expire(call)  # as its timer is about to do
+                return False
             _log.exception("the handler of %s failed", call.name)
             self._uncaught(call, str(error) or type(error).__name__)
-        except BaseException:  # such as SystemExit, which is for the thread
+        except BaseException:  # such as SystemExit, which ends the thread
             self._uncaught(call)
             raise
         else:
@@ -424,28 +445,41 @@ class CallDispatcher(Suspender):
     def _add_timer_locked(
         self, timers: Timers[Work], due: float, work: Work, wakes: list[Parker]
     ) -> Timer[Work]:
-        """Add a timer, and wake the thread that watches them if it is the nearest."""
-        nearest = self.next_timer_locked()
-        if nearest is None or due < nearest:
+        """Add a timer, and wake the thread that watches them if it would wake too late.
+
+        It is not woken when a timer is cancelled, as most are, and then wakes once for nothing.
+        """
+        if due < self._alarm_due:
+            self._alarm_due = due
             self._alarm.notify_forced(wakes)
         return timers.add(due, work)
 
     def next_timer_locked(self) -> float | None:
-        """Return when to call ``handle_timers``, in seconds, or ``None``."""
-        times = (self._timers.next_due(), self._patience.next_due())
-        return min((due for due in times if due is not None), default=None)
+        """Return when the caller must call ``handle_timers``, in seconds, or ``None``."""
+        times = (each.next_due() for each in (self._timers, self._patience, self._expiries))
+        next_due = min((due for due in times if due is not None), default=None)
+        self._alarm_due = math.inf if next_due is None else next_due
+        return next_due
 
     def handle_timers(self, now: float) -> None:
-        """Let generators go on whose time is up, and refuse calls that had no worker in time."""
-        wakes: list[Parker] = []
+        """Unpark generators whose time is up, and end calls that are out of time.
+
+        Those are calls that had no worker in time, and calls whose callers stop waiting.
+        """
         with self._mutex:
-            wakes += self._timers.take_due(now)
+            expired = self._expiries.take_due(now)
+            runs = self._timers.take_due(now)
             late = set(self._patience.take_due(now))
             for table in {start.call.table for start in late}:
                 self._shares.forget(table.share, lambda start: start not in late)
-        wake(wakes)
-        for start in late:
-            self._refuse_late(start.call)
+        due: list[tuple[ServerCall, Callable[[], None]]] = [(run.call, run.unpark) for run in runs]
+        due += [(call, partial(self._replies.expire, call)) for call in expired]
+        due += [(start.call, partial(self._refuse_late, start.call)) for start in late]
+        for call, action in due:
+            try:
+                action()
+            except Exception:  # the others must still run
+                _log.exception("a timer of %s failed", call.name)
 
     def _refuse_late(self, call: ServerCall) -> None:
         seconds = self._options.worker_timeout
@@ -455,15 +489,18 @@ class CallDispatcher(Suspender):
             told, share.told_refused = share.told_refused, True
             running = share.running
         text = f"no worker was free in {seconds:g} s: {running} calls of this session run"
-        if not told:
-            _log.warning(
-                "%s of client %s was refused, and so are others: %s. Raise workers= or max_workers="
-                " of the server, or let handlers that wait be generators: see Context.wait",
-                call.name,
-                call.session.peer_id,
-                text,
-            )
-        self._replies.cancel(call, RiverError(CANCEL, text))
+        try:
+            if not told:
+                _log.warning(
+                    "%s of client %s was refused, and so are others: %s. Raise workers= or "
+                    "max_workers= of the server, or let handlers that wait be generators: see "
+                    "Context.wait",
+                    call.name,
+                    call.session.peer_id,
+                    text,
+                )
+        finally:
+            self._replies.cancel(call, RiverError(CANCEL, text))
 
     # Answers
 
@@ -495,21 +532,21 @@ class CallDispatcher(Suspender):
             self._uncaught(call)
 
     def _uncaught(self, call: ServerCall, text: str = FAILED) -> None:
-        """End a call whose handler failed; the text is for clients that may know it."""
+        """End a call whose handler failed; the text is sent if ``expose_errors`` allows it."""
         told = text if self._expose_errors else FAILED
         by_result = call.procedure.fails_by_result
         send = self._replies.send_error if by_result else self._replies.cancel
         try:
             send(call, RiverError(UNCAUGHT_ERROR, told))
-        except EncodeError:  # text of any length, with halves of pairs in it
+        except EncodeError:  # the text may be too long, or hold lone surrogates
             send(call, RiverError(UNCAUGHT_ERROR, FAILED))
 
     # The end
 
     def close(self, deadline: Deadline) -> None:
-        """Wait for handlers, and what they deferred, and give up the services' states.
+        """Wait for handlers and deferred functions, then dispose of the services' states.
 
-        What giving one up raises is raised when all of it is done.
+        Exceptions of ``dispose`` are raised after all states were disposed of.
         """
         self._workers.close()
         self._replies.close()
@@ -519,7 +556,7 @@ class CallDispatcher(Suspender):
         for name, service in self._services.items():
             try:
                 service.dispose_state(self._states[name])
-            except Exception as error:  # the others are to be disposed of too
+            except Exception as error:  # the others must be disposed of, too
                 failures.append(error)
         if len(failures) > 1:
             raise ExceptionGroup("states could not be disposed of", failures)
@@ -528,7 +565,7 @@ class CallDispatcher(Suspender):
 
 
 def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverError | None]:
-    """Return the request that a message of an open call is, and what is wrong with it."""
+    """Return the request in a message of an open call, or the error to cancel the call with."""
     procedure = call.procedure
     if isinstance(payload, Oversize):
         return None, RiverError(INVALID_REQUEST, payload.text())
@@ -548,14 +585,14 @@ def _read(call: ServerCall, request: bool, payload: Any) -> tuple[Any, RiverErro
 
 
 def _told(text: str, extra: dict[str, Any]) -> str:
-    """Return a sentence with the first of what a schema forbids, as the extra has it."""
+    """Return an error message with the first validation error in ``extra``."""
     first = extra["firstValidationErrors"][0]
     place = f"{_shown(first['path'])} " if first["path"] else ""
     return f"{text}: {place}{first['message']}"
 
 
 def _in_span(call: ServerCall, step: Callable[[], Any]) -> Any:
-    """Run a handler, or go on with it, in the span of its call, if there is one."""
+    """Run or continue a handler within the span of its call, if there is one."""
     span = call.span
     if span is None:
         return step()
@@ -567,7 +604,7 @@ def _in_span(call: ServerCall, step: Callable[[], Any]) -> Any:
 
 
 def _shown(name: str) -> str:
-    """Return a name that a client has sent, short enough to be sent back."""
+    """Return a name that a client sent, shortened for an error message."""
     return name if len(name) <= MAX_SHOWN else f"{name[:MAX_SHOWN]}..."
 
 

@@ -1,8 +1,7 @@
-"""Make a span of OpenTelemetry for each end of a call, and join the two by the wire's ``tracing``.
+"""Make OpenTelemetry spans for both ends of a call, joined by the wire's field ``tracing``.
 
-A client makes one if its caller has a current span, a server if the client has told of one. As an
-application that has a current span has imported OpenTelemetry, nothing of it is imported for one
-that has not.
+A client makes a span if its caller has a current one, and a server if the client has sent one. An
+application with a current span has imported OpenTelemetry, so it is not imported for any other.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ __all__ = ["ClientSpan", "ServerSpan", "client_span", "has_current_span", "serve
 # The wire's ``tracing``: ``traceparent`` and ``tracestate`` of W3C's Trace Context.
 Tracing = tuple[str, str]
 
-# Characters of a trace state that is parsed and passed on; as many as everybody has to (section
-# 3.3.1.5). What is longer may be left out.
+# Longest trace state that is passed on, in characters. It is the length that everybody has to pass
+# on (section 3.3.1.5); a longer one may be left out.
 MAX_STATE = 512
 
 _log = logger("wsmux.rpc")
@@ -34,7 +33,7 @@ _log = logger("wsmux.rpc")
 
 def has_current_span() -> bool:
     """Return whether calls of this thread are traced."""
-    # What another thread imports at this moment has no spans yet, and perhaps no function.
+    # While another thread imports the module, it has no spans yet, and perhaps no such function.
     current = getattr(sys.modules.get("opentelemetry.trace"), "get_current_span", None)
     return current is not None and current().get_span_context().is_valid
 
@@ -42,11 +41,11 @@ def has_current_span() -> bool:
 class ClientSpan(Parker):
     """The span of a client's call.
 
-    It is ended with the threads that are woken, after the mutex was released: what becomes of an
-    ended span is the application's.
+    It is ended without the mutex, together with the threads that are woken, because ending a span
+    runs code of the application.
 
     Attributes:
-        tracing: what the server is told.
+        tracing: the fields to send to the server.
     """
 
     __slots__ = ("_end", "_error", "_name", "_span", "tracing")
@@ -59,12 +58,12 @@ class ClientSpan(Parker):
         self.tracing = tracing
 
     def failed(self, error: Exception) -> None:
-        """Note what the call failed with; the first counts."""
+        """Record the error of the call, unless there is one already."""
         if self._error is None:
             self._error = error
 
     def over(self) -> None:
-        """Note that the call is over now."""
+        """Record that the call ends now."""
         self._end = time.time_ns()
 
     def unpark(self) -> None:
@@ -73,15 +72,15 @@ class ClientSpan(Parker):
 
         try:
             spans.end_span(self._span, self._error, self._end)
-        except Exception:  # of the application's, in a thread of ours
+        except Exception:  # raised by the application, in a thread of this package
             _log.exception("the span %s could not be ended", self._name)
 
     def park(self, deadline: Deadline) -> None:
-        raise AssertionError("nobody waits for a span")
+        raise AssertionError("no thread waits for a span")
 
 
 def client_span(service: str, procedure: str) -> ClientSpan:
-    """Begin the span of a call, a child of the current one."""
+    """Start the span of a call, as a child of the current one."""
     from ...diagnostics import spans
 
     name = f"river.client.{service}.{procedure}"
@@ -98,7 +97,7 @@ class ServerSpan:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make it the current span of the block; what the block raises ends it."""
+        """Make it the current span of a block; an exception in the block ends it."""
         from ...diagnostics import spans
 
         try:
@@ -109,16 +108,16 @@ class ServerSpan:
             raise
 
     def end(self) -> None:
-        """End it: the handler has returned."""
+        """End the span, after the handler has returned."""
         self._span.end()
 
 
 def server_span(
     service: str, procedure: str, client_id: str, tracing: Tracing
 ) -> ServerSpan | None:
-    """Begin the span of a call, a child of the client's.
+    """Start the span of a call, as a child of the client's.
 
-    Returns ``None`` where OpenTelemetry is not in use, or the client has sent no valid context.
+    Returns ``None`` if OpenTelemetry is not in use, or the client has sent no valid context.
     """
     if sys.modules.get("opentelemetry.trace") is None:
         return None

@@ -16,7 +16,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -24,10 +24,13 @@ from ...exceptions import ForkedError
 from ...runtime.closing import Closing
 from ...runtime.deadline import Deadline
 from ...runtime.parking import Parker, WaitQueue, wake
-from ..errors import READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
+from ..errors import CANCEL, READABLE_BROKEN, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 
-__all__ = ["CallBase", "Err", "Ok", "Readable", "Result", "Writable"]
+__all__ = ["CallBase", "Err", "Ok", "Readable", "Result", "Writable", "unread_locked"]
+
+# Begins the text of the error; which bound was exceeded follows.
+FELL_BEHIND = "reader fell behind"
 
 Value = TypeVar("Value")
 
@@ -90,7 +93,7 @@ class CallBase(ABC):
         """Raise ``ForkedError`` in a forked child."""
         _check_process(self._pid)
 
-    def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
+    def end_locked(self, error: RiverError | TimeoutError | None, wakes: list[Parker]) -> None:
         """End both halves, with an error if there is one."""
         self.over = True
         if error is not None:
@@ -113,6 +116,15 @@ class CallBase(ABC):
     @abstractmethod
     def close_writing(self) -> None:
         """Send the end of this half, once."""
+
+
+def unread_locked(calls: Iterable[object]) -> tuple[int, int]:
+    """Return how many messages, and bytes, lie unread in those of the calls that have a reader."""
+    readers = [call.reader for call in calls if isinstance(call, CallBase)]
+    return (
+        sum(reader.unread_messages for reader in readers),
+        sum(reader.unread_bytes for reader in readers),
+    )
 
 
 def _check_process(pid: int) -> None:
@@ -154,7 +166,7 @@ class Readable(Generic[Value]):
     # The endpoint's side, with the mutex held
 
     def push_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
-        """Add a value, or the ``RiverError`` of an error result, of ``size`` bytes."""
+        """Add a value, or the error that is read in its place, of ``size`` bytes."""
         if self._ended or self._stopped:
             return
         if self._items is None:
@@ -171,13 +183,15 @@ class Readable(Generic[Value]):
         if self._readers is not None:
             self._readers.notify(wakes)
 
-    def fell_behind(self, options: Options) -> bool:
-        """Return whether more is unread than may be; the newest message may be of any size."""
+    def fell_behind(self, options: Options) -> str | None:
+        """Return that more is unread than may be; the newest message may be of any size."""
         newest = self._items[-1][1] if self._items else 0
-        return (
-            self.unread_messages > options.unread_messages
-            or self.unread_bytes - newest > options.unread_bytes
-        )
+        if self.unread_bytes - newest > options.unread_bytes:
+            return f"{FELL_BEHIND}: Options.unread_bytes is {options.unread_bytes}"
+        most = options.unread_messages
+        if most is not None and self.unread_messages > most:
+            return f"{FELL_BEHIND}: Options.unread_messages is {most}"
+        return None
 
     # The user's side
 
@@ -186,7 +200,8 @@ class Readable(Generic[Value]):
 
         Raises:
             EOFError: the peer has ended its half, and everything was read.
-            TimeoutError: no value arrived in ``timeout`` seconds; the call continues.
+            TimeoutError: no value arrived in ``timeout`` seconds; the call continues. Or the time
+                of the caller is up, and the call is over; that is raised once.
             RiverError: an error result, the cancellation of the call, the loss of the session, or
                 (once) that this side has stopped reading.
         """
@@ -210,7 +225,12 @@ class Readable(Generic[Value]):
         return value
 
     def outcome(self, item: Any) -> Any:
-        """Return a value, or raise a ``RiverError``; or return either as a result."""
+        """Return a value, or raise a ``RiverError``; or return either as a result.
+
+        The end of the caller's time is no result, and always raised.
+        """
+        if isinstance(item, TimeoutError):
+            raise TimeoutError(*item.args)
         if isinstance(item, RiverError):
             if self._raises:
                 raise RiverError(item.code, item.message, item.extra)
@@ -255,21 +275,27 @@ class Writable(Closing, Generic[Value]):
     def __init__(self, call: CallBase) -> None:
         self._call = weakref.ref(call)
         self._closed = False
-        self._failure: RiverError | None = None
+        self._failure: RiverError | TimeoutError | None = None
 
     # The endpoint's side, with the mutex held
 
-    def fail_locked(self, error: RiverError) -> None:
-        """End this half because the call was cancelled, or the session lost."""
+    def fail_locked(self, error: RiverError | TimeoutError) -> None:
+        """End this half: the call was cancelled, its time is up, or the session was lost."""
         if not self._closed and self._failure is None:
             self._failure = error
 
     def check_locked(self) -> None:
-        """Raise the error that ended this half."""
+        """Raise the error that ended this half; a timeout once, and CANCEL from then on.
+
+        Whoever tries again after a timeout would otherwise never end.
+        """
         if self._closed:
             raise ValueError("write to a call whose requests this side has closed")
-        if self._failure is not None:
-            error = self._failure
+        error = self._failure
+        if isinstance(error, TimeoutError):
+            self._failure = RiverError(CANCEL, str(error))
+            raise TimeoutError(*error.args)
+        if error is not None:
             raise RiverError(error.code, error.message, error.extra)
 
     def close_locked(self) -> bool:
@@ -284,7 +310,8 @@ class Writable(Closing, Generic[Value]):
         """Send a value; block while the send buffer is full.
 
         Raises:
-            TimeoutError: the buffer was full for ``timeout`` seconds; nothing was sent.
+            TimeoutError: the buffer was full for ``timeout`` seconds, or, raised once, the time of
+                the caller is up, and the call is over; nothing was sent.
             EncodeError: the codec cannot encode the value, or it exceeds ``Options.max_size``;
                 nothing was sent.
             RiverError: the call was cancelled, or its session lost.

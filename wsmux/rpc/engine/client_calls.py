@@ -74,6 +74,7 @@ class Opened(ABC):
         stream_id: its id on the wire.
         session: the session of the call; ``None`` if it was over before it had one.
         over: nothing more is sent or expected.
+        deadline: when the caller stops waiting; the server is told.
         abort: the event that cancels the call when set, if any.
         span: the OpenTelemetry span, if the call is traced.
     """
@@ -81,11 +82,16 @@ class Opened(ABC):
     __slots__ = ()
 
     name: str
+    deadline: Deadline
     abort: Abort | None
     stream_id: str
     session: Session | None
     over: bool
     span: ClientSpan | None
+
+    def too_late(self) -> TimeoutError:
+        """Return what the caller gets when its time is up, whichever side notices first."""
+        return TimeoutError(f"{self.name} did not answer in time; it was cancelled")
 
     def read_payload(self, payload: Any) -> Any:
         """Return the response in a payload, or its ``RiverError``.
@@ -100,8 +106,8 @@ class Opened(ABC):
         """Take a response, or the ``RiverError`` of an error result, of ``size`` bytes."""
 
     @abstractmethod
-    def fell_behind(self, options: Options) -> bool:
-        """Return whether the unread messages exceed the limit."""
+    def fell_behind(self, options: Options) -> str | None:
+        """Return that more is unread than may be, if so."""
 
     @abstractmethod
     def no_more_locked(self, wakes: list[Parker]) -> bool:
@@ -125,11 +131,13 @@ class Call(CallBase, Opened):
         mutex: threading.Lock,
         name: str,
         raises: bool,
+        deadline: Deadline,
         abort: Abort | None = None,
     ) -> None:
         super().__init__(mutex, raises)
         self._client = client
         self.name = name
+        self.deadline = deadline
         self.abort = abort
         self.stream_id = ""
         self.session: Session | None = None
@@ -138,7 +146,7 @@ class Call(CallBase, Opened):
     def take_locked(self, item: Any, size: int, wakes: list[Parker]) -> None:
         self.reader.push_locked(item, size, wakes)
 
-    def fell_behind(self, options: Options) -> bool:
+    def fell_behind(self, options: Options) -> str | None:
         return self.reader.fell_behind(options)
 
     def no_more_locked(self, wakes: list[Parker]) -> bool:
@@ -157,7 +165,7 @@ class Call(CallBase, Opened):
             self._client.cancel(self, RiverError(CANCEL, message))
 
     def result(self, deadline: Deadline) -> Any:
-        """Wait for the only answer, of an upload; cancel on timeout.
+        """Wait for the only answer; cancel on timeout.
 
         Raises:
             TimeoutError: no answer arrived in time; the call was cancelled.
@@ -167,7 +175,7 @@ class Call(CallBase, Opened):
             return self.reader.read(deadline.remaining())
         except TimeoutError:
             self.cancel("the caller stopped waiting")
-            raise TimeoutError(f"{self.name} did not answer in time; it was cancelled") from None
+            raise self.too_late() from None
         except EOFError:
             error = RiverError(CANCEL, f"{self.name} ended without an answer")
         except BaseException:
@@ -180,9 +188,8 @@ class Call(CallBase, Opened):
 class _Handle:
     """The base of the handles returned to users."""
 
-    def __init__(self, call: Call, deadline: Deadline) -> None:
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._deadline = deadline
 
     def cancel(self, message: str = "cancelled by client") -> None:
         """End the call on both sides; reads and writes raise ``RiverError`` with CANCEL."""
@@ -203,7 +210,7 @@ class _Handle:
 
     def _left(self, timeout: float | None) -> float | None:
         """Return the smaller of ``timeout`` and the remaining time of the call."""
-        left = self._deadline.remaining()
+        left = self._call.deadline.remaining()
         if timeout is None or left is None:
             return left if timeout is None else timeout
         return min(timeout, left)
@@ -287,12 +294,12 @@ class PendingCall(Opened):
     __slots__ = (
         "_client",
         "_completions",
-        "_deadline",
         "_mutex",
         "_outcome",
         "_raises",
         "_waiting",
         "abort",
+        "deadline",
         "name",
         "over",
         "sent",
@@ -315,7 +322,7 @@ class PendingCall(Opened):
         self._client = client
         self._mutex = mutex
         self._raises = raises
-        self._deadline = deadline
+        self.deadline: Deadline = deadline
         self._completions = completions
         self._outcome = _PENDING
         self._waiting: WaitQueue | None = None
@@ -339,8 +346,8 @@ class PendingCall(Opened):
         self.size = size
         self._settle_locked(item, wakes)
 
-    def fell_behind(self, options: Options) -> bool:
-        return False  # it keeps at most one response
+    def fell_behind(self, options: Options) -> str | None:
+        return None  # it keeps at most one response
 
     def no_more_locked(self, wakes: list[Parker]) -> bool:
         self.over = True
@@ -373,7 +380,8 @@ class PendingCall(Opened):
 
         Raises:
             TimeoutError: no response arrived in time. If the call's own timeout expired, which
-                started with ``submit``, the call was cancelled; otherwise it continues.
+                started with ``submit``, the call was cancelled, here or by the server; otherwise it
+                continues.
             RiverError: the response is an error, or the session was lost (UNEXPECTED_DISCONNECT).
             EncodeError: the codec cannot encode the init, or it exceeds ``Options.max_size``;
                 nothing was sent.
@@ -395,26 +403,26 @@ class PendingCall(Opened):
             if self._waiting is None:
                 self._waiting = WaitQueue()
             while self._outcome is _PENDING:
-                if self._deadline.expired() or patience.expired():
+                if self.deadline.expired() or patience.expired():
                     break
-                self._waiting.wait(self._mutex, sooner(self._deadline, patience))
+                self._waiting.wait(self._mutex, sooner(self.deadline, patience))
         if not self.expire() and self._outcome is _PENDING:
             raise TimeoutError(f"{self.name} has not answered yet; the call continues")
 
     def remaining(self) -> float | None:
         """Return the seconds left until the call's own timeout, ``None`` if it has none."""
-        return self._deadline.remaining()
+        return self.deadline.remaining()
 
     def expire(self) -> bool:
         """Cancel the call if its own timeout has expired; return whether it has.
 
         ``result`` then raises ``TimeoutError``, unless the call had already ended.
         """
-        if not self._deadline.expired():
+        if not self.deadline.expired():
             return False
         if self._outcome is _PENDING:
-            late = TimeoutError(f"{self.name} did not answer in time; it was cancelled")
-            self._client.cancel(self, RiverError(CANCEL, "the caller stopped waiting"), late)
+            error = RiverError(CANCEL, "the caller stopped waiting")
+            self._client.cancel(self, error, self.too_late())
         return True
 
     def cancel(self, message: str = "cancelled by client") -> bool:

@@ -1,16 +1,16 @@
-"""Run a client: one thread that connects, reads and keeps time, however many calls there are.
+"""Run a client: one thread connects, reads and handles timers, for any number of calls.
 
 Threads and locks:
 
-- One mutex guards the connector, its session, the table of calls and both halves of each. Nothing
-  is sent, dialled or called back under it. A channel's own mutex may be taken under it, for its
-  send queue, never the other way round.
-- The I/O thread performs what the connector orders: it dials, iterates the channel's batches, and
-  waits. It never waits in a send. A call's thread sends its own message, as far as the socket takes
-  it; the rest is for the I/O thread.
-- Metadata is made in a thread of its own, and the user's callbacks run in another one, so that
-  neither can stop the I/O thread.
-- The thread starts with the first call, or eagerly, and ends with ``close``.
+- One mutex guards the connector, its session, the table of calls and both halves of each call.
+  Under it nothing is sent, no connection is made and no callback runs. A transport's own mutex may
+  be taken under it, for its send queue, never the other way round.
+- The I/O thread does what the connector orders: it connects, iterates over the transport's batches,
+  and waits. It never blocks in a send. The thread of a call sends its own message as far as the
+  socket accepts it; the I/O thread sends the rest.
+- Metadata is made in one thread of its own, and the user's callbacks run in another, so that
+  neither can block the I/O thread.
+- The I/O thread starts with the first call, or eagerly, and ends with ``close``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ import math
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ...exceptions import ForkedError, LocalProtocolError, WsmuxError
 from ...protocols.base import Message as SendMessage
 from ...protocols.framing import Opcode, Received
-from ...runtime import fork
+from ...runtime import clock, fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, WaitQueue, wake
 from ...runtime.threads import daemon_thread, start_thread
 from ...transport.message_transport import MessageTransport
 from ..abort import ABORTED
-from ..errors import CANCEL, UNEXPECTED_DISCONNECT, RiverError
+from ..errors import CANCEL, DEADLINE_EXCEEDED, UNEXPECTED_DISCONNECT, RiverError
 from ..options import Options
 from ..session.connector import (
     Connector,
@@ -67,6 +66,7 @@ from ..wire.envelope import (
 from ..wire.ids import new_id
 from ..wire.message_size import Packer
 from .call_spans import ClientSpan, client_span, has_current_span
+from .call_streams import unread_locked
 from .client_calls import Call, Calls, Opened, PendingCall
 from .dial import Dialler, Gone, cut_by_size, hang_up
 from .event_callbacks import EventCallbacks
@@ -79,7 +79,7 @@ _Batches = Generator[list[Received]]
 
 
 class ClientLoop:
-    """Perform what the connector of a client orders, until it is closed."""
+    """Do what the connector of a client orders, until it is closed."""
 
     def __init__(self, engine: ClientEngine) -> None:
         self._engine = engine
@@ -91,7 +91,7 @@ class ClientLoop:
         try:
             while self._work():
                 pass
-        except BaseException:  # of the application's functions even SystemExit: nobody else tells
+        except BaseException:  # even SystemExit from a function of the application must be logged
             _log.exception(
                 "the I/O thread of %s failed; its calls have ended", self._connector.own_id
             )
@@ -103,10 +103,10 @@ class ClientLoop:
             wake(wakes)
 
     def _work(self) -> bool:
-        """Do what was ordered, or wait for something to do; false when it is all over."""
+        """Do what was ordered, or wait; return ``False`` when the client is closed."""
         engine, wakes = self._engine, list[Parker]()
         with engine.mutex:
-            now = time.monotonic()
+            now = clock.monotonic()
             due = self._connector.next_timer()
             if due is not None and now >= due:
                 self._connector.handle_timer(now)
@@ -124,10 +124,10 @@ class ClientLoop:
         return True
 
     def _rest_locked(self) -> None:
-        """Wait for an order, or a time, even one that is set meanwhile."""
+        """Wait for an order or a timer, including one that is set meanwhile."""
         engine = self._engine
         due = self._connector.next_timer()
-        left = None if due is None else max(0.0, due - time.monotonic())
+        left = None if due is None else max(0.0, due - clock.monotonic())
         engine.alarm = math.inf if due is None else due
         engine.idle.wait(engine.mutex, Deadline(left))
 
@@ -139,16 +139,16 @@ class ClientLoop:
                 self._make_metadata(lambda value: self._connector.refresh(session, value), None)
             case HelloWanted(attempt):
                 self._make_metadata(
-                    lambda value: self._connector.hello(attempt, value, time.monotonic()),
-                    lambda text: self._connector.hello_failed(attempt, text, time.monotonic()),
+                    lambda value: self._connector.hello(attempt, value, clock.monotonic()),
+                    lambda text: self._connector.hello_failed(attempt, text, clock.monotonic()),
                 )
             case Hangup():
-                return  # of a connection that is left already
+                return  # that connection has been left already
             case _:
-                raise AssertionError(f"an order that nobody knows: {order}")
+                raise AssertionError(f"unknown order: {order}")
 
     def _connect(self, attempt: int) -> None:
-        """Make a connection and stay with it until it is gone."""
+        """Make a connection, and serve it until it has ended."""
         engine = self._engine
         try:
             channel = engine.dial(Deadline(engine.options.connection_timeout))
@@ -158,14 +158,14 @@ class ClientLoop:
             if not fatal and engine.is_fatal is not None:
                 fatal = engine.is_fatal(error)
             self._with_connector(
-                lambda: self._connector.dial_failed(attempt, time.monotonic(), text, fatal=fatal)
+                lambda: self._connector.dial_failed(attempt, clock.monotonic(), text, fatal=fatal)
             )
             return
         batches = channel.batches()
         wakes: list[Parker] = []
         with engine.mutex:
             engine.channel = channel
-            self._connector.dialled(attempt, time.monotonic())
+            self._connector.dialled(attempt, clock.monotonic())
             engine.settle_locked(wakes)
         engine.after(wakes)
         if not self._leaves(attempt):
@@ -173,7 +173,7 @@ class ClientLoop:
         with engine.mutex:
             engine.channel = None
             over = self._note_size_locked(channel, attempt)
-            self._connector.lost(attempt, time.monotonic())
+            self._connector.lost(attempt, clock.monotonic())
             engine.settle_locked(wakes)
         wake(wakes)
         if over:
@@ -182,43 +182,45 @@ class ClientLoop:
         engine.closing = _retire(channel, batches)
 
     def _note_size_locked(self, channel: MessageTransport, attempt: int) -> bool:
-        """Note that a message was too large, if that has ended the connection.
+        """Record that a message was too large, if the connection ended for that.
 
-        Returns whether that has ended the session.
+        Returns whether the session has ended, too.
         """
         cut = cut_by_size(channel)
         if cut is None:
             return False
         reason, ours = cut
-        return self._connector.cut_by_size(attempt, reason, ours=ours, now=time.monotonic())
+        return self._connector.cut_by_size(attempt, reason, ours=ours, now=clock.monotonic())
 
     def _converse(self, channel: MessageTransport, batches: _Batches, attempt: int) -> None:
         engine, wakes = self._engine, list[Parker]()
         for messages in batches:
             with engine.mutex:
-                self._feed_locked(attempt, messages, channel.now, wakes)
-                channel.set_owner_timer(self._connector.next_timer())
+                channel.set_owner_timer(self._feed_locked(attempt, messages, channel.now, wakes))
             wake(wakes)
             if channel.error is not None or (engine.orders and self._leaves(attempt)):
                 return
 
     def _feed_locked(
         self, attempt: int, messages: list[Received], now: float, wakes: list[Parker]
-    ) -> None:
+    ) -> float | None:
+        """Handle messages and due timers; return the time of the next timer."""
         engine, connector = self._engine, self._connector
         for kind, data in messages:
-            # A text message is none of River's: it is as undecodable as an empty one.
+            # River has no text messages: one is treated as a message that cannot be decoded.
             connector.receive(attempt, data if kind is Opcode.BINARY else b"", now)
             engine.apply_locked(wakes, len(data))
         due = connector.next_timer()
         if due is not None and now >= due:
             connector.handle_timer(now)
+            due = connector.next_timer()
         engine.settle_locked(wakes)
+        return due
 
     def _leaves(self, attempt: int) -> bool:
-        """Do what was ordered; tell whether the connection of this attempt is to be left.
+        """Do what was ordered; return whether to leave the connection of this attempt.
 
-        An order to dial is for later: it is performed when this connection has been left.
+        An order to connect is kept until this connection has been left.
         """
         engine = self._engine
         while True:
@@ -235,7 +237,7 @@ class ClientLoop:
     def _make_metadata(
         self, use: Callable[[Any], None], fail: Callable[[str], None] | None
     ) -> None:
-        """Let the application make metadata, in a thread that may block, and use it."""
+        """Let the application make metadata in a thread that may block, then use it."""
         make = self._engine.metadata
         if make is None:
             self._with_connector(lambda: use(None))
@@ -264,10 +266,10 @@ class ClientLoop:
 
 
 def _retire(channel: MessageTransport, batches: _Batches) -> threading.Thread | None:
-    """Close a connection that is left; a thread of its own waits for the peer's part."""
+    """Close a connection that is left; return the thread that waits for the peer's Close."""
     if channel.cut:
         batches.close()
-        channel.discard()  # for batches that were never begun
+        channel.discard()  # in case the batches were never started
         return None
     hang_up(channel)
 
@@ -284,17 +286,17 @@ OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
 class ClientEngine(Calls):
-    """What a client and its calls are made of. See ``rpc.connect`` for the arguments.
+    """Hold the state of a client and its calls. See ``rpc.connect`` for the arguments.
 
     Attributes:
         mutex: see the module.
-        connector: the pure machine.
-        channel: the present connection, or ``None``.
-        orders: what the connector wants done, for the I/O thread.
-        idle: where that thread waits while there is no channel.
-        alarm: when it goes on by itself.
-        stopping: it is to end when there is nothing left to do.
-        closing: sends what is left on the last connection, and waits for the peer's part.
+        connector: the pure state machine.
+        channel: the current connection, or ``None``.
+        orders: the connector's orders for the I/O thread.
+        idle: where that thread waits while there is no connection.
+        alarm: when it wakes by itself.
+        stopping: whether it ends once no orders are left.
+        closing: the thread that sends the rest on the last connection, and waits for its end.
         dial, metadata, options, is_fatal: see ``rpc.connect``.
     """
 
@@ -323,7 +325,7 @@ class ClientEngine(Calls):
             options=options,
             new_id=new_id,
             random=random.random,
-            pending=lambda: bool(calls),  # which holds no engine: it would hold itself
+            pending=lambda: bool(calls),  # without a reference to the engine, a cycle
         )
         self.dial = dial
         self._callbacks = callbacks
@@ -353,16 +355,16 @@ class ClientEngine(Calls):
             raise ForkedError("this client belongs to the parent process")
 
     def connect(self, deadline: Deadline | None) -> None:
-        """Start to connect; wait for it with a deadline.
+        """Start to connect; with a deadline, wait for the connection.
 
         Raises:
-            TimeoutError: there is no connection in time; attempts go on.
-            RiverError: there is none, and it is of no use to try again.
+            TimeoutError: there was no connection in time; attempts continue.
+            RiverError: no connection can be made, and attempts have ended.
         """
         wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
-            self.connector.connect(time.monotonic())
+            self.connector.connect(clock.monotonic())
             self.settle_locked(wakes)
         self.after(wakes)
         if deadline is None:
@@ -387,19 +389,25 @@ class ClientEngine(Calls):
             self._changed.wait(self.mutex, deadline)
 
     def describe_session(self) -> SessionInfo | None:
-        """Return what there is to know of the present session, if there is one."""
+        """Return a snapshot of the current session, if there is one."""
         with self.mutex:
             session = self.connector.session
-            if session is None:
+            if session is None or self._pid != os.getpid():
                 return None
-            return session_info(session, self.connector.own_id, calls=len(self._calls))
+            return session_info(
+                session,
+                self.connector.state.name.lower(),
+                clock.monotonic(),
+                calls=len(self._calls),
+                unread=unread_locked(self._calls.values()),
+            )
 
     def end_session(self, reason: str) -> None:
-        """End the session and the connection; the next call begins again."""
+        """End the session and the connection; the next call starts new ones."""
         wakes: list[Parker] = []
         with self.mutex:
             self.check_process()
-            self.connector.hard_disconnect(time.monotonic(), reason)
+            self.connector.hard_disconnect(clock.monotonic(), reason)
             self.settle_locked(wakes)
         self.after(wakes)
 
@@ -407,7 +415,7 @@ class ClientEngine(Calls):
         """Send the first message of a call.
 
         Raises:
-            EncodeError: the codec cannot carry ``init``, or it is too large.
+            EncodeError: the codec cannot encode ``init``, or it is too large.
         """
         if flags & CLOSED:
             with self.mutex:
@@ -419,7 +427,7 @@ class ClientEngine(Calls):
     def start(
         self, calls: Iterable[tuple[PendingCall, Any]], service: str, procedure: str
     ) -> list[EncodeError]:
-        """Send the only messages of rpcs in one go; return what failed those that were not sent."""
+        """Send rpcs together; return the errors of those that were not sent."""
         pack = self._packer.pack
         packed: list[tuple[PendingCall, bytes]] = []
         failed: list[tuple[PendingCall, EncodeError]] = []
@@ -441,7 +449,7 @@ class ClientEngine(Calls):
     def _open_all(
         self, calls: Sequence[tuple[OpenedT, bytes]], service: str, procedure: str, flags: int
     ) -> list[tuple[OpenedT, EncodeError]]:
-        """Send the first messages of calls, of one ``abort``; return those that were not sent."""
+        """Send the first messages of calls with the same ``abort``; return those not sent."""
         failed: list[tuple[OpenedT, EncodeError]] = []
         wakes: list[Parker] = []
         abort = calls[0][0].abort if calls else None
@@ -460,12 +468,12 @@ class ClientEngine(Calls):
                     self._forget_locked(call, ended)
                     call.end_locked(ended, wakes)
             elif calls:
-                now = time.monotonic()
+                now = clock.monotonic()
                 session = self.connector.need_session(now)
                 for call, packed in calls:
                     call.session, call.stream_id = session, new_id()
                     try:
-                        self._send_locked(call, packed, OPEN | flags, service, procedure)
+                        self._send_locked(call, packed, OPEN | flags, service, procedure, now)
                     except EncodeError as error:
                         failed.append((call, error))
                         self._forget_locked(call, error)
@@ -478,7 +486,7 @@ class ClientEngine(Calls):
             self.settle_locked(wakes)
         self.after(wakes)
         if abort is not None and abort.is_set():
-            abort.set()  # it may have been set just before it knew of these
+            abort.set()  # it may have been set before these calls were added to it
         return failed
 
     def send_request(self, call: Call, value: Any, deadline: Deadline) -> None:
@@ -506,7 +514,7 @@ class ClientEngine(Calls):
                 self._send_locked(call, self._close_packed, CLOSED)
             if call.completed_locked():
                 self._forget_locked(call)
-            self._room.notify(wakes)  # waiting writers learn of it
+            self._room.notify(wakes)  # waiting writers must see it
             self.settle_locked(wakes)
         self.after(wakes)
 
@@ -518,7 +526,7 @@ class ClientEngine(Calls):
             if call.over:
                 return False
             self._send_locked(call, packed, CANCELLED)
-            self._forget_locked(call, outcome)  # what the caller does on purpose is no failure
+            self._forget_locked(call, outcome)  # a wanted cancellation is no error of its span
             call.end_locked(outcome or error, wakes)
             self._room.notify(wakes)
             self.settle_locked(wakes)
@@ -526,13 +534,13 @@ class ClientEngine(Calls):
         return True
 
     def close(self, timeout: float | None) -> None:
-        """End every call and the connection; give what was sent ``timeout`` seconds to get out."""
+        """End every call and the connection; wait ``timeout`` seconds for messages to be sent."""
         wakes: list[Parker] = []
         with self.mutex:
             if self._pid != os.getpid() or self.stopping:
                 return
             self.stopping = True
-            self.connector.close()  # its thread has done it if that failed
+            self.connector.close()  # may be the second time, if the I/O thread failed
             self.settle_locked(wakes)
             thread = self._thread
         self.after(wakes)
@@ -552,6 +560,7 @@ class ClientEngine(Calls):
         flags: int,
         service: str | None = None,
         procedure: str | None = None,
+        now: float = 0.0,
     ) -> None:
         assert call.session is not None
         call.session.send(
@@ -561,10 +570,12 @@ class ClientEngine(Calls):
             service=service,
             procedure=procedure,
             tracing=None if call.span is None or service is None else call.span.tracing,
+            due=call.deadline.at if flags & OPEN else None,
+            now=now,
         )
 
     def settle_locked(self, wakes: list[Parker]) -> None:
-        """Apply what the connector reports, and queue what it sends."""
+        """Apply the events of the connector, and queue its messages."""
         self.apply_locked(wakes)
         channel = self.channel
         if channel is not None and self.connector.has_output():
@@ -582,7 +593,7 @@ class ClientEngine(Calls):
             self._spans_over.clear()
 
     def apply_locked(self, wakes: list[Parker], size: int = 0) -> None:
-        """Apply what the connector reports; what it received is of ``size`` bytes."""
+        """Apply the events of the connector; ``size`` is that of the received message."""
         for event in self.connector.events():
             if type(event) is EnvelopeReceived:
                 self._received_locked(event.envelope, size, wakes)
@@ -625,10 +636,12 @@ class ClientEngine(Calls):
     def _received_locked(self, envelope: Envelope, size: int, wakes: list[Parker]) -> None:
         call = self._calls.get(envelope.stream_id)
         if call is None:
-            return  # it is over here; the text says to drop it
+            return  # the call has ended here; the specification says to drop it
         flags, payload = envelope.flags, envelope.payload
         if flags & CANCELLED:
-            cancelled = read_cancel(payload)
+            error = read_cancel(payload)
+            late = error.code == DEADLINE_EXCEEDED and call.deadline.at is not None
+            cancelled = call.too_late() if late else error
             self._forget_locked(call, cancelled)
             call.end_locked(cancelled, wakes)
             self._room.notify(wakes)
@@ -644,14 +657,15 @@ class ClientEngine(Calls):
                 call.take_locked(item, size, wakes)
             except NotAResult as error:
                 _log.warning("%s: a message was dropped: %s", call.name, error)
-            if call.fell_behind(self.options):
-                self._give_up_locked(call, "reader fell behind", wakes)
+            behind = call.fell_behind(self.options)
+            if behind is not None:
+                self._give_up_locked(call, behind, wakes)
                 return
         if flags & CLOSED and call.no_more_locked(wakes):
             self._forget_locked(call)
 
     def _give_up_locked(self, call: Opened, reason: str, wakes: list[Parker]) -> None:
-        """Cancel a call at the server, over what came of it, and end it here with the same."""
+        """Cancel a call at the server for what it sent, and end it here with the same error."""
         error = RiverError(CANCEL, reason)
         self._send_locked(call, self.codec.pack(error_result(error)), CANCELLED)
         self._forget_locked(call, error)
@@ -659,7 +673,7 @@ class ClientEngine(Calls):
         self._room.notify(wakes)
 
     def _rouse_io_locked(self, wakes: list[Parker]) -> None:
-        """Make the I/O thread check its orders and times; start it with the first of them."""
+        """Make the I/O thread check its orders and timers; start it if there is none yet."""
         self.idle.notify_forced(wakes)
         if self.channel is not None:
             self.channel.wake()
@@ -669,7 +683,7 @@ class ClientEngine(Calls):
             start_thread(self._thread)
 
     def after(self, wakes: list[Parker]) -> None:
-        """Wake whom a change concerns, and send what it queued; the mutex is not held."""
+        """Wake threads after a change, and send what it queued; call it without the mutex."""
         wake(wakes)
         channel = self.channel
         if channel is not None:

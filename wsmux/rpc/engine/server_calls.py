@@ -5,6 +5,12 @@ by returning, which in other implementations ends nothing. The call is over when
 when either side cancels. Then ``ctx.ended`` is set at once, and deferred actions run, last in first
 out, in a thread that does not wait for handlers, since handlers may wait for the actions.
 
+Beyond the specification, a client may say how long its caller still waits, see ``wire.envelope``.
+The handler then runs within that deadline, as in a block of ``wsmux.deadline``. When the time is up
+the call is cancelled as by its client, but with ``TimeoutError``, and the client is sent
+DEADLINE_EXCEEDED. Whoever notices first ends the call: the timer, the run of a generator, or the
+worker whose handler raised. An answer sent before that stands.
+
 A handler acts on its ``ServerCall``, which sends through ``Replies`` and the ``SessionRecord``;
 nothing here calls a dispatcher or an engine. Methods that end in ``_locked`` change state, and
 neither send, wait nor wake. ``server_engine`` describes threads and locks.
@@ -14,29 +20,33 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import Any
 
-from ...runtime.deadline import Deadline
+from ...runtime import clock
+from ...runtime.deadline import Deadline, within
 from ...runtime.logs import logger, printable
 from ...runtime.parking import Parker, wake
 from ...runtime.thread_pool import ThreadPool
 from ..abort import Abort
-from ..errors import CANCEL, INVALID_REQUEST, RiverError
+from ..errors import CANCEL, DEADLINE_EXCEEDED, INVALID_REQUEST, RiverError
 from ..options import Options
 from ..services import Procedure
 from ..wire.codec import Codec
 from ..wire.envelope import CANCELLED, CLOSE_PAYLOAD, CLOSED, error_result
 from ..wire.message_size import Packer
 from .call_spans import ServerSpan
-from .call_streams import CallBase, Err
+from .call_streams import CallBase, Err, unread_locked
 from .session_record import SessionRecord
 from .signals import Pause, Signal
+from .timers import Timer, Timers
 from .worker_shares import Share
 
-__all__ = ["CallTable", "Context", "Replies", "ServerCall"]
+__all__ = ["OUT_OF_TIME", "CallTable", "Context", "Replies", "ServerCall"]
+
+# What ends a call whose caller said how long it waits.
+OUT_OF_TIME = "the time of the caller is up"
 
 _log = logger("wsmux.rpc")
 _calls_log = logging.getLogger("wsmux.rpc.calls")  # for handlers; not rate-limited
@@ -51,11 +61,15 @@ class CallTable:
 
     Attributes:
         record: the session of the calls.
+        expiries: the timers of the calls whose callers wait only so long, of all sessions.
         share: the part of the server's workers in use; ``CallDispatcher`` changes it.
     """
 
-    def __init__(self, record: SessionRecord, options: Options) -> None:
+    def __init__(
+        self, record: SessionRecord, options: Options, expiries: Timers[ServerCall]
+    ) -> None:
         self.record = record
+        self.expiries = expiries
         self.share: Share[Any] = Share()
         self._options = options
         self._open: dict[str, ServerCall] = {}
@@ -64,6 +78,10 @@ class CallTable:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def unread_locked(self) -> tuple[int, int]:
+        """Return how many messages of the open calls, and bytes, their handlers have not read."""
+        return unread_locked(self._open.values())
 
     def get_locked(self, stream_id: str) -> ServerCall | None:
         """Return the open call of a stream."""
@@ -83,7 +101,9 @@ class CallTable:
             self._open.pop(call.stream_id, None)
         return over
 
-    def drop_locked(self, call: ServerCall, error: RiverError, wakes: list[Parker]) -> None:
+    def drop_locked(
+        self, call: ServerCall, error: RiverError | TimeoutError, wakes: list[Parker]
+    ) -> None:
         """End and remove a cancelled call; its handler counts until it returns."""
         self._open.pop(call.stream_id, None)
         if not call.answered:
@@ -247,8 +267,12 @@ class Replies:
             if table.bury_locked(stream_id):
                 table.record.send_locked(stream_id, packed, CANCELLED)
 
-    def cancel(self, call: ServerCall, error: RiverError) -> None:
-        """Cancel a call at the client, and end it here with the same error, once."""
+    def expire(self, call: ServerCall) -> None:
+        """End a call whose caller's time is up: as ``cancel`` does, but here with a timeout."""
+        self.cancel(call, RiverError(DEADLINE_EXCEEDED, OUT_OF_TIME), TimeoutError(OUT_OF_TIME))
+
+    def cancel(self, call: ServerCall, error: RiverError, ends: TimeoutError | None = None) -> None:
+        """Cancel a call at the client, and end it here with the same error, or another, once."""
         packed = self._packer.pack_error(error)
         wakes: list[Parker] = []
         table = call.table
@@ -257,7 +281,7 @@ class Replies:
                 return
             table.bury_locked(call.stream_id)
             channel = table.record.send_locked(call.stream_id, packed, CANCELLED)
-            table.drop_locked(call, error, wakes)
+            table.drop_locked(call, ends or error, wakes)
             table.record.room.notify(wakes)  # its own writers; a run is woken as it is parked
         wake(wakes)
         if channel is not None:
@@ -306,6 +330,8 @@ class ServerCall(CallBase):
     Attributes:
         table: the calls of its session, with the session record.
         session, stream_id, procedure: its session, its id on the wire, and the procedure called.
+        deadline: when the caller stops waiting.
+        expiry: the timer that then ends the call, until it is over.
         first_metadata: the metadata of the session when the call began.
         tracing: the client's trace context, if any.
         span: the span of the call, once its handler has started.
@@ -321,6 +347,7 @@ class ServerCall(CallBase):
         table: CallTable,
         stream_id: str,
         procedure: Procedure,
+        deadline: Deadline,
     ) -> None:
         super().__init__(mutex)
         self._replies = replies
@@ -328,6 +355,8 @@ class ServerCall(CallBase):
         self.session = table.record.session
         self.stream_id = stream_id
         self.procedure = procedure
+        self.deadline = deadline
+        self.expiry: Timer[ServerCall] | None = None
         self.first_metadata: Any = None
         self.tracing: tuple[str, str] | None = None
         # Made on demand: few handlers ask for an event, which costs as much as the rest of a small
@@ -375,18 +404,24 @@ class ServerCall(CallBase):
         """Return the session's metadata."""
         return self._replies.metadata(self)
 
-    def end_locked(self, error: RiverError | None, wakes: list[Parker]) -> None:
+    def end_locked(self, error: RiverError | TimeoutError | None, wakes: list[Parker]) -> None:
         super().end_locked(error, wakes)
-        if self._ended is not None:
-            self._ended.mark()
+        self._over_locked()
         if self.parked is not None:
             wakes.append(self.parked)
 
     def completed_locked(self) -> bool:
         completed = super().completed_locked()
-        if completed and self._ended is not None:
-            self._ended.mark()
+        if completed:
+            self._over_locked()
         return completed
+
+    def _over_locked(self) -> None:
+        if self._ended is not None:
+            self._ended.mark()
+        if self.expiry is not None:
+            self.table.expiries.cancel(self.expiry)
+            self.expiry = None
 
     def defer(self, action: Callable[[], object]) -> None:
         """Run an action when the call is over; at once if all others have already run."""
@@ -418,7 +453,8 @@ class ServerCall(CallBase):
 
     def _do(self, action: Callable[[], object]) -> None:
         try:
-            action()
+            with within(Deadline(None, outlives=True)):  # a late one runs in the handler's thread
+                action()
         except Exception:
             _log.exception("deferred cleanup of %s failed", self.name)
 
@@ -465,6 +501,16 @@ class Context:
         return self._call.ended
 
     @property
+    def deadline(self) -> Deadline:
+        """When the caller stops waiting; ``remaining()`` is ``None`` if it did not say.
+
+        The handler runs within it, as in a ``wsmux.deadline`` block: so do the calls that it makes.
+        When the time is up the call is cancelled; reads and writes raise ``TimeoutError``, once.
+        Deferred actions have no such limit, nor have other threads.
+        """
+        return self._call.deadline
+
+    @property
     def metadata(self) -> Any:
         """The validated metadata of the client, refreshed during the session.
 
@@ -490,12 +536,13 @@ class Context:
 
         Raises:
             TypeError: ``signal`` is not a ``Signal``.
-            TimeoutError: a surrounding ``wsmux.deadline`` block has expired.
+            TimeoutError: a surrounding ``wsmux.deadline`` block has expired, or the time of the
+                caller is up.
         """
         if signal is not None and not isinstance(signal, Signal):
             kind = type(signal).__name__
             raise TypeError(f"signal must be a wsmux.rpc.Signal or None, not {kind}")
-        due = None if timeout is None else time.monotonic() + timeout
+        due = None if timeout is None else clock.monotonic() + timeout
         woken: bool = yield Pause(signal, due)
         return woken
 

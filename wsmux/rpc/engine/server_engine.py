@@ -1,42 +1,42 @@
-"""Serve a server's connections and sessions, whatever the connections run over.
+"""Serve the connections and sessions of a server, over any transport.
 
-Four kinds of objects make a server. Each calls those below it, and never one above:
+A server consists of four kinds of objects. Each calls those below it, and none above:
 
 - ``ServerEngine`` owns the connections, the table of sessions, and a ``SessionRecord`` for each.
 - ``CallDispatcher`` owns the services, a ``CallTable`` for each session, and the threads that run
   handlers.
-- ``Replies`` owns the queue of writers that wait for room, and the threads that run what was
-  deferred. What a handler writes goes from its ``ServerCall`` to ``Replies``, which sends it and
-  notes in the call what has ended.
-- ``SessionRecord`` gives what is sent to the session's counters, and queues it on the connection.
+- ``Replies`` owns the queue of writers that wait for room, and the threads that run deferred
+  functions. A handler writes through its ``ServerCall`` to ``Replies``, which sends the message and
+  records in the call what has ended.
+- ``SessionRecord`` passes messages through the session's counters, and queues them on the
+  connection.
 
 Threads and locks:
 
 - One mutex guards the sessions, their records, the tables of calls and both halves of each call.
-  The engine makes it, and hands it to the dispatcher and the replies. Methods that end in
-  ``_locked`` need it held; whatever takes it is called without it. No user code runs and nothing
-  is sent under it. A channel's own mutex may be taken under it, never the other way round; so may
-  the lock of the event callbacks.
-- Each connection has a thread, its I/O thread, that calls ``serve``: it performs the handshake,
-  receives, checks what arrives against the schemas, and keeps the session's times.
-- A session's messages are handled in order: whoever handles them holds the ``order`` of its
-  record, so that a connection which replaces another waits for what that one has in hand. It is
-  taken before the mutex, and held while the message is dispatched.
-- Handlers run in a bounded set of workers, what they defer in another, since handlers may wait for
-  that; their own locks are taken with the mutex released. A generator that waits holds none, see
-  ``generator_run``. One thread more watches the times of sessions without a connection, of
-  generators, and of calls that wait for a worker.
+  The engine makes it, and shares it with the dispatcher and the replies. Methods that end in
+  ``_locked`` need it held; all others are called without it. Under it no user code runs and nothing
+  is sent. A transport's own mutex may be taken under it, never the other way round; so may the lock
+  of the event callbacks.
+- Each connection has an I/O thread, which calls ``serve``: it performs the handshake, receives
+  messages, validates them with the schemas, and handles the session's timers.
+- The messages of a session are handled in order. The thread that handles one holds the ``order`` of
+  the session's record, so a new connection waits for the message that the replaced one is handling.
+  ``order`` is taken before the mutex, and held while the message is dispatched.
+- Handlers run in a bounded pool of workers, and deferred functions in another, because handlers may
+  wait for those. The pools' locks are taken without the mutex. A generator that waits holds no
+  worker, see ``generator_run``. One more thread watches the timers of sessions without a
+  connection, of generators, and of calls.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...protocols.framing import Opcode
-from ...runtime import fork
+from ...runtime import clock, fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.parking import Parker, Waiter, wake
@@ -68,7 +68,7 @@ from .session_record import SessionRecord
 
 __all__ = ["ServerEngine"]
 
-# Messages of one read after which workers are woken, if there are more of them to handle.
+# Messages that are handled before workers are woken, if one read brought more of them.
 TOGETHER = 64
 
 _log = logger("wsmux.rpc")
@@ -77,17 +77,16 @@ _log = logger("wsmux.rpc")
 class ServerEngine:
     """Keep the connections and sessions of a server. See ``rpc.serve`` for the arguments.
 
-    It owns, under its mutex: the connections that are served, the table of sessions with a record
-    of each, the waiter of the thread that watches times, and whether the
-    server is closed. Each record's ``order`` is taken before the mutex.
+    It owns, under its mutex, the connections, the table of sessions with a record for each, the
+    waiter of the thread that watches timers, and whether the server is closed.
 
     Attributes:
         mutex: the server's mutex; see the module.
-        codec: the clients' codec.
-        first_size: bytes that a connection's messages may have until it has a session.
+        codec: the codec of the clients.
+        first_size: maximum size in bytes of a message before the connection has a session.
         sessions: the table of sessions, without their connections.
         dispatcher: runs the calls of all sessions.
-        replies: sends what they answer.
+        replies: sends their answers.
     """
 
     def __init__(
@@ -145,21 +144,26 @@ class ServerEngine:
 
     @property
     def closed(self) -> bool:
-        """Whether no further connection is served."""
+        """Whether the server is closed, and serves no more connections."""
         return self._closed
 
     def session_count(self) -> int:
-        """Return how many sessions there are."""
+        """Return the number of sessions."""
         with self.mutex:
             return len(self.sessions)
 
     def list_sessions(self) -> list[SessionInfo]:
-        """Return what there is to know of each session, the oldest first."""
+        """Return a snapshot of each session, oldest first.
+
+        The mutex is released after each of them, so that messages need not wait for all.
+        """
         with self.mutex:
-            return [self.dispatcher.describe_locked(record) for record in self._records.values()]
+            records = [] if self._closed else list(self._records.values())
+        described = map(self.dispatcher.describe, records)
+        return [info for info in described if info is not None]
 
     def end_session(self, client_id: str, reason: str) -> bool:
-        """End the session of a client, and its connection; false if it has none."""
+        """End the session of a client, and its connection; return ``False`` if it has none."""
         wakes: list[Parker] = []
         with self.mutex:
             session = self.sessions.get(client_id)
@@ -175,16 +179,16 @@ class ServerEngine:
         return True
 
     def request_handshake(self, client_id: str) -> bool:
-        """Ask a client for new metadata; false if it is not connected."""
+        """Ask a client for new metadata; return ``False`` if it is not connected."""
         with self.mutex:
             session = self.sessions.get(client_id)
             record = None if session is None else self._records.get(session)
             channel = None if record is None else record.channel
             if record is None or channel is None or not record.session.attached:
                 return False
-            self._ask_locked(record, time.monotonic())
+            self._ask_locked(record, clock.monotonic())
         channel.flush()
-        channel.wake()  # there is a time to keep
+        channel.wake()  # it has a new timer
         return True
 
     # A connection's thread
@@ -200,7 +204,7 @@ class ServerEngine:
         record: SessionRecord | None = None
         attachment = 0
         wakes: list[Parker] = []
-        started = time.monotonic()
+        started = clock.monotonic()
         channel.set_owner_timer(started + self._options.handshake_timeout)
         try:
             for messages in batches:
@@ -256,11 +260,11 @@ class ServerEngine:
         asked: MessageTransport | None = None
         with self.mutex:
             if self._closed:
-                return None, 0  # its channel is being closed, too
-            decided = self.sessions.decide(hello, time.monotonic(), parsed.owner)
+                return None, 0  # ``close`` ends this connection, too
+            decided = self.sessions.decide(hello, clock.monotonic(), parsed.owner)
             if isinstance(decided, Accepted):
                 record = self._accept_locked(channel, decided, parsed, others, over, wakes)
-                attachment = record.session.attachments  # another may come once this is let go
+                attachment = record.session.attachments  # before another connection can come
             elif decided.asked is not None:
                 asked = self._records[decided.asked].queue_locked()
         wake(wakes)
@@ -300,19 +304,19 @@ class ServerEngine:
         elif record.channel is not None:
             others.append(record.channel)
         record.channel, record.metadata = channel, parsed.metadata
-        channel.limit_messages(most_read(self._options.max_size))  # now that it counts them
+        channel.limit_messages(most_read(self._options.max_size))  # a session handles larger ones
         record.refresh.validated(parsed.expires)
         self._callbacks.add("session_transition", "connected", session.id)
         with channel.mutex:
             channel.queue.add_data_locked([(accepted.response, b"")])
         record.queue_locked()
-        record.notify_room_locked(wakes)  # the handshake has acknowledged messages, too
+        record.notify_room_locked(wakes)  # the handshake acknowledges messages, too
         channel.set_owner_timer(record.next_timer())
         return record
 
     def _refuse(self, channel: MessageTransport, refused: Refused) -> None:
         self._callbacks.add("protocol_error", "handshake_failed", refused.reason, str(refused.code))
-        if refused.response is None:  # so the client cannot say why
+        if refused.response is None:  # the client is not told the reason
             _log.info("%s: a handshake got no answer: %s", channel.name, refused.reason)
         else:
             with channel.mutex:
@@ -327,14 +331,14 @@ class ServerEngine:
         frame: bytes,
         wakes: list[Parker],
     ) -> None:
-        """Handle one message; the caller wakes ``wakes`` after the last of many."""
+        """Handle one message; the caller wakes ``wakes`` after several."""
         session = record.session
         with record.order:
             over: list[ServerCall] = []
             leaves = False
             with self.mutex:
                 if not record.current(attachment):
-                    return  # what a replaced connection still brings
+                    return  # it came over a connection that was replaced
                 try:
                     envelope = session.receive(frame, channel.now)
                 except GapError as error:
@@ -349,7 +353,7 @@ class ServerEngine:
             self.replies.finish(over)
             if leaves:
                 hang_up(channel)
-            elif envelope is not None:  # something for somebody above the session
+            elif envelope is not None:  # a message for a call, or new metadata
                 try:
                     if envelope.stream_id == REHANDSHAKE_STREAM:
                         self._renew(record, attachment, channel, envelope)
@@ -379,7 +383,8 @@ class ServerEngine:
                 except SessionFailure as error:
                     over, leaves = self._fail_locked(session, error, wakes), True
                 record.queue_locked()
-            channel.set_owner_timer(record.next_timer())
+                due = record.next_timer()
+            channel.set_owner_timer(due)
         wake(wakes)
         self.replies.finish(over)
         if leaves:
@@ -388,7 +393,7 @@ class ServerEngine:
     def _renew(
         self, record: SessionRecord, attachment: int, channel: MessageTransport, envelope: Envelope
     ) -> None:
-        """Take new metadata, asked for or not, and have them checked in a thread that may block."""
+        """Validate new metadata, requested or not, in a thread of their own, which may block."""
         try:
             metadata = parse_rehandshake_response(envelope.payload)
             with self.mutex:
@@ -420,7 +425,7 @@ class ServerEngine:
             if record.current(attachment):
                 record.metadata = parsed.metadata
                 record.refresh.validated(parsed.expires)
-        channel.wake()  # there is a time to keep
+        channel.wake()  # it has a new timer
 
     def _destroy(
         self,
@@ -429,7 +434,7 @@ class ServerEngine:
         channel: MessageTransport,
         failure: SessionFailure,
     ) -> None:
-        """Destroy a session over what a connection brought, unless a newer one came."""
+        """End a session for a failure on a connection, unless a newer connection replaced it."""
         wakes: list[Parker] = []
         over: list[ServerCall] = []
         with self.mutex:
@@ -441,9 +446,9 @@ class ServerEngine:
         hang_up(channel)
 
     def _note_size(self, record: SessionRecord, attachment: int, channel: MessageTransport) -> None:
-        """Note that a message was too large, if that has ended the connection.
+        """Record that a message was too large, if the connection ended for that.
 
-        That is noted before the peer hears of it, and may come again.
+        The peer may send it again, so it is recorded before the peer is told.
         """
         cut, session = cut_by_size(channel), record.session
         if cut is None:
@@ -469,7 +474,7 @@ class ServerEngine:
                 record.refresh.stop()
                 if not record.ended:
                     self._callbacks.add("session_transition", "disconnected", record.session.id)
-            if self.sessions.lost(record.session, attachment, time.monotonic()):
+            if self.sessions.lost(record.session, attachment, clock.monotonic()):
                 over = self._end_session_locked(record.session, "the connection was lost", wakes)
             self._watch.notify_forced(wakes)
         wake(wakes)
@@ -485,7 +490,7 @@ class ServerEngine:
     def _end_session_locked(
         self, session: Session, reason: str, wakes: list[Parker]
     ) -> list[ServerCall]:
-        """End the calls of a session that is over; return them, to be finished."""
+        """End the calls of a session that is over; return them for ``Replies.finish``."""
         record = self._records.pop(session, None)
         if record is None:
             return []
@@ -497,7 +502,7 @@ class ServerEngine:
     def _fail_locked(
         self, session: Session, error: SessionFailure, wakes: list[Parker]
     ) -> list[ServerCall]:
-        """Destroy a session; return its calls, to be finished."""
+        """End a failed session; return its calls for ``Replies.finish``."""
         self._callbacks.add("protocol_error", str(error.kind), str(error))
         over = self._end_session_locked(session, str(error), wakes)
         self.sessions.end(session)
@@ -506,28 +511,35 @@ class ServerEngine:
     # The end
 
     def _watch_times(self) -> None:
-        """Destroy sessions that nobody has come back for; in a thread of its own.
+        """End sessions whose client has not come back, and run timers; for a thread of its own.
 
-        It calls the timers of the dispatcher, too.
+        An exception, such as from an application's log filter, does not stop the other timers.
         """
-        while True:
-            wakes: list[Parker] = []
-            with self.mutex:
-                if self._closed:
-                    return
-                now = time.monotonic()
-                over = self._end_overdue_locked(now, wakes)
-                timers = (self.sessions.next_timer(), self.dispatcher.next_timer_locked())
-                due = min((each for each in timers if each is not None), default=None)
-                if not over and not wakes and (due is None or due > now):
-                    left = None if due is None else due - now
-                    self._watch.wait(self.mutex, Deadline(left))
-            wake(wakes)
-            self.replies.finish(over)
-            self.dispatcher.handle_timers(now)
+        while not self._closed:
+            try:
+                self._handle_times()
+            except Exception:
+                _log.exception("a timer of server %s failed", self.sessions.own_id)
+
+    def _handle_times(self) -> None:
+        """Handle what is due, or wait until something is."""
+        wakes: list[Parker] = []
+        with self.mutex:
+            if self._closed:
+                return
+            now = clock.monotonic()
+            over = self._end_overdue_locked(now, wakes)
+            timers = (self.sessions.next_timer(), self.dispatcher.next_timer_locked())
+            due = min((each for each in timers if each is not None), default=None)
+            if not over and not wakes and (due is None or due > now):
+                left = None if due is None else due - now
+                self._watch.wait(self.mutex, Deadline(left))
+        wake(wakes)
+        self.replies.finish(over)
+        self.dispatcher.handle_timers(now)
 
     def _end_overdue_locked(self, now: float, wakes: list[Parker]) -> list[ServerCall]:
-        """End the sessions whose grace is over, and keep none of them; return their calls."""
+        """Remove the sessions whose grace period is over; return their calls, which have ended."""
         over: list[ServerCall] = []
         for session in self.sessions.handle_timer(now):
             over += self._end_session_locked(
@@ -536,10 +548,10 @@ class ServerEngine:
         return over
 
     def close(self, deadline: Deadline) -> None:
-        """End every session and its calls, and give up the services' states.
+        """End every session and its calls, then dispose of the services' states.
 
-        Handlers, and what they deferred, have until the deadline to end before that. What giving
-        one up raises is raised when all of it is done.
+        Handlers and deferred functions have until the deadline to end before that. Exceptions of
+        ``dispose`` are raised after all states were disposed of.
         """
         wakes: list[Parker] = []
         over: list[ServerCall] = []

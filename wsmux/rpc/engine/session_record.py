@@ -1,6 +1,6 @@
-"""Hold a server's state of a session besides its counters, and send over its connection.
+"""Hold the state of a server's session besides its counters, and send over its connection.
 
-``server_engine`` describes threads and locks.
+``server_engine`` describes the threads and locks.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["SessionRecord"]
 
 
 class SessionRecord:
-    """Hold a session's connection, its metadata and when those are due.
+    """Hold a session's connection and its metadata.
 
-    ``ServerEngine`` owns it, and alone changes its attributes. What runs and answers calls reads
-    ``ended`` and ``metadata``, and sends with ``send_locked``. The server's mutex guards it, and is
-    held for every method; ``order`` is a lock itself.
+    Only ``ServerEngine``, which owns it, changes its attributes. The modules that run and answer
+    calls read ``ended`` and ``metadata``, and send with ``send_locked``. The server's mutex guards
+    everything but ``order``, which is a lock itself; callers of the methods hold it.
 
     Attributes:
         session: its counters and its buffer.
         order: held by the thread that handles a message of the session; taken before the mutex.
-        channel: the present connection, or ``None``.
-        metadata: what the last validation returned.
+        channel: the current connection, or ``None``.
+        metadata: the result of the last validation.
         refresh: when new metadata are due.
-        renewing: new metadata are being checked.
-        ended: the session is over; nothing is sent any more.
-        room: threads that wait for acknowledgements, to send more.
+        renewing: whether new metadata are being validated.
+        ended: whether the session is over, and nothing is sent any more.
+        room: threads that wait for acknowledgements before they send more.
         waiting_runs: the same for generators, which wait without a thread.
     """
 
@@ -49,16 +49,18 @@ class SessionRecord:
         self.waiting_runs: set[Parker] = set()
 
     def next_timer(self) -> float | None:
-        """Return when a connected session next has something to do."""
-        timers = (self.session.next_timer(), self.refresh.next_timer())
-        return min((due for due in timers if due is not None), default=None)
+        """Return the time of the next action of a connected session."""
+        session, refresh = self.session.next_timer(), self.refresh.next_timer()
+        if session is None or refresh is None:
+            return refresh if session is None else session
+        return min(session, refresh)
 
     def current(self, attachment: int) -> bool:
-        """Return whether the connection with that number is still the session's."""
+        """Return whether a connection, given by its number, is still the session's."""
         return self.session.attached and self.session.attachments == attachment
 
     def notify_room_locked(self, wakes: list[Parker]) -> None:
-        """Make writers check again for room, or for the end of their session."""
+        """Wake writers that wait for room, or that must learn of the session's end."""
         self.room.notify(wakes)
         if self.waiting_runs:
             wakes += self.waiting_runs
@@ -67,7 +69,8 @@ class SessionRecord:
     def send_locked(self, stream_id: str, packed: bytes, flags: int) -> MessageTransport | None:
         """Send a message, unless the session is over.
 
-        Returns the transport to flush once the mutex is released, if the session has a connection.
+        Returns the transport that the caller must flush after it has released the mutex, or
+        ``None`` if the session has no connection.
 
         Raises:
             EncodeError: the codec cannot encode it; nothing has changed.
@@ -78,7 +81,7 @@ class SessionRecord:
         return self.queue_locked()
 
     def queue_locked(self) -> MessageTransport | None:
-        """Queue the session's output on its connection, whose mutex is taken, and return that."""
+        """Queue the session's output on its connection, under that one's mutex, and return it."""
         channel = self.channel
         if channel is not None and self.session.has_output():
             messages: list[Message] = [(data, b"") for data in self.session.data_to_send()]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
+from ...exceptions import NoThreadError
 from ...runtime import fork
 from ...runtime.parking import Parker, wake
+from ...runtime.threads import daemon_thread, start_thread
 
 __all__ = ["Pause", "Signal"]
 
@@ -33,9 +35,33 @@ class Signal:
         self._waiting = set()
 
     def notify(self) -> None:
-        """Make all waiting handlers check again. Never blocks."""
+        """Make all waiting handlers check again. Never blocks.
+
+        If a signal such as Ctrl-C interrupts it, all of them do, or none.
+        """
+        try:
+            with self._lock:
+                self._changes += 1
+        finally:
+            if self._waiting:
+                self._wake_apart()
+
+    def _wake_apart(self) -> None:
+        """Wake the waiting handlers, in another thread if this one may be interrupted.
+
+        Signals are handled in the main thread. An exception between two lines of what starts a
+        handler would leave that one, and those after it, neither waiting nor running.
+        """
+        if threading.current_thread() is threading.main_thread():
+            try:
+                start_thread(daemon_thread(target=self._wake, name="wsmux-rpc-signal"))
+                return
+            except NoThreadError:
+                pass  # wake them here, then
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
-            self._changes += 1
             wakes, self._waiting = list(self._waiting), set()
         wake(wakes)
 

@@ -1,12 +1,12 @@
 """Share a server's workers among its sessions, so that none keeps the others from theirs.
 
-A handler holds a worker from its start until it returns, or until it waits without one. A session
-may hold ``each`` workers, and never more than are left for the others: the first to fill a server
-up gets half of it, the next half of the rest, and a session that holds none always finds one while
-any is left. What may not start yet waits, first come, first served within its session, and the
-sessions in turn.
+A handler holds a worker until it returns, or until it waits without a thread. A session may hold
+at most ``each`` workers, and never more than are free: the first session to use all it can gets
+half of the server, the next one half of the rest, and a session without any worker finds one while
+any is free. Handlers that may not start yet wait. Within a session they start in the order in which
+they came, and sessions take turns.
 
-There are no threads, clocks or locks here. The server's mutex guards all of it.
+This module has no threads, clocks or locks; its caller holds the server's mutex.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Work = TypeVar("Work")
 
 
 class Share(Generic[Work]):
-    """Hold one session's part.
+    """Hold what one session has of the workers.
 
     Attributes:
-        running: the workers that it holds.
-        waiting: what has none yet.
-        told_waiting, told_refused: it was logged that a call waits, or was refused; once is enough.
+        running: the number of workers that it holds.
+        waiting: the work that has none yet.
+        told_waiting, told_refused: whether it was logged, once, that calls wait or were refused.
     """
 
     __slots__ = ("running", "told_refused", "told_waiting", "waiting")
@@ -39,24 +39,24 @@ class Share(Generic[Work]):
 
 
 class WorkerShares(Generic[Work]):
-    """Decide what starts now and what waits.
+    """Decide which work starts and which waits.
 
     Args:
-        each: the most workers of one session.
-        total: the most of all.
+        each: maximum number of workers of one session.
+        total: maximum number of workers of all sessions.
 
     Attributes:
-        running: the workers that are held.
+        running: the number of workers in use.
     """
 
     def __init__(self, each: int, total: int) -> None:
         self._each = each
         self._total = total
         self.running = 0
-        self._in_turn: deque[Share[Work]] = deque()  # those with something that waits
+        self._in_turn: deque[Share[Work]] = deque()  # those with waiting work
 
     def ask(self, share: Share[Work], work: Work) -> bool:
-        """Take a worker for ``work``; else it waits, and false is returned."""
+        """Take a worker for ``work``; if none is free for it, let it wait and return ``False``."""
         if not share.waiting and self._may(share):
             self._take(share)
             return True
@@ -66,13 +66,13 @@ class WorkerShares(Generic[Work]):
         return False
 
     def give_back(self, share: Share[Work]) -> list[Work]:
-        """Give a worker back; return what takes one now."""
+        """Return a worker; the result is the work that takes one instead."""
         share.running -= 1
         self.running -= 1
         return self._start()
 
     def forget(self, share: Share[Work], keep: Callable[[Work], bool]) -> list[Work]:
-        """Let no more wait than ``keep`` says; return what does not wait any more."""
+        """Remove the waiting work for which ``keep`` is false, and return it."""
         left = [work for work in share.waiting if not keep(work)]
         if left:
             share.waiting = deque(work for work in share.waiting if keep(work))

@@ -22,8 +22,9 @@ except ImportError as error:
         f"protobuf services of wsmux.rpc need protobuf: {how_to_install('rpc')}"
     ) from error
 
-from ..errors import RiverError
+from ..errors import INVALID_REQUEST, RiverError
 from ..services import Kind
+from ..wire.envelope import NotAResult, read_result
 
 __all__ = ["CODES", "Method", "error_fields", "methods_of", "parse", "with_fields"]
 
@@ -61,6 +62,32 @@ class Method:
     kind: Kind
     request: type[Message]
     response: type[Message]
+
+    def pack(self, request: Any) -> bytes:
+        """Return a request as sent.
+
+        Raises:
+            TypeError: it is not a message of the method's type.
+        """
+        if not isinstance(request, self.request):
+            wanted = self.request.DESCRIPTOR.full_name
+            raise TypeError(f"{self.name} takes a message {wanted}, not {type(request).__name__}")
+        data: bytes = request.SerializeToString()
+        return data
+
+    def read_response(self, payload: Any) -> Message | RiverError:
+        """Return the response or the error in a payload."""
+        response = parse(self.response, payload)
+        if response is not None:
+            return response
+        try:
+            found = read_result(payload)
+        except NotAResult:
+            found = None
+        if isinstance(found, RiverError):
+            return with_fields(found, payload["payload"])
+        wanted = self.response.DESCRIPTOR.full_name
+        return RiverError(INVALID_REQUEST, f"a response is no message {wanted}")
 
 
 _KINDS = {

@@ -157,6 +157,19 @@ class MethodProcedure(Procedure):
         request = parse(self.method.request, payload)
         return request, self.init.check(request)
 
+    def write_init(self, value: Any) -> bytes:
+        if not self.kind.takes_requests:
+            return self.method.pack(value)
+        if value is not None:
+            raise TypeError(f"{self.name} takes several requests, and no init")
+        return b""
+
+    def write_request(self, value: Any) -> bytes:
+        return self.method.pack(value)
+
+    def read_response(self, payload: Any) -> Any:
+        return self.method.read_response(payload)
+
     def pack_response(self, packer: Packer, value: Any) -> bytes:
         return packer.pack(value.SerializeToString())
 

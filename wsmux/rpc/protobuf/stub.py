@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.deadline import Deadline
+from ...runtime.deadline import Deadline, deadline_in
 from ..abort import Abort
 from ..engine.call_defaults import CallDefaults
 from ..engine.client_calls import Call, Calls, StreamCall, Subscription, Upload
-from ..errors import INVALID_REQUEST, RiverError
 from ..services import Kind
-from ..wire.envelope import CLOSED, NotAResult, read_result
-from .methods import Method, methods_of, parse, with_fields
+from ..wire.envelope import CLOSED
+from .methods import Method, methods_of
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import ServiceDescriptor
@@ -101,26 +100,28 @@ class MethodProxy:
             RiverError, TimeoutError, EncodeError: as ``Client.rpc``.
         """
         method, kind, defaults = self._method, self._method.kind, self._defaults
-        deadline = Deadline(defaults.timeout_of(timeout), outlives=True)
+        deadline = deadline_in(defaults.timeout_of(timeout), outlives=kind is not Kind.RPC)
         if kind.takes_requests:
             if request is not None:
                 raise TypeError(f"{method.name} takes several requests: write them to the call")
             init, flags = b"", 0
         else:
-            init, flags = _packed(method, request), CLOSED
+            init, flags = method.pack(request), CLOSED
         name = f"{self._service}.{method.name}"
         chosen = defaults.abort_of(abort)
-        call = MethodCall(self._engine, self._engine.mutex, name, defaults.raises, chosen, method)
+        call = MethodCall(
+            self._engine, self._engine.mutex, name, defaults.raises, deadline, chosen, method
+        )
         self._engine.open(call, self._service, method.name, init, flags)
         match kind:
             case Kind.RPC:
                 return call.result(deadline)
             case Kind.SUBSCRIPTION:
-                return Subscription[Any](call, deadline)
+                return Subscription[Any](call)
             case Kind.UPLOAD:
-                return Upload[Any, Any](call, deadline)
+                return Upload[Any, Any](call)
             case Kind.STREAM:
-                return StreamCall[Any, Any](call, deadline)
+                return StreamCall[Any, Any](call)
 
 
 class MethodCall(Call):
@@ -132,32 +133,15 @@ class MethodCall(Call):
         mutex: threading.Lock,
         name: str,
         raises: bool,
+        deadline: Deadline,
         abort: Abort | None,
         method: Method,
     ) -> None:
-        super().__init__(client, mutex, name, raises, abort)
+        super().__init__(client, mutex, name, raises, deadline, abort)
         self._method = method
 
     def send(self, value: Any, deadline: Deadline) -> None:
-        super().send(_packed(self._method, value), deadline)
+        super().send(self._method.pack(value), deadline)
 
     def read_payload(self, payload: Any) -> Any:
-        response = parse(self._method.response, payload)
-        if response is not None:
-            return response
-        try:
-            found = read_result(payload)
-        except NotAResult:
-            found = None
-        if isinstance(found, RiverError):
-            return with_fields(found, payload["payload"])
-        wanted = self._method.response.DESCRIPTOR.full_name
-        return RiverError(INVALID_REQUEST, f"a response is no message {wanted}")
-
-
-def _packed(method: Method, request: Any) -> bytes:
-    if not isinstance(request, method.request):
-        wanted = method.request.DESCRIPTOR.full_name
-        raise TypeError(f"{method.name} takes a message {wanted}, not {type(request).__name__}")
-    data: bytes = request.SerializeToString()
-    return data
+        return self._method.read_response(payload)

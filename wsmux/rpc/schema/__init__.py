@@ -1,11 +1,16 @@
 """Check values against JSON Schemas (section "Clients, servers, and RPCs").
 
-River itself checks with TypeBox and answers what ``Value.Errors`` finds. Here the library
-``jsonschema`` does it, as draft 2020-12 says, with answers in TypeBox's words. Where they differ:
-of alternatives that all fail, each is told by its first error; an ``if`` adds no error of its own;
-what ``propertyNames`` forbids is told of the object; errors follow the order of the schema; and
-both their number and the work of a check are bounded. The library is imported with the first schema
-that forbids anything.
+The TypeScript implementation checks with TypeBox and answers with what ``Value.Errors`` finds.
+Here the library ``jsonschema`` checks by the rules of draft 2020-12, and the answers use TypeBox's
+words. They differ in five points:
+
+- Of alternatives that all fail, each is reported by its first error.
+- An ``if`` adds no error of its own.
+- A name that ``propertyNames`` forbids is reported at the object.
+- Errors come in the order of the schema.
+- The number of errors and the work of a check are bounded.
+
+The library is imported when the first schema that restricts anything is made.
 """
 
 from __future__ import annotations
@@ -28,21 +33,22 @@ class Schema:
     """One schema; immutable, and safe to use from any number of threads.
 
     Args:
-        json_schema: a JSON Schema as Python data, ``None`` for one that accepts anything. Draft
-            2020-12 less ``unevaluated*`` and ``$dynamicRef``, with the tuples of draft 7
-            (``items`` as an array), River's types
-            ``Uint8Array`` and ``Date`` with their bounds, and JavaScript's ``undefined``,
-            ``void`` and ``bigint``. It may refer to itself by ``#``, a JSON pointer, an ``$id``,
-            an ``$anchor`` or the name of one of its ``$defs``; nothing is ever fetched.
-            ``format`` says nothing, as the standard allows; unknown keywords are notes.
+        json_schema: a JSON Schema as Python data; ``None`` accepts anything. Draft 2020-12 without
+            ``unevaluated*`` and ``$dynamicRef``, with the tuples of draft 7 (``items`` as an
+            array), River's types ``Uint8Array`` and ``Date`` with their bounds, and JavaScript's
+            ``undefined``, ``void`` and ``bigint``. It may refer to parts of itself by ``#``, a
+            JSON pointer, an ``$id``, an ``$anchor`` or a name in its ``$defs``; nothing is ever
+            fetched. ``format`` is not checked, as the standard allows; unknown keywords are
+            ignored.
 
     Raises:
-        ValueError: it is no schema, or refers to what is not in it.
-        ImportError: it forbids something, and ``jsonschema`` is not installed.
+        ValueError: it is not a valid schema, or refers to a schema outside itself.
+        ImportError: it restricts something, and ``jsonschema`` is not installed.
 
-    Patterns are ECMAScript's, searched by Python's ``re``, which backtracks and cannot be stopped.
-    They come from whoever writes the service, never from a peer, so they are trusted; put
-    ``maxLength`` beside one that repeats a repeat, for longer strings are not searched.
+    Patterns are ECMAScript's and are searched with Python's ``re``, which may backtrack for a long
+    time and cannot be stopped. They are trusted, because they come from the author of the service
+    and never from a peer. Give a pattern with nested repeats a ``maxLength``: longer strings are
+    refused without a search.
 
     >>> schema = Schema({"type": "object", "properties": {"n": {"type": "number"}}})
     >>> schema.check({"n": 1})
@@ -71,16 +77,16 @@ class Schema:
     def check(self, value: Any) -> dict[str, Any] | None:
         """Return ``None`` for a valid value, and River's ``extras`` for an invalid one.
 
-        At most ``validator.MAX_ERRORS`` errors are counted as ``totalErrors``, and at most
-        ``validator.FIRST_ERRORS`` listed. A value that is too deep, or takes too many steps to
-        check, has a single error that says so. A memory view counts as ``Uint8Array``, a tuple as
-        an array.
+        ``totalErrors`` counts at most ``validator.MAX_ERRORS`` errors, of which at most
+        ``validator.FIRST_ERRORS`` are listed. A value that is nested too deeply, or takes too many
+        steps to check, gets one error that says so. A memory view counts as ``Uint8Array``, a
+        tuple as an array.
         """
         return None if self._checker is None else self._checker.check(value)
 
 
 def _copy(json_schema: Any) -> Any:
-    """Return plain JSON data that is not shared with the caller."""
+    """Return the schema as plain JSON data, not shared with the caller."""
     if not isinstance(json_schema, dict | bool):
         raise ValueError(f"a schema must be a dict or a bool, but is {json_schema!r}")
     try:

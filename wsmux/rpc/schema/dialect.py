@@ -1,11 +1,11 @@
-"""Say River's schemas in plain JSON Schema of draft 2020-12, and refuse what is no schema.
+"""Translate River's schemas into JSON Schema of draft 2020-12, and refuse invalid ones.
 
-TypeBox writes tuples as draft 7 did, may refer to ``$defs`` by their bare names, and has regular
-expressions of ECMAScript. Types and bounds that no draft knows stay as they are: the metaschema
-learns them here, ``validator`` gives them their meaning. References are followed once, here.
+TypeBox writes tuples as in draft 7, may refer to ``$defs`` by their bare names, and has regular
+expressions of ECMAScript. River's own types and bounds are kept: the metaschema is extended with
+them here, and ``validator`` implements them. References are resolved here, once.
 
-``message`` says what is wrong with a value in the words of TypeBox, so that both kinds of server
-agree.
+``message`` describes an error in the words of TypeBox, so that clients get the same text from
+servers in both languages.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
     "standard",
 ]
 
-# Letters of a member's name in a pointer, for it is a peer's, and of a sentence.
+# Characters of a property's name in a pointer, which a peer chooses, and of a message.
 MAX_NAME = 100
 MAX_TEXT = 200
 
 TOO_DEEP = "is nested too deeply to be checked"
 TOO_LONG = "takes too many steps to be checked"
 
-# With what the keyword says.
+# By keyword; {} stands for its value.
 _SENTENCES = {
     "$ref": "must match the schema referred to",
     "anyOf": "must match a schema in anyOf",
@@ -77,12 +77,12 @@ _SENTENCES = {
 
 
 def message(place: Iterable[Any], keyword: str, says: Any) -> str:
-    """Return a sentence about a value that breaks a keyword of a schema.
+    """Return the message for a value that violates a keyword of a schema.
 
     Args:
-        place: where the keyword stands in the schema.
+        place: the path of the keyword in the schema.
         keyword: its name.
-        says: its value; of ``required``, the names that are missing.
+        says: its value; for ``required``, the names that are missing.
     """
     if keyword == "type":
         kinds = [says] if isinstance(says, str) else says
@@ -95,19 +95,19 @@ def message(place: Iterable[Any], keyword: str, says: Any) -> str:
 
 
 def pointer(path: Iterable[Any]) -> str:
-    """Return a JSON pointer (RFC 6901); long names are cut."""
+    """Return a JSON pointer (RFC 6901) in which long names are shortened."""
     names = (shortened(str(name), MAX_NAME) for name in path)
     return "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
 
 
 def shortened(text: str, most: int = MAX_TEXT) -> str:
-    """Return a text of at most so many letters, and a mark if it had more."""
+    """Return a text cut to ``most`` characters, with an ellipsis if it was longer."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
 TYPES = ("undefined", "void", "bigint", "Uint8Array", "Date")
 
-# What River adds, and the keyword whose form it has.
+# The keywords that River adds, each with the keyword whose values have the same form.
 BOUNDS = {
     "minByteLength": "minLength",
     "maxByteLength": "maxLength",
@@ -115,30 +115,31 @@ BOUNDS = {
     "maximumTimestamp": "maximum",
 }
 
-# Where schemas stand in a schema: alone, in arrays, in objects.
+# Keywords whose value is a schema, an array of schemas, or an object of schemas.
 _ALONE = frozenset(
     {"additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then"}
 )
 _ARRAYS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _OBJECTS = frozenset({"$defs", "definitions", "dependentSchemas", "properties"})
 
-# What they mean depends on the way to them, or they are of other drafts and would be notes here.
+# Their meaning depends on the path to them, or they are of other drafts and would be ignored.
 _UNSUPPORTED = frozenset(
     {"$dynamicRef", "$recursiveRef", "dependencies", "unevaluatedItems", "unevaluatedProperties"}
 )
 
-# Nobody asks for them when values are checked.
+# Keywords without any effect on a check.
 _NOTES = frozenset(
     {"$comment", "$schema", "contentSchema", "default", "deprecated", "description", "examples"}
     | {"format", "readOnly", "title", "writeOnly"}
 )
 
-# One step through a pattern: an escape, a class with its escapes, a group's name, or one letter.
+# One element of a pattern: an escape, a character class, the start of a named group, or any other
+# character.
 _STEP = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\(\?<(?=[A-Za-z_$])|.", re.DOTALL)
 
 
 def _metaschema() -> Any:
-    """Return what checks schemas: the draft's own metaschema with River's words in it."""
+    """Return a validator of schemas: the draft's metaschema with River's keywords added."""
     uri = "https://json-schema.org/draft/2020-12/meta/validation"
     vocabulary: Any = copy.deepcopy(REGISTRY.contents(uri))
     vocabulary["$defs"]["simpleTypes"]["enum"] += TYPES
@@ -151,7 +152,7 @@ _METASCHEMA = _metaschema()
 
 
 class Target:
-    """The value of a ``$ref`` that was followed."""
+    """The value of a ``$ref`` once it is resolved."""
 
     __slots__ = ("schema",)
 
@@ -160,10 +161,10 @@ class Target:
 
 
 def standard(json_schema: Any) -> dict[str, Any]:
-    """Return a schema in the form of draft 2020-12, with a ``Target`` in each ``$ref``.
+    """Return a schema translated to draft 2020-12, with a ``Target`` in each ``$ref``.
 
     Raises:
-        ValueError: it is no schema, or refers to what is not in it.
+        ValueError: it is not a valid schema, or refers to a schema outside itself.
     """
     try:
         own = copy.deepcopy(json_schema)
@@ -171,20 +172,21 @@ def standard(json_schema: Any) -> dict[str, Any]:
         schema: dict[str, Any] = _rewritten(own, names if isinstance(names, dict) else {})
         wrong = best_match(_METASCHEMA.iter_errors(schema))
         if wrong is not None:
-            wrong = wrong.context[0] if wrong.context else wrong  # of a type: it has no such name
+            # For a type, the first of the context says that its name is unknown.
+            wrong = wrong.context[0] if wrong.context else wrong
             text = f"the schema is wrong at #{pointer(wrong.absolute_path)}: {wrong.message}"
             raise ValueError(shortened(text))
         _follow(schema)
     except RecursionError:
-        raise ValueError("a schema that is nested too deeply") from None
+        raise ValueError("the schema is nested too deeply") from None
     return schema
 
 
 def _rewritten(schema: Any, names: dict[str, Any]) -> Any:
-    """Rewrite a schema, and return it.
+    """Rewrite a schema in place, and return it.
 
     Args:
-        names: the schemas that may be referred to by name; those that are get it as their ``$id``.
+        names: the schemas of ``$defs``; one that is referred to by its name gets that as ``$id``.
     """
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
@@ -217,7 +219,7 @@ def _rewritten(schema: Any, names: dict[str, Any]) -> Any:
             value = {name: _rewritten(inner, names) for name, inner in value.items()}
         else:
             continue
-        # What holds schemas comes last: the rest is quick, and bounds it.
+        # Keywords that contain schemas go last: the others are quick to check and may fail first.
         del schema[keyword]
         schema[keyword] = value
     return schema
@@ -225,10 +227,10 @@ def _rewritten(schema: Any, names: dict[str, Any]) -> Any:
 
 @lru_cache(1024)
 def python_pattern(pattern: str) -> re.Pattern[str]:
-    r"""Return a pattern of ECMAScript as Python has it.
+    r"""Return a pattern of ECMAScript, compiled for Python.
 
-    ``$`` is only the end, never before a last newline; ``\d`` and ``\w`` are ASCII, and so is
-    ``\s``, unlike ECMAScript's.
+    ``$`` matches at the very end only, not before a last newline. ``\d`` and ``\w`` are limited to
+    ASCII, and so is ``\s``, unlike in ECMAScript.
 
     Raises:
         ValueError: Python cannot compile it, as with ``\p{L}``.
@@ -246,13 +248,13 @@ def _translate(step: re.Match[str]) -> str:
 
 
 def _follow(root: dict[str, Any]) -> None:
-    """Put what references lead to in their places.
+    """Resolve all references of a schema, in place.
 
     Raises:
-        ValueError: one leads nowhere, or round in a circle without going deeper into a value.
+        ValueError: one leads nowhere, or to itself without going deeper into the value.
     """
     resource = DRAFT202012.create_resource(root)
-    # It holds nothing else, and retrieves nothing.
+    # The registry holds this document alone, and fetches nothing.
     registry = Registry().with_resource(resource.id() or "", resource).crawl()
     waiting = [(root, registry.resolver())]
     targets: dict[int, Any] = {}
@@ -267,7 +269,7 @@ def _follow(root: dict[str, Any]) -> None:
             targets[id(schema)] = _target(resolver, schema["$ref"])
     known = {id(schema) for schema in schemas}
     for schema in schemas:
-        schema.pop("$id", None)  # the library would resolve it each time
+        schema.pop("$id", None)  # or the library would resolve it at each check
         if "$ref" in schema:
             target = targets[id(schema)]
             if id(target) not in known:
@@ -290,7 +292,7 @@ def _unknown(reference: str) -> ValueError:
 
 
 def _check_circles(schemas: list[dict[str, Any]]) -> None:
-    beside: dict[int, list[int]] = {}  # the schemas about the same value
+    beside: dict[int, list[int]] = {}  # by schema, those it applies to the same value
     for schema in schemas:
         level = [schema[each] for each in ("not", "if", "then", "else") if each in schema]
         level += [each for name in ("allOf", "anyOf", "oneOf") for each in schema.get(name, ())]
@@ -300,5 +302,5 @@ def _check_circles(schemas: list[dict[str, Any]]) -> None:
     try:
         TopologicalSorter(beside).prepare()
     except CycleError:
-        text = "a schema that refers to itself without going deeper into the value"
+        text = "the schema refers to itself without going deeper into the value"
         raise ValueError(text) from None

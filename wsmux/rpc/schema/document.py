@@ -1,9 +1,9 @@
-"""Write what a server offers as River's schema of it, and read such a schema back.
+"""Write the schema of a server's services in River's format, and read such a schema.
 
-The form is ``{handshakeSchema?, services: {NAME: {procedures: {NAME: {init, output, errors, type,
+The format is ``{handshakeSchema?, services: {NAME: {procedures: {NAME: {init, output, errors, type,
 description?, input?}}}}}``, where ``output`` is the response without its result wrapper, ``input``
-the request, and ``errors`` a flat union that ends with the protocol's own four. The form of
-protocol v1 has ``input`` in place of ``init`` for the kinds that take no requests.
+the request, and ``errors`` a flat union that ends with the four errors of the protocol. The format
+of protocol v1 writes ``input`` instead of ``init`` for procedures that take no requests.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ PROTOCOL_ERRORS: tuple[Json, ...] = (
 def serialize(
     services: Iterable[Service], handshake: JsonSchema | None = None, *, v1: bool = False
 ) -> Json:
-    """Return River's schema of a set of services, as plain JSON data that nobody else holds.
+    """Return the schema of services in River's format, as plain JSON data of its own.
 
     Args:
-        services: what the server offers.
+        services: the services of the server.
         handshake: the schema of the metadata that clients send in their handshake, if any.
-        v1: write the form that clients of protocol v1 read.
+        v1: write the format that clients of protocol v1 read.
 
     Raises:
-        ValueError: two services have the same name, or ``handshake`` is no schema.
+        ValueError: two services have the same name, or ``handshake`` is not a valid schema.
     """
     schema: Json = {} if handshake is None else {"handshakeSchema": Schema(handshake).json}
     return schema | {
@@ -102,23 +102,23 @@ def _described(description: str | None) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class ServedProcedure:
-    """One procedure as a schema tells of it; its schemas are plain JSON data."""
+    """A procedure as described in a server's schema; its own schemas are plain JSON data."""
 
     service: str
     name: str
     kind: Kind
     init: JsonSchema
     request: JsonSchema | None
-    """``None`` for the kinds that take no requests."""
+    """``None`` for procedures that take no requests."""
     response: JsonSchema
     errors: tuple[Json, ...] = ()
-    """The declared errors, without the protocol's own."""
+    """The declared errors, without those of the protocol."""
     description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServedService:
-    """One service as a schema tells of it."""
+    """A service as described in a server's schema."""
 
     name: str
     procedures: dict[str, ServedProcedure] = field(default_factory=dict)
@@ -127,21 +127,21 @@ class ServedService:
 
 @dataclass(frozen=True, slots=True)
 class ServedSchema:
-    """All that a schema tells of a server."""
+    """A server's schema, read and checked."""
 
     services: dict[str, ServedService] = field(default_factory=dict)
     handshake: JsonSchema | None = None
 
 
 def read_schema(source: str | bytes | Mapping[str, Any]) -> ServedSchema:
-    """Return what a schema tells: River's, as JSON text or data, in the current form or v1's.
+    """Read a server's schema from JSON text or data, in the current format or that of v1.
 
-    A missing schema accepts anything; unknown fields are ignored. The schemas of values are taken
-    as they are, for they may hold what only the server understands; so errors without a code are
-    left out, not refused.
+    A missing schema of a value accepts anything; unknown fields are ignored. The schemas of values
+    are not checked, because they may use keywords that only the server supports. For the same
+    reason errors without a code are left out instead of refused.
 
     Raises:
-        ValueError: it is no such schema; the sentence names the place.
+        ValueError: it is not in this format; the message names the place.
     """
     try:
         return _read(source if isinstance(source, Mapping) else json.loads(source))
@@ -191,9 +191,9 @@ def _read_procedure(service: str, name: str, data: Any) -> ServedProcedure:
 
 
 def _read_errors(place: str, data: Any) -> tuple[Json, ...]:
-    """Return the declared errors; what has no code is none, and ``not`` is how "none" is written.
+    """Return the declared errors, without those of the protocol, which every procedure has.
 
-    The protocol's own are left out, for every procedure has them.
+    A schema without a code is not an error; TypeBox writes "no errors" as ``{"not": {}}``.
     """
     flat = flatten_errors(_read_json(f"errors of {place}", data))
     return tuple(dict(error) for error in flat if _is_declared(error))
@@ -207,7 +207,7 @@ def _is_declared(error: Any) -> bool:
 
 
 def _read_json(place: str, data: Any) -> Any:
-    """Return a schema's own copy of JSON data."""
+    """Return a copy of a schema in JSON data."""
     if not isinstance(data, Mapping | bool):
         raise ValueError(f"{place} must be a schema, but is {data!r}")
     try:

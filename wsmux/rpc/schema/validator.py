@@ -1,16 +1,16 @@
-"""Check values that hostile peers send, with ``jsonschema``.
+"""Check values with ``jsonschema``, in bounded time even if a hostile peer sent them.
 
-The library says what the keywords mean; plain values of plain schemas do not come to it, see
-``quick_check``. Here it learns River's types, and is kept within bounds:
+The library implements the keywords; ordinary values of simple schemas are accepted without it, see
+``quick_check``. This module adds River's types, and these bounds:
 
 - Applying a schema to a value costs steps, and a check has ``MAX_STEPS``.
-- What a reference says of an array or an object is kept for the rest of the check: alternatives
-  that refer to themselves would take 2**depth steps.
-- The library gathers all errors of all alternatives; here each is left at its first.
-- The library writes the value into its messages, which nobody reads. So it gets a copy whose large
-  parts do not show themselves.
-- A value so deep that Python's stack ends is refused. Nothing here may look into the maps of the
-  library's registry or type checker then, for they are written in Rust and panic.
+- Whether an array or object matches a referenced schema is remembered for the rest of the check.
+  Alternatives that refer to themselves would otherwise take 2**depth steps.
+- The library collects all errors of all alternatives; here each alternative stops at its first.
+- The library formats the value into its messages, which are not used. So it gets a copy whose large
+  parts have a short ``repr``.
+- A value so deep that Python's stack overflows is refused. At that depth nothing may use the maps
+  of the library's registry or type checker: they are written in Rust, and panic.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from .quick_check import QuickCheck, quick_check
 
 __all__ = ["FIRST_ERRORS", "MAX_ERRORS", "MAX_STEPS", "Checker"]
 
-# River sends no more of them (``firstValidationErrors``).
+# Errors listed in an answer (``firstValidationErrors``), as many as the TypeScript server lists.
 FIRST_ERRORS = 5
 
-# TypeBox stops at as many; whoever sends a million bad items learns nothing from the rest.
+# TypeBox stops at as many; the rest of a million wrong items would tell the sender nothing new.
 MAX_ERRORS = 8
 
-# Up to three seconds. An array of as many numbers can be checked, or of 200,000 small objects.
+# Up to three seconds. Enough for an array of a million numbers, or of 200,000 small objects.
 MAX_STEPS = 1_000_000
 
-# Letters of a string that shows itself.
+# Characters of the longest string that keeps its own repr.
 MAX_SHOWN = 64
 
-# A number of more digits has no text in Python, and cannot be sent: it is of no type.
+# Python writes no number with more digits, so it could not be sent: it matches no type.
 _BEYOND = 10**MAX_DIGITS
 
 Errors = Iterator[ValidationError]
@@ -57,14 +57,14 @@ Keyword = Callable[[Any, Any, Any, Any], Errors]
 
 
 class _TooLongError(Exception):
-    """Report a check that is out of steps."""
+    """Report a check that has used up its steps."""
 
 
 @dataclass(slots=True)
 class _Run:
     """The state of one check.
 
-    ``known`` tells whether an array or object fits a schema referred to, both by ``id()``.
+    ``known`` remembers whether an array or object matches a referenced schema, both by ``id()``.
     """
 
     steps: int
@@ -76,18 +76,18 @@ class _Run:
             raise _TooLongError
 
 
-# Keywords are functions, which the library calls with nothing else of ours.
+# The library calls the functions of keywords without any argument that could carry this.
 _run: ContextVar[_Run] = ContextVar("_run")
 
 
 class Checker:
-    """A schema as the library has it; safe to use from any number of threads.
+    """A schema compiled for the library; safe to use from any number of threads.
 
     Args:
         json_schema: what ``Schema`` takes, as plain JSON data.
 
     Raises:
-        ValueError: it is no schema, or refers to what is not in it.
+        ValueError: it is not a valid schema, or refers to a schema outside itself.
     """
 
     def __init__(self, json_schema: Any) -> None:
@@ -96,7 +96,7 @@ class Checker:
         self._validator = _Validator(schema, registry=Registry())
 
     def check(self, value: Any) -> dict[str, Any] | None:
-        """Return ``None`` for a value of the schema, else River's ``extras``."""
+        """Return ``None`` for a valid value, and River's ``extras`` for an invalid one."""
         if not self._validator.schema:
             return None
         if self._quick_check is not None and self._accepts(self._quick_check, value):
@@ -124,7 +124,7 @@ class Checker:
     def _accepts(quick: QuickCheck, value: Any) -> bool:
         try:
             return quick(value)
-        except RecursionError:  # the library's way ends it, too, and tells
+        except RecursionError:  # the full check meets it too, and reports it
             return False
 
 
@@ -132,7 +132,7 @@ class Checker:
 
 
 class _Shy:
-    """A value that does not show itself; an instance of no subclass is of no type."""
+    """A value with a short ``repr``; one that is not of a subclass matches no type."""
 
     __slots__ = ()
 
@@ -163,7 +163,7 @@ _AS_IS = frozenset({bool, float, datetime, type(None)})
 
 
 def _shy(value: Any) -> Any:
-    """Return a copy of a value whose large parts do not show themselves."""
+    """Return a copy of a value whose large parts have a short ``repr``."""
     if type(value) in _AS_IS:
         return value
     if isinstance(value, str):
@@ -196,7 +196,7 @@ def _is_bigint(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether JSON has the number; ``True`` and ``NaN`` are none."""
+    """Return whether a value is a number in JSON, which ``True`` and ``NaN`` are not."""
     return math.isfinite(value) if isinstance(value, float) else _is_bigint(value)
 
 
@@ -227,14 +227,14 @@ class _Kinds(TypeChecker):  # type: ignore[misc]
         return _KINDS[type](instance)
 
 
-# -- keywords that hold schemas ------------------------------------------------------------------
+# -- keywords with schemas -----------------------------------------------------------------------
 
 _library: dict[str, Keyword] = dict(Draft202012Validator.VALIDATORS)
 
 
 def _applied(schema: dict[str, Any]) -> Any:
-    """Return the keywords of a schema that the library is about to apply."""
-    run = _run.get(None)  # there is none while a schema is defined
+    """Return the keywords of a schema, and count the step that applies it."""
+    run = _run.get(None)  # None while a schema is compiled
     if run is not None:
         run.spend()
     return schema.items()
@@ -243,9 +243,10 @@ def _applied(schema: dict[str, Any]) -> Any:
 def _errors(
     validator: Any, schema: Any, value: Any, name: str | int | None = None
 ) -> Iterable[ValidationError]:
-    """Return the errors of a value; ``name`` is where it stands in the keyword's value.
+    """Return the errors of a value; ``name`` is its key or index in the value around it.
 
-    Most schemas inside others say nothing, or only a type. The library takes ten times as long.
+    Most inner schemas are empty or only name a type. These are checked here, ten times as fast as
+    by the library.
     """
     if not schema:
         return ()
@@ -324,7 +325,7 @@ def _items(validator: Any, items: Any, value: Any, schema: Any) -> Errors:
             yield from _errors(validator, items, value[index], index)
 
 
-# -- keywords that hold none ---------------------------------------------------------------------
+# -- keywords without schemas --------------------------------------------------------------------
 
 
 def _required(validator: Any, names: Any, value: Any, schema: Any) -> Errors:
@@ -335,7 +336,7 @@ def _required(validator: Any, names: Any, value: Any, schema: Any) -> Errors:
 
 
 def _enum(validator: Any, values: Any, value: Any, schema: Any) -> Errors:
-    """Find a string at once; the library looks at each of what may be hundreds in turn."""
+    """Look a string up in the list; the library compares it with each of what may be hundreds."""
     if not isinstance(value, str):
         yield from _library["enum"](validator, values, value, schema)
     elif value not in values:
@@ -343,14 +344,14 @@ def _enum(validator: Any, values: Any, value: Any, schema: Any) -> Errors:
 
 
 def _pattern(validator: Any, pattern: Any, value: Any, schema: Any) -> Errors:
-    """Search no string that is too long anyway: see ``Schema``."""
+    """Search a string unless it is too long for ``maxLength``, see ``Schema``."""
     searched = isinstance(value, str) and len(value) <= schema.get("maxLength", math.inf)
     if searched and python_pattern(pattern).search(value) is None:
         yield ValidationError("")
 
 
 def _multiple_of(validator: Any, step: Any, value: Any, schema: Any) -> Errors:
-    """Divide the decimals that were written: to the library 0.3 is no multiple of 0.1."""
+    """Divide the decimals as written; in the library, 0.3 is not a multiple of 0.1."""
     if _is_number(value) and _exact(value) % _exact(step):
         yield ValidationError("")
 
@@ -360,7 +361,7 @@ def _exact(number: int | float) -> Fraction:
 
 
 def _unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Errors:
-    """Compare texts; the library compares each item with each, if it cannot sort them."""
+    """Compare items by a set of texts; the library compares all pairs of those it cannot sort."""
     if wanted and isinstance(value, list):
         texts = {json.dumps(_plain(item), sort_keys=True) for item in value}
         if len(texts) < len(value):
@@ -368,7 +369,7 @@ def _unique_items(validator: Any, wanted: Any, value: Any, schema: Any) -> Error
 
 
 def _plain(value: Any) -> Any:
-    """Return JSON that is the same for equal values only."""
+    """Return JSON data that is equal only for equal values."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -25,7 +25,9 @@ CLOSED                  error        error       error        error        error
 ======================  ===========  ==========  ===========  ===========  =============  ========
 
 *Attempts.* Each connection has the number of its attempt. Calls for an attempt that is no longer
-the current one are ignored, and a connection that comes too late is closed.
+the current one are ignored, and a connection that comes too late is closed. The handshake tells the
+server this number, and that of the attempt in which the session was first welcomed: a handshake may
+reach a server after those of later attempts, or even another server.
 
 *Sessions.* A session is made when a call needs one, at the latest for the handshake. Its grace
 period starts then, and again whenever an established connection is lost; attempts do not restart
@@ -63,6 +65,7 @@ from ..wire.codec import Codec, EncodeError
 from ..wire.envelope import Envelope, EnvelopeError
 from ..wire.handshake import (
     REHANDSHAKE_STREAM,
+    Attempt,
     MalformedHandshake,
     Refusal,
     RefusalCode,
@@ -118,6 +121,9 @@ class ConnectorInput(Enum):
 
 
 _S, _I = ConnectorState, ConnectorInput
+
+# Looking it up in the class for each call and message costs too much.
+_CONNECTED = ConnectorState.CONNECTED
 
 _LIVE = (_S.BACKING_OFF, _S.CONNECTING, _S.HANDSHAKING, _S.CONNECTED)
 
@@ -275,7 +281,9 @@ class Connector:
         self._backoff = ReconnectLimiter(options, random)
         self._events: list[ConnectorEvent] = []
         self._output: list[bytes] = []  # the handshake
+        self._instance = new_id()
         self._attempts = 0
+        self._welcomed = 0  # the attempt in which the session was first welcomed
         self._attempt: int | None = None  # the current one
         self._failed = 0  # attempts in a row
         self._trouble = ""  # the error of the last of them
@@ -316,6 +324,8 @@ class Connector:
         Raises:
             LocalProtocolError: the client was closed.
         """
+        if self.state is _CONNECTED:
+            return
         if self.state is ConnectorState.NO_CONNECTION:
             self._try(now)
         else:
@@ -328,9 +338,12 @@ class Connector:
         Raises:
             LocalProtocolError: the client was closed.
         """
+        session = self.session
+        if session is not None and self.state is _CONNECTED:
+            return session
         if self.state is ConnectorState.CLOSED:
             raise LocalProtocolError("the client is closed")
-        session = self.session or self._new_session(now)
+        session = session or self._new_session(now)
         self._bring_near(now)
         return session
 
@@ -427,6 +440,7 @@ class Connector:
             session.expected_state(),
             metadata,
             is_reconnect=session.attachments > 0,
+            attempt=Attempt(self._instance, attempt, self._welcomed),
         )
         envelope = handshake_envelope(self.own_id, self.peer_id, self._new_id(), self._new_id())
         try:
@@ -448,7 +462,7 @@ class Connector:
             return
         session = self.session
         if session is None or not session.attached:
-            self._answered(data, now)
+            self._answered(attempt, data, now)
             return
         try:
             envelope = session.receive(data, now)
@@ -472,7 +486,7 @@ class Connector:
             return  # as other clients do
         self._events.append(MetadataWanted(session))
 
-    def _answered(self, data: Buffer, now: float) -> None:
+    def _answered(self, attempt: int, data: Buffer, now: float) -> None:
         try:
             if len(data) > most_taken(self._options.max_size):
                 raise EnvelopeError(f"a handshake of {len(data)} bytes is too large")
@@ -494,6 +508,7 @@ class Connector:
             self._drop(now, again=True)
         else:
             session.attach(now)
+            self._welcomed = self._welcomed or attempt
             self._backoff.succeeded(now)
             self._due, self._failed, self._trouble = None, 0, ""
             self._move(ConnectorInput.WELCOMED)
@@ -619,6 +634,7 @@ class Connector:
         self._drop(now, again=False)
 
     def _new_session(self, now: float) -> Session:
+        self._welcomed = 0
         self.session = Session(
             Role.CLIENT,
             f"session-{self._new_id()}{self._new_id()}",  # a secret: 144 random bits

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ...runtime import clock
 from ...runtime.logs import logger
 from ..schema import Schema
 from ..wire.handshake import RefusalCode
@@ -89,7 +90,7 @@ class MetadataValidation:
         if left <= 0:
             text = "the metadata have expired"
             return InvalidMetadata(RefusalCode.REJECTED_BY_CUSTOM_HANDLER, text)
-        return Parsed(parsed, time.monotonic() + left, owner)
+        return Parsed(parsed, clock.monotonic() + left, owner)
 
     def _seconds_left(self, parsed: Any) -> float | None:
         expires = None if self.expiry is None else self.expiry(parsed)

@@ -3,7 +3,9 @@
 A session outlives its connections. While it has one it is attached: every message is sent at once,
 and stays in the send buffer until it is acknowledged. While it has none, messages are buffered and
 the grace period runs, after which the session is to be destroyed. On a new connection the whole
-buffer is retransmitted, byte for byte; the other end drops what it has.
+buffer is retransmitted, byte for byte; the other end drops what it has. Only the remaining time of
+a caller is computed again, when its message leaves for the first time; one that is retransmitted
+says what it said before.
 
 ::
 
@@ -43,8 +45,8 @@ the time, in seconds of any monotonic clock. It must pass on received messages b
 "Transparent reconnections": ``seq`` is the number of the next message to send, ``ack`` the number
 of messages accepted, which is the next number expected. Handshakes are not counted.
 
-A message is encoded once, and retransmitted with the same bytes, including an old ``ack``, so acks
-that go backwards are no error. An ack above ``seq`` is an error here: other implementations accept
+A message is retransmitted with the same bytes, including an old ``ack``, so acks that go backwards
+are no error. An ack above ``seq`` is an error here: other implementations accept
 it, and drop messages that the peer never received.
 """
 
@@ -53,6 +55,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from itertools import count
+from typing import NamedTuple
 
 from ...config import MIB
 from ...exceptions import LocalProtocolError
@@ -60,8 +64,16 @@ from ...protocols.base import Buffer, Role
 from ..errors import FailureKind, GapError, SessionFailure
 from ..options import Options
 from ..wire.codec import Codec, EncodeError
-from ..wire.envelope import ACK, HEARTBEAT_STREAM, MAX_ID, Envelope, EnvelopeError, Oversize
-from ..wire.handshake import ExpectedState
+from ..wire.envelope import (
+    ACK,
+    HEARTBEAT_STREAM,
+    MAX_ID,
+    Envelope,
+    EnvelopeError,
+    Oversize,
+    timeout_field,
+)
+from ..wire.handshake import Attempt, ExpectedState
 from ..wire.message_size import ENVELOPE_ROOM, most_taken
 
 __all__ = ["TABLE", "Lapse", "SendBuffer", "Session", "SessionInput", "SessionState", "Verdict"]
@@ -114,6 +126,13 @@ class SendBuffer:
         self.buffered_bytes += len(data)
         self.owed_messages = self.owed_bytes = 0
         return data
+
+    def replace(self, seq: int, data: bytes) -> None:
+        """Keep other bytes for a message that was not sent yet, unless it was acknowledged."""
+        place = seq - self.oldest
+        if place >= 0:
+            self.buffered_bytes += len(data) - len(self._buffer[place][1])
+            self._buffer[place] = seq, data
 
     def accept(self, seq: int, ack: int, size: int, *, owed: bool = True) -> Verdict:
         """Classify a message of ``size`` bytes; an accepted one trims the buffer.
@@ -172,6 +191,8 @@ MOST_MORE = 32 * 1024
 SERVER_BUFFER, CLIENT_BUFFER = 1024, 64 * 1024
 SERVER_BYTES, CLIENT_BYTES = 16 * MIB, 64 * MIB
 
+_numbers = count(1)
+
 
 class SessionState(Enum):
     """Define the states of a session."""
@@ -194,6 +215,14 @@ class Lapse(Enum):
 
     SILENCE = auto()  # close the connection
     GRACE = auto()  # destroy the session
+
+
+class Timed(NamedTuple):
+    """Hold a message that says how long its caller still waits, until it leaves."""
+
+    envelope: Envelope
+    packed: bytes
+    due: float
 
 
 _S, _I = SessionState, SessionInput
@@ -221,11 +250,16 @@ class Session:
         now: the time, in seconds.
 
     Attributes:
-        id: the id of the session.
+        id: the id of the session, a secret.
+        number: its number among the sessions of this process, by which it may be shown.
         owner: at a server, the identity whose clients may resume or replace the session, as set by
             the application; ``None`` for any client that knows the ids.
+        attempt: at a server, the last handshake accepted for the session, if the client numbers
+            them; ``welcomed`` is the one that the client names, once it was welcomed.
         attachments: number of connections so far. An owner that records it on attaching can
             recognize late input from a connection that was replaced.
+        began: when it was made.
+        moved: when it last got or lost a connection, or was made.
     """
 
     def __init__(
@@ -241,11 +275,14 @@ class Session:
         now: float,
     ) -> None:
         self.id = session_id
+        self.number = next(_numbers)
         self.owner: object = None
+        self.attempt: Attempt | None = None
         self.own_id = own_id
         self.peer_id = peer_id
         self.role = role
         self.attachments = 0
+        self.began = self.moved = now
         self.state = SessionState.DETACHED
         self._codec = codec
         self._options = options
@@ -257,6 +294,7 @@ class Session:
         self._new_id = new_id
         self._send_buffer = SendBuffer()
         self._queue: list[bytes] = []
+        self._timed: list[Timed] = []  # what has never left, of those whose caller waits so long
         self._gapped = False
         self._cut: tuple[bool, int] | None = None  # whose message was too large, and its number
         self._cut_attachment = 0  # the connection that it ended
@@ -301,8 +339,16 @@ class Session:
         service: str | None = None,
         procedure: str | None = None,
         tracing: tuple[str, str] | None = None,
+        due: float | None = None,
+        now: float = 0.0,
     ) -> None:
         """Send a message whose payload is already encoded, now or on the next connection.
+
+        Args:
+            packed: the payload.
+            stream_id, flags, service, procedure, tracing: fields of the message.
+            due: when the caller stops waiting for the call that the message opens, if it ever does.
+            now: the time, needed with ``due``.
 
         Raises:
             EncodeError: the codec cannot encode it, or its names are too long; nothing has changed.
@@ -324,6 +370,7 @@ class Session:
                 service,
                 procedure,
                 tracing,
+                None if due is None else timeout_field(due - now),
             )
             data = self._codec.encode(envelope, packed)
             around = len(data) - len(packed)
@@ -331,6 +378,8 @@ class Session:
                 raise EncodeError(
                     f"the names of a message take {around} bytes, above {ENVELOPE_ROOM}"
                 )
+            if due is not None and self.state is SessionState.DETACHED:
+                self._timed.append(Timed(envelope, packed, due))
             return data
 
         data = self._send_buffer.send(encode)
@@ -480,9 +529,13 @@ class Session:
         self._move(SessionInput.ATTACH)
         self.attachments += 1
         self._challenged = None
-        self._heard = now
+        self._heard = self.moved = now
         self._beat = now + self._options.heartbeat_interval
         self._send_buffer.acknowledged(acknowledged)
+        for envelope, packed, due in self._timed:
+            envelope = envelope._replace(timeout=timeout_field(due - now))
+            self._send_buffer.replace(envelope.seq, self._codec.encode(envelope, packed))
+        self._timed = []
         self._queue = self._send_buffer.buffered()
         if self.role is Role.SERVER:
             self._ask()
@@ -494,6 +547,7 @@ class Session:
             LocalProtocolError: the session has no connection, or is over.
         """
         self._move(SessionInput.DETACH)
+        self.moved = now
         self._grace = now + self._options.session_disconnect_grace
         self._queue = []
 
@@ -501,7 +555,7 @@ class Session:
         """End the session, at once and for good; unsent messages are dropped."""
         self._move(SessionInput.DESTROY)
         self._send_buffer.clear()
-        self._queue = []
+        self._queue, self._timed = [], []
 
     def expected_state(self) -> ExpectedState:
         """Return the counters for a handshake."""

@@ -21,6 +21,12 @@ Stricter than other servers:
   Anyone who knows the session id is taken for the session's client: ids must not be guessable, and
   are compared in constant time. If the application names the owner of a session, only that owner
   can resume or replace it.
+- *Late handshakes.* A handshake may be delayed, by a proxy or in the queue of a listener, until its
+  client has another connection. If the client numbers its attempts, see ``wire.handshake``, it is
+  refused, and neither interrupts nor replaces the session of the later one. A server without a
+  session of the client cannot know that a handshake is late, and begins a session for nobody. A
+  client that was welcomed in a later attempt does not resume that one: it is refused as by rule 3.
+- A client that has ended its session itself, as its attempts show, may start another one at once.
 - A refused handshake never destroys the existing session.
 - A handshake for another server's id is refused: no message of that client would be handled.
 - A client that claims messages which were never sent cannot resume.
@@ -45,6 +51,7 @@ from ..wire.codec import Codec, EncodeError
 from ..wire.codec_mismatch import codec_mismatch
 from ..wire.envelope import MAX_ID, EnvelopeError
 from ..wire.handshake import (
+    Attempt,
     HandshakeRequest,
     MalformedHandshake,
     RefusalCode,
@@ -175,7 +182,11 @@ class Sessions:
         if old is not None and old.owner != owner:
             theirs = "a session of somebody else has this client's id"
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, theirs)
-        if old is None or not _same(old.id, request.session_id):
+        since = _attempts_since(old, request)
+        if since is not None and since <= 0:
+            late = "a later connection of this client has been accepted"
+            return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, late)
+        if old is None or not _names(request, old):
             return self._begin(hello, old, now, owner)
         if not self._options.transparent_reconnect:
             return self._begin(hello, old, now, owner)
@@ -189,6 +200,7 @@ class Sessions:
         if interrupted:
             old.detach(now)
         self._detached.pop(client_id, None)
+        old.attempt = _accepted_attempt(request)
         old.attach(now, request.expected.next_expected)
         return Accepted(old, response, True, interrupted)
 
@@ -207,7 +219,8 @@ class Sessions:
             )
             return self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
         other = old is not None and old.id != request.session_id
-        if other and not self._options.newcomer_wins and self._lives(old, now):
+        stranger = other and _attempts_since(old, request) is None
+        if stranger and not self._options.newcomer_wins and self._lives(old, now):
             reason = "another session of this client is connected"
             refused = self.refuse(client_id, RefusalCode.SESSION_STATE_MISMATCH, reason)
             return refused._replace(asked=old)
@@ -230,7 +243,7 @@ class Sessions:
             new_id=self._new_id,
             now=now,
         )
-        session.owner = owner
+        session.owner, session.attempt = owner, _accepted_attempt(request)
         session.attach(now)
         return Accepted(session, response, False, replaced=old)
 
@@ -303,6 +316,37 @@ class Sessions:
             self.end(session)
             over.append(session)
         return over
+
+
+def _attempts_since(session: Session | None, request: HandshakeRequest) -> int | None:
+    """Return by how many attempts a request is later than the last one accepted for a session.
+
+    ``None`` if they are not known to be of the same client.
+    """
+    last, attempt = None if session is None else session.attempt, request.attempt
+    if last is None or attempt is None or not _same(last.instance, attempt.instance):
+        return None
+    return attempt.number - last.number
+
+
+def _names(request: HandshakeRequest, session: Session) -> bool:
+    """Return whether a client asks for this session, and not for another one with the same id.
+
+    A late handshake begins a session with the id of the one that its client was welcomed to.
+    """
+    if not _same(session.id, request.session_id):
+        return False
+    attempt, last = request.attempt, session.attempt
+    if not request.is_reconnect or attempt is None or last is None:
+        return True
+    return attempt.welcomed == last.welcomed
+
+
+def _accepted_attempt(request: HandshakeRequest) -> Attempt | None:
+    attempt = request.attempt
+    if attempt is None or request.is_reconnect:
+        return attempt
+    return attempt._replace(welcomed=attempt.number)
 
 
 def _same(one: str, other: str) -> bool:

@@ -1,7 +1,7 @@
-"""Define codecs, which turn River messages into bytes and back. Both ends must use the same one.
+"""Define codecs, which encode and decode River's messages. Both ends must use the same one.
 
-A message is encoded in two steps, so that the calling thread packs a large payload before it takes
-the lock of the session, under which the counters are known.
+A message is encoded in two steps. The calling thread packs the payload, which may be large, without
+a lock; the rest needs the session's counters, and so its lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .envelope import Envelope
 
 __all__ = ["Codec", "EncodeError"]
 
-# Default maximum of nesting levels; no reasonable schema has as many.
+# Default maximum of nesting levels, more than any reasonable schema has.
 MAX_DEPTH = 100
 
 # Encoding takes two nested Python calls per level, and the interpreter allows 1000.
@@ -26,13 +26,13 @@ class EncodeError(LocalProtocolError):
 
 
 class Codec(ABC):
-    """The base of the codecs; instances hold no state and may be shared by threads.
+    """The base class of codecs, whose instances have no state and may be shared by threads.
 
-    How long a message may be is no matter of the codec, but of ``Options.max_size``.
+    The size of messages is limited by ``Options.max_size``, not by the codec.
 
     Args:
-        max_depth: arrays and objects inside each other in a payload, when decoding and when
-            encoding, at most 200; the message around it does not count.
+        max_depth: maximum nesting of arrays and objects in a payload, encoded or decoded, from 1
+            to 200. The message around the payload does not count.
 
     Raises:
         ValueError: ``max_depth`` is below 1 or above 200.
@@ -55,7 +55,7 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
-        """Return the message of ``envelope``, with ``packed`` in place of its payload.
+        """Return the encoded message of ``envelope``, with ``packed`` as its payload.
 
         Raises:
             EncodeError: a name in it cannot be encoded.
@@ -63,19 +63,19 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message in ``data``.
+        """Decode a message.
 
         Raises:
-            EnvelopeError: ``data`` is not a message; no other error is raised for any bytes.
+            EnvelopeError: ``data`` is not a message. No bytes raise any other error.
         """
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message in ``data``, with ``None`` for its payload.
+        """Decode a message without its payload, which is ``None``.
 
-        Called for messages that are too large to be delivered. A codec that can skip a payload
-        without decoding it overrides this.
+        It is called for messages that are too large to be delivered. Codecs that can skip a
+        payload without decoding it override this method.
 
         Raises:
-            EnvelopeError: ``data`` is not a message; no other error is raised for any bytes.
+            EnvelopeError: ``data`` is not a message. No bytes raise any other error.
         """
         return self.decode(data)._replace(payload=None)

@@ -1,4 +1,4 @@
-"""Name the codec of a first message that a server cannot decode."""
+"""Recognize the codec of a first message that a server cannot decode."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["codec_mismatch"]
 
 
 def _is_protobuf(first: Buffer) -> bool:
-    """Return whether a message begins with a short id, and what it is from, as in protobuf."""
+    """Return whether a message begins with the fields 1 (the id, if any) and 2 of protobuf."""
     behind = 2 + first[1] if first[0] == 0x0A and len(first) > 1 else len(first)
     return behind < len(first) and first[behind] == 0x12
 
 
-# By a codec: its name for people, and how its messages begin. In JSON that is a brace, which in
-# msgpack is the number 123; in msgpack the head of a map, which begins no text in UTF-8.
+# By codec: the name to show, and how its messages begin. JSON begins with a brace, which msgpack
+# reads as the number 123; msgpack begins with the head of a map, which UTF-8 never begins with.
 _BEGINNINGS: dict[str, tuple[str, Callable[[Buffer], bool]]] = {
     "json": ("JSON", lambda first: first[0] == 0x7B),
     "msgpack": ("msgpack", lambda first: first[0] in {*range(0x80, 0x90), 0xDE, 0xDF}),
@@ -25,10 +25,10 @@ _BEGINNINGS: dict[str, tuple[str, Callable[[Buffer], bool]]] = {
 
 
 def codec_mismatch(first: Buffer, own: str) -> str | None:
-    """Return a sentence if a connection's first message looks like one of another codec.
+    """Return a message that names both codecs if a first message looks like another codec's.
 
     Args:
-        first: the message, which the server cannot decode.
+        first: the first message of a connection, which the server cannot decode.
         own: the name of the server's codec.
     """
     if own not in _BEGINNINGS or not len(first):

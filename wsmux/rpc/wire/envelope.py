@@ -2,10 +2,15 @@
 
 Other implementations differ from the specification, "Clients, servers": ``tracing`` may be present,
 unknown fields and flag bits are ignored, and absent fields are left out instead of being null.
+
+Beyond the specification, a message that opens a call may have ``timeoutMs``: the whole milliseconds
+for which its caller still waits when the message is sent. A duration needs no common clock. Other
+implementations ignore the field, and send none.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,6 +35,7 @@ __all__ = [
     "read_cancel",
     "read_result",
     "result",
+    "timeout_field",
 ]
 
 ACK, OPEN, CANCELLED, CLOSED = 1, 2, 4, 8
@@ -78,6 +84,7 @@ class Envelope(NamedTuple):
     service: str | None = None
     procedure: str | None = None
     tracing: tuple[str, str] | None = None  # traceparent and tracestate
+    timeout: int | None = None  # milliseconds that the caller still waits
 
     @classmethod
     def from_fields(cls, fields: Any) -> Envelope:
@@ -105,9 +112,20 @@ class Envelope(NamedTuple):
         service = _text(fields, "serviceName") if "serviceName" in fields else None
         procedure = _text(fields, "procedureName") if "procedureName" in fields else None
         tracing = _tracing(fields) if "tracing" in fields else None
-        payload = fields["payload"]
+        timeout = _count(fields, "timeoutMs") if "timeoutMs" in fields else None
         return cls(
-            id_, sender, receiver, seq, ack, stream_id, flags, payload, service, procedure, tracing
+            id_,
+            sender,
+            receiver,
+            seq,
+            ack,
+            stream_id,
+            flags,
+            fields["payload"],
+            service,
+            procedure,
+            tracing,
+            timeout,
         )
 
     def head(self) -> dict[str, Any]:
@@ -128,6 +146,8 @@ class Envelope(NamedTuple):
         if self.tracing is not None:
             parent, state = self.tracing
             fields["tracing"] = {"traceparent": parent, "tracestate": state}
+        if self.timeout is not None:
+            fields["timeoutMs"] = self.timeout
         return fields
 
 
@@ -153,6 +173,14 @@ def _tracing(fields: dict[str, Any]) -> tuple[str, str]:
     if not isinstance(tracing, dict):
         raise EnvelopeError("tracing of a message must be an object")
     return _text(tracing, "traceparent"), _text(tracing, "tracestate")
+
+
+def timeout_field(seconds: float) -> int:
+    """Return the remaining time of a caller as it is sent: never shorter than it is.
+
+    So a server that counts from the arrival of the message is never ahead of the caller.
+    """
+    return min(math.ceil(max(0.0, min(seconds, MAX_COUNTER)) * 1000), MAX_COUNTER)
 
 
 CLOSE_PAYLOAD = {"type": "CLOSE"}

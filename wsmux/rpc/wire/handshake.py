@@ -1,18 +1,26 @@
 """Build and validate the payloads of handshakes (specification, "Handshake").
 
-A connection begins with ``HANDSHAKE_REQ`` from the client and ``HANDSHAKE_RESP`` from the server,
-in messages of number 0 that are not counted. A server may later ask for new metadata with
-``REHANDSHAKE_REQ``, answered by ``REHANDSHAKE_RESP``: counted messages on a stream of their own.
-That pair is not in the specification; it follows other implementations.
+A connection begins with ``HANDSHAKE_REQ`` from the client and ``HANDSHAKE_RESP`` from the server.
+Both have the number 0 and are not counted. Later a server may ask for new metadata with
+``REHANDSHAKE_REQ``, which the client answers with ``REHANDSHAKE_RESP``; these are counted messages
+on a stream of their own. They are not in the specification, but follow other implementations.
 
-``isReconnect``, beside the counters, is not in the specification either. A session whose messages
-were never acknowledged has the counters of a new one, so a restarted server would take it for one,
-and run retransmitted calls again. A client sets it once its session has had a connection; peers
+``isReconnect``, beside the counters, is not in the specification either. A session without any
+acknowledged message has the counters of a new one, so a restarted server would accept it as new and
+run retransmitted calls again. A client sets the field once its session has had a connection; peers
 that do not support it ignore it.
 
-Only "v2.0" is supported. The specification lists older versions, and other servers accept "v1.1"
-too, in which flag 4 means something else. The version is checked before the fields that depend on
-it, so an old client learns the cause. ``metadata`` may be absent, and is ``None`` then.
+``attempt``, beside it, is ours too: ``{"instance", "number", "welcomed"}``. A handshake can be
+delayed, in the queue of a proxy or of a listener, until its client has given it up and has another
+connection. A server must neither take the late handshake for the newest one, nor a session that it
+began for the session that the client was welcomed to. Session ids cannot tell them apart: with a
+new one for each attempt, servers that do not support ``attempt`` would destroy a connected session
+over a late handshake, which they resume or refuse if it has the same id. ``instance`` is random and
+told to servers only, like a session id.
+
+Only version "v2.0" is supported. The specification lists older versions, and other servers accept
+"v1.1" too, in which flag 4 has another meaning. The version is checked before the fields that
+depend on it, so that an old client is told the cause. ``metadata`` is optional and then ``None``.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ...exceptions import RemoteProtocolError
-from .envelope import MAX_COUNTER, Envelope
+from .envelope import MAX_COUNTER, MAX_ID, Envelope
 
 __all__ = [
     "FATAL_CODES",
@@ -30,6 +38,7 @@ __all__ = [
     "RETRIABLE_CODES",
     "VALIDATION_CODES",
     "VERSION",
+    "Attempt",
     "ExpectedState",
     "HandshakeRequest",
     "MalformedHandshake",
@@ -53,7 +62,7 @@ REHANDSHAKE_STREAM = "rehandshake"
 
 
 class RefusalCode(StrEnum):
-    """Name the reasons of a server for a refusal; the third is missing in the specification."""
+    """The codes of a server's refusal; the third is not in the specification."""
 
     SESSION_STATE_MISMATCH = "SESSION_STATE_MISMATCH"
     REJECTED_BY_CUSTOM_HANDLER = "REJECTED_BY_CUSTOM_HANDLER"
@@ -63,18 +72,18 @@ class RefusalCode(StrEnum):
     PROTOCOL_VERSION_MISMATCH = "PROTOCOL_VERSION_MISMATCH"
 
 
-# After these a client retries with a new session; after the others it does not by itself.
+# After these a client retries with a new session; after all others it gives up.
 RETRIABLE_CODES = frozenset({RefusalCode.SESSION_STATE_MISMATCH})
 FATAL_CODES = frozenset(RefusalCode) - RETRIABLE_CODES
 
-# The codes that a function that validates metadata may use.
+# The codes that a function which validates metadata may return.
 VALIDATION_CODES = frozenset(
     {RefusalCode.REJECTED_BY_CUSTOM_HANDLER, RefusalCode.REJECTED_UNSUPPORTED_CLIENT}
 )
 
 
 class MalformedHandshake(RemoteProtocolError):
-    """Report a handshake that cannot be read; ``refusal`` is the server's answer."""
+    """Report an invalid handshake; ``refusal`` is the code of the server's answer."""
 
     def __init__(
         self, message: str, refusal: RefusalCode = RefusalCode.MALFORMED_HANDSHAKE
@@ -84,49 +93,68 @@ class MalformedHandshake(RemoteProtocolError):
 
 
 class ExpectedState(NamedTuple):
-    """Hold the counters of a client's session, which show a server whether it can resume it."""
+    """The counters of a client's session, from which a server decides whether to resume it."""
 
-    next_expected: int  # number of the message it wants next
-    next_sent: int  # number of the first message that it will send or repeat
+    next_expected: int  # number of the message that it expects next
+    next_sent: int  # number of the first message that it will send or send again
+
+
+class Attempt(NamedTuple):
+    """Say which of a client's handshakes one is; a later one has a larger number."""
+
+    instance: str  # of the client: a random text, new for each object and each process
+    number: int  # from 1 up, over all sessions of the instance
+    welcomed: int = 0  # number of the attempt in which the session was first welcomed; 0 before
 
 
 class HandshakeRequest(NamedTuple):
-    """A client's request; ``metadata`` is as received, not yet validated.
+    """A client's request; ``metadata`` is not validated yet.
 
     ``is_reconnect`` is set by a client whose session has had a connection before. Other
-    implementations do not set it.
+    implementations neither set it nor send ``attempt``.
     """
 
     session_id: str
     expected: ExpectedState
     metadata: Any = None
     is_reconnect: bool = False
+    attempt: Attempt | None = None
 
 
 class Refusal(NamedTuple):
-    """The answer of a server that refuses; ``code`` may be unknown to this version."""
+    """A server's refusal; ``code`` may be unknown to this version."""
 
     code: str
     reason: str
 
     @property
     def retriable(self) -> bool:
-        """Whether to retry with a new session."""
+        """Return whether the client should retry with a new session."""
         return self.code in RETRIABLE_CODES
 
 
 def handshake_envelope(own_id: str, peer_id: str, message_id: str, stream_id: str) -> Envelope:
-    """Return the envelope of a handshake, without number and flags."""
+    """Return the envelope of a handshake; its number and flags are 0."""
     return Envelope(message_id, own_id, peer_id, 0, 0, stream_id, 0, None)
 
 
 def request_payload(
-    session_id: str, expected: ExpectedState, metadata: Any, *, is_reconnect: bool = False
+    session_id: str,
+    expected: ExpectedState,
+    metadata: Any,
+    *,
+    is_reconnect: bool = False,
+    attempt: Attempt | None = None,
 ) -> dict[str, Any]:
-    """Return the payload of a client's handshake; metadata is left out if ``None``."""
-    state = {"nextExpectedSeq": expected.next_expected, "nextSentSeq": expected.next_sent}
+    """Return the payload of a client's request; what is ``None`` is left out."""
+    state: dict[str, Any] = {
+        "nextExpectedSeq": expected.next_expected,
+        "nextSentSeq": expected.next_sent,
+    }
     if is_reconnect:
         state["isReconnect"] = True
+    if attempt is not None:
+        state["attempt"] = attempt._asdict()
     payload = {
         "type": "HANDSHAKE_REQ",
         "protocolVersion": VERSION,
@@ -137,7 +165,7 @@ def request_payload(
 
 
 def parse_request(payload: Any) -> HandshakeRequest:
-    """Return a client's request.
+    """Parse a client's request.
 
     Raises:
         MalformedHandshake: the payload is not a request, or not of version 2.0.
@@ -154,8 +182,17 @@ def parse_request(payload: Any) -> HandshakeRequest:
     is_reconnect = state.get("isReconnect", False)
     if not isinstance(is_reconnect, bool):
         raise MalformedHandshake("isReconnect of a handshake must be true or false")
+    attempt = _attempt(state) if "attempt" in state else None
     session_id = _text(fields, "sessionId")
-    return HandshakeRequest(session_id, expected, fields.get("metadata"), is_reconnect)
+    return HandshakeRequest(session_id, expected, fields.get("metadata"), is_reconnect, attempt)
+
+
+def _attempt(state: Mapping[str, Any]) -> Attempt:
+    fields = _object(state, "attempt")
+    instance = _text(fields, "instance")
+    if len(instance) > MAX_ID:
+        raise MalformedHandshake("the instance of a client is too long")
+    return Attempt(instance, _count(fields, "number"), _count(fields, "welcomed"))
 
 
 def welcome_payload(session_id: str) -> dict[str, Any]:
@@ -193,22 +230,23 @@ def parse_rehandshake_request(payload: Any) -> None:
     """Check that a server asks for new metadata.
 
     Raises:
-        MalformedHandshake: it does not; a shipped client ignores that.
+        MalformedHandshake: it does not. Clients of other implementations ignore that.
     """
     _control(payload, "REHANDSHAKE_REQ")
 
 
 def rehandshake_response_payload(metadata: Any) -> dict[str, Any]:
-    """Return the payload with new metadata, which is left out if ``None``."""
+    """Return the payload of new metadata, which is left out if ``None``."""
     payload = {"type": "REHANDSHAKE_RESP"}
     return payload if metadata is None else {**payload, "metadata": metadata}
 
 
 def parse_rehandshake_response(payload: Any) -> Any:
-    """Return the new metadata of a client, not yet checked.
+    """Return the new metadata of a client, not validated yet.
 
     Raises:
-        MalformedHandshake: it is no response; a shipped server then destroys the session.
+        MalformedHandshake: the payload is not a response. Servers of other implementations end the
+            session then.
     """
     return _control(payload, "REHANDSHAKE_RESP").get("metadata")
 

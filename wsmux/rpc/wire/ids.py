@@ -1,4 +1,4 @@
-"""Make ids, and name the default server."""
+"""Generate ids, and define the default id of a server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ SERVER_ID = "SERVER"
 # Random bytes of an id, as many as in other implementations.
 ID_BYTES = 9
 
-
 # Length of an id in characters, and ids made at a time: one system call per id would cost more than
-# the rest of naming a message.
+# everything else here.
 ID_LENGTH = ID_BYTES * 4 // 3
 STOCK = 64
 

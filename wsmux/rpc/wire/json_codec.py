@@ -1,10 +1,12 @@
-"""Carry messages of River as JSON text in UTF-8, as the TypeScript implementation's naive codec.
+"""Encode River's messages as JSON in UTF-8, like the naive JSON codec of the TypeScript original.
 
-Two values have no JSON of their own: bytes are ``{"$t": base64}`` and bigints ``{"$b": decimal}``.
-There is no escape, so any object that arrives with such a key is converted, whatever else it has,
-and one that would leave with such a key is refused. Both count as a level of nesting. Stricter than
-``JSON.parse`` and ``atob``: base64 is padded and holds no spaces, UTF-8 is valid and has no mark
-before it, numbers are finite. Integers are exact however long, where JavaScript would round.
+JSON has neither bytes nor bigints: they are written as ``{"$t": base64}`` and ``{"$b": decimal}``.
+These keys cannot be escaped. So a received object with such a key is converted, whatever its other
+keys, and an object with such a key is refused when sent. Both forms count as a level of nesting.
+
+Decoding is stricter than ``JSON.parse`` and ``atob``: base64 must be padded and without spaces,
+UTF-8 must be valid and without a byte order mark, and numbers must be finite. Integers of any
+length are read exactly, while JavaScript would round them.
 """
 
 from __future__ import annotations
@@ -26,22 +28,22 @@ from .values import MAX_DIGITS, Rules, big_text, level_below, parse_big, portabl
 
 __all__ = ["JsonCodec", "codec_of"]
 
-# For counting levels: what opens one is 1, what closes one is -1, all else but quotes goes.
+# For counting levels: an opening bracket is 1, a closing one -1; all others but quotes are removed.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 class JsonCodec(Codec):
-    """Turn messages into JSON and back; see ``Codec``.
+    """Encode and decode messages as JSON; see ``Codec``.
 
-    Payloads hold ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, lists, tuples
-    and mappings with string keys. Half a surrogate pair is escaped, as by ``JSON.stringify``.
+    Payloads may contain ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, lists,
+    tuples and mappings with string keys. A lone surrogate is escaped, as by ``JSON.stringify``.
     """
 
     name = "json"
 
     def pack(self, payload: Any) -> bytes:
-        """Return a payload as it stands in a message."""
+        """Return an encoded payload."""
         try:
             text = _encode(portable(payload, self.max_depth, _RULES))
         except (ValueError, RecursionError) as error:
@@ -49,7 +51,7 @@ class JsonCodec(Codec):
         return text.encode("utf-8", "backslashreplace")
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
-        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        """Return the encoded message of ``envelope``, with ``packed`` as its payload."""
         quote = encode_basestring
         optional = ""
         if envelope.service is not None:
@@ -59,6 +61,8 @@ class JsonCodec(Codec):
         if envelope.tracing is not None:
             parent, state = map(quote, envelope.tracing)
             optional += f',"tracing":{{"traceparent":{parent},"tracestate":{state}}}'
+        if envelope.timeout is not None:
+            optional += f',"timeoutMs":{envelope.timeout}'
         head = (
             f'{{"id":{quote(envelope.id)},"from":{quote(envelope.sender)}'
             f',"to":{quote(envelope.receiver)},"seq":{envelope.seq},"ack":{envelope.ack}'
@@ -68,7 +72,7 @@ class JsonCodec(Codec):
         return b"".join((head.encode("utf-8", "backslashreplace"), packed, b"}"))
 
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is."""
+        """Decode a message."""
         data = bytes(data)
         if data.count(b"[") + data.count(b"{") > self.max_depth + 1:
             _check_depth(data, self.max_depth + 1)
@@ -82,7 +86,7 @@ class JsonCodec(Codec):
         return Envelope.from_fields(fields)
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is, with ``None`` for its payload, which is skipped."""
+        """Decode a message without its payload, which is skipped."""
         data = bytes(data)
         head, at = Head(len(data)), 0
         matches = _field(self.max_depth).match
@@ -92,16 +96,16 @@ class JsonCodec(Codec):
             else:
                 head.add(memoryview(data)[at : field.end()])
             at = field.end()
-        head.add(memoryview(data)[at:])  # a bracket, or what cannot be a field
+        head.add(memoryview(data)[at:])  # the closing brace, or a syntax error
         return self.decode(head.data())._replace(payload=None)
 
 
 @cache
 def _field(depth: int) -> re.Pattern[bytes]:
-    """Return what matches one field of a message whose payload has at most ``depth`` levels.
+    """Return a pattern for one field of a message whose payload has at most ``depth`` levels.
 
-    It finds where a value ends, and no more. No step is ever taken back, so that the time grows
-    with the bytes alone, and takes no memory.
+    It finds the end of the value, without validating it. All its quantifiers are possessive: as it
+    never backtracks, it takes linear time and no memory.
     """
     text = rb'"(?:[^"\\]++|\\.)*+"'
     inner = rb'(?:[^"\[\]{}]++|' + text + rb")*+"
@@ -112,10 +116,10 @@ def _field(depth: int) -> re.Pattern[bytes]:
 
 
 def _check_depth(data: bytes, room: int) -> None:
-    """Refuse more levels than ``room``, before a parser that recurses sees them.
+    """Refuse more than ``room`` levels, before the parser, which is recursive, reads them.
 
-    Strings are dropped first. Without their escapes every quote begins or ends one, and a pair of
-    quotes side by side changes nothing for the rest.
+    Strings are removed first. Without escapes each quote begins or ends a string, and two adjacent
+    quotes can be removed without any effect on the rest.
     """
     marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _OTHERS)
     steps = b"".join(marks.replace(b'""', b"").split(b'"')[::2])
@@ -140,7 +144,7 @@ _encode = JSONEncoder(
 
 
 def _convert(fields: dict[str, Any]) -> Any:
-    """Return the bytes or the bigint that an object stands for, or the object."""
+    """Return the bytes or the bigint that an object represents, or the object itself."""
     if "$t" in fields:
         text = fields["$t"]
         try:
@@ -169,7 +173,7 @@ def _constant(text: str) -> None:
     raise ValueError(f"{text} is no JSON")
 
 
-# Calling Python for each object and number is slow, and most messages need it for floats alone.
+# Calling Python for each object and integer is slow, and most messages need neither.
 _PLAIN = JSONDecoder(parse_float=_finite, parse_constant=_constant)
 _CAREFUL = JSONDecoder(
     object_hook=_convert, parse_int=_whole, parse_float=_finite, parse_constant=_constant
@@ -179,10 +183,10 @@ _CAREFUL = JSONDecoder(
 def codec_of(codec: str | Codec) -> Codec:
     """Return the codec named ``"json"``, ``"msgpack"`` or ``"protobuf"``, with its default limits.
 
-    A codec stands for itself.
+    A ``Codec`` is returned as it is.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no codec of that name.
         ImportError: it needs a package that is not installed.
     """
     if isinstance(codec, Codec):

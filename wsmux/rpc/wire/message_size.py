@@ -1,16 +1,17 @@
-"""Bound what one message may take, at the end that sends it and at the end that receives it.
+"""Limit the size of messages, at the sender and at the receiver.
 
-All of it follows from ``Options.max_size``, which counts one value of a call as the codec packs it:
+All limits follow from ``Options.max_size``, the maximum size of one value of a call as packed by
+the codec:
 
-- *A sender* refuses a larger value at once, and sends nothing; names and ids around a value may
+- *A sender* refuses a larger value at once, and sends nothing. Names and ids around a value may
   take ``ENVELOPE_ROOM`` bytes.
-- *A receiver* takes a message of ``max_size`` bytes and that room. So what one end sends, another
-  of the same ``max_size`` takes, and nobody has to reckon with what is around a value.
-- It reads a message of up to ``READ_TIMES`` as much, to refuse it: the payload is skipped, the
-  message counts in its session, and the call that it belongs to ends. While that lasts it is in
-  memory about three times: as received, as handed on, and in a decoder; nothing is made of it.
-- Beyond that it reads nothing: the connection ends with close code 1009. A sender that keeps the
-  message sends it again over the next connection, so the second time ends the session.
+- *A receiver* accepts messages of ``max_size`` bytes plus that room. So it accepts all values of a
+  sender with the same ``max_size``, and users need not know the size of what is around a value.
+- It also reads messages of up to ``READ_TIMES`` as much, in order to refuse them: the payload is
+  skipped, the message counts in its session, and its call ends with an error. Meanwhile the bytes
+  are in memory about three times: as received, as passed on, and in the decoder.
+- A larger message is not read: the connection ends with close code 1009. The sender keeps the
+  message and sends it again over the next connection, so the second time ends the session.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from .envelope import EnvelopeError, error_result, result
 
 __all__ = ["ENVELOPE_ROOM", "Head", "Packer", "most_read", "most_taken"]
 
-# Bytes of a message around its payload. Four ids of 1,024 characters take 24 KiB of JSON if each
-# character must be escaped; the rest is for names of procedures, and for tracing.
+# Maximum size of a message without its payload. Four ids of 1,024 characters take 24 KiB of JSON if
+# each character is escaped; the rest is for names of procedures and for tracing.
 ENVELOPE_ROOM = 64 * KIB
 
-# Times max_size: a peer with larger limits than this one is told of them, and one that only
-# announces much cannot make this one hold it.
+# Times max_size. A peer with somewhat larger limits gets an error for its call instead of a closed
+# connection; a hostile one cannot make this end buffer more.
 READ_TIMES = 4
 
 
@@ -39,15 +40,15 @@ def most_taken(max_size: int) -> int:
 
 
 def most_read(max_size: int) -> int:
-    """Return the maximum size in bytes of a message that ends only its call, not its connection."""
+    """Return the maximum size in bytes of a message that ends its call, not the connection."""
     return READ_TIMES * max_size + ENVELOPE_ROOM
 
 
 class Head:
-    """Collect the parts of a message around a skipped payload.
+    """Collect the parts of a message except its payload.
 
     Args:
-        size: bytes of the whole message, for the error message.
+        size: size of the whole message in bytes, for the error message.
     """
 
     def __init__(self, size: int) -> None:
@@ -56,10 +57,10 @@ class Head:
         self._parts: list[bytes | memoryview] = []
 
     def add(self, part: bytes | memoryview) -> None:
-        """Keep a part of the message.
+        """Append a part of the message.
 
         Raises:
-            EnvelopeError: the parts beside the payload are too large.
+            EnvelopeError: all parts are larger than ``ENVELOPE_ROOM``.
         """
         self._room -= len(part)
         if self._room < 0:
@@ -69,14 +70,15 @@ class Head:
         self._parts.append(part)
 
     def data(self) -> bytes:
-        """Return the parts kept, joined."""
+        """Return all parts, joined."""
         return b"".join(self._parts)
 
 
 class Packer:
     """Pack the values of calls, and refuse those above ``max_size``.
 
-    A value is measured without the result that carries it: what came in may go out as it is.
+    The result object around a response or an error does not count, so that a value which was
+    received can always be sent back.
     """
 
     def __init__(self, codec: Codec, max_size: int) -> None:

@@ -1,15 +1,14 @@
-"""Carry messages of River as msgpack, as the TypeScript implementation's binary codec.
+"""Encode River's messages as msgpack, like the binary codec of the TypeScript original.
 
-Bytes are bin, strings str. A bigint is an extension of type 0 whose body is msgpack again: an
-integer within 2^53-1, else decimal text. A ``datetime`` with a time zone is a timestamp, type -1,
-exact to the microsecond; other types are refused. NaN and infinities may stand in payloads: they
-are ordinary floats here, and the TypeScript implementation carries them. Integers of every width
-are read exactly.
+Bytes are written as bin, strings as str. A bigint is an extension of type 0 whose body is msgpack
+too: an integer up to 2^53-1 in size, else decimal text. A ``datetime`` with a time zone is a
+timestamp (type -1), exact to the microsecond; other extension types are refused. NaN and infinities
+are allowed in payloads, as in the original. Integers of every width are read exactly.
 
-Keys are treated as JavaScript treats them: within a payload a whole number within 2^53-1 becomes
-its decimal text, and every other key that is no string is refused. The keys of the message itself
-must be strings. Strings must be valid UTF-8, where TypeScript would put U+FFFD. ``__proto__`` is
-not sent as a key, because the TypeScript implementation destroys the session over it.
+Keys are handled as in JavaScript: in a payload, an integer up to 2^53-1 in size becomes its decimal
+text, and every other key that is not a string is refused. The keys of the message itself must be
+strings. Strings must be valid UTF-8, where the original would insert U+FFFD. ``__proto__`` is
+refused as a key when sent, because the original ends the session over it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ __all__ = ["MsgpackCodec"]
 
 BIGINT = 0
 
-# The heads of arrays with two and four bytes of length.
+# The first bytes of arrays whose length has two and four bytes.
 _ARRAY_16, _ARRAY_32 = b"\xdc", b"\xdd"
 
 _PAYLOAD, _NIL = packb("payload"), packb(None)
@@ -42,16 +41,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MsgpackCodec(Codec):
-    """Turn messages into msgpack and back; see ``Codec``.
+    """Encode and decode messages as msgpack; see ``Codec``.
 
-    Payloads hold ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, datetimes
-    with a time zone, lists, tuples and mappings with string keys.
+    Payloads may contain ``None``, ``bool``, ``int``, ``float``, ``str``, bytes-like objects, lists,
+    tuples, mappings with string keys, and datetimes with a time zone.
     """
 
     name = "msgpack"
 
     def pack(self, payload: Any) -> bytes:
-        """Return a payload as it stands in a message."""
+        """Return an encoded payload."""
         try:
             packed: bytes = packb(portable(payload, self.max_depth, _RULES), datetime=True)
         except (ValueError, OverflowError, RecursionError) as error:
@@ -59,16 +58,16 @@ class MsgpackCodec(Codec):
         return packed
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
-        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        """Return the encoded message of ``envelope``, with ``packed`` as its payload."""
         try:
             head = packb(envelope.head())
         except ValueError as error:
             raise EncodeError(f"a message has no msgpack: {error}") from error
-        # Its first byte is that of a map with up to 15 fields; the payload makes one more.
+        # The first byte holds the number of fields, up to 15; the payload is one more.
         return b"".join((bytes((head[0] + 1,)), head[1:], _PAYLOAD, packed))
 
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is."""
+        """Decode a message."""
         try:
             fields = _unpack(bytes(data))
         except (ValueError, OverflowError, UnpackException) as error:
@@ -80,7 +79,7 @@ class MsgpackCodec(Codec):
         return Envelope.from_fields(fields)
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is, with ``None`` for its payload, which is skipped."""
+        """Decode a message without its payload, which is skipped."""
         try:
             head = _without_payload(bytes(data))
         except (ValueError, OverflowError, UnpackException) as error:
@@ -89,7 +88,7 @@ class MsgpackCodec(Codec):
 
 
 def _refusal(error: Exception) -> EnvelopeError:
-    """Return what refuses a message over which msgpack has failed."""
+    """Return the error for a message that msgpack failed to decode."""
     if isinstance(error, StackError):
         return EnvelopeError("a message nests deeper than max_depth")
     return EnvelopeError(f"a message must be msgpack: {str(error) or type(error).__name__}")
@@ -111,7 +110,7 @@ def _without_payload(data: bytes) -> bytes:
             head.add(_PAYLOAD + _NIL)
         else:
             head.add(memoryview(data)[start : reader.tell()])
-    head.add(memoryview(data)[reader.tell() :])  # what should not be there
+    head.add(memoryview(data)[reader.tell() :])  # trailing bytes, which the decoder refuses
     return head.data()
 
 
@@ -124,7 +123,7 @@ def _replace(value: Any, room: int) -> Any:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise EncodeError("a datetime without a time zone cannot be sent")
-        return _EPOCH + (value - _EPOCH)  # no subclass, which msgpack would refuse
+        return _EPOCH + (value - _EPOCH)  # msgpack refuses subclasses
     raise EncodeError(f"msgpack cannot encode {type(value).__name__}")
 
 
@@ -132,10 +131,10 @@ _RULES = Rules(frozenset({str, float, bool, type(None), bytes}), frozenset({"__p
 
 
 def _unpack(data: bytes) -> Any:
-    """Return what ``data`` holds; keys are strings or bytes, or numbers made strings."""
+    """Decode ``data``; keys are strings or bytes, and integers become strings."""
     if _ARRAY_16 in data or _ARRAY_32 in data:
-        # msgpack before 1.2 makes a list as long as it is said to be. Nested heads of a few bytes
-        # would take terabytes, so see first that all they announce is there.
+        # msgpack before 1.2 allocates a list of the announced length at once, so a few bytes of
+        # nested heads could take terabytes. Skipping first ensures that all items are there.
         whole = Unpacker(max_buffer_size=len(data))
         whole.feed(data)
         whole.skip()
@@ -147,7 +146,7 @@ def _unpack(data: bytes) -> Any:
     renamed: list[dict[str, Any]] = []
 
     def named(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-        """Make an object of its fields, in which numbers are never keys themselves."""
+        """Return an object whose integer keys are replaced by their text."""
         found = {_name(key): value for key, value in pairs}
         if not all(type(key) is str for key, _ in pairs):
             renamed.append(found)

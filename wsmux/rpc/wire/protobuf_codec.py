@@ -1,13 +1,14 @@
-"""Carry messages of River as protobuf, as the TypeScript implementation's protobuf codec.
+"""Encode River's messages as protobuf, like the protobuf codec of the TypeScript original.
 
-``river.proto`` describes the message. A payload of bytes stands in it as it is; every other one,
-such as an error or the end of a half, is packed with msgpack, with the rules of ``msgpack_codec``,
-and stands in a field of its own. Bytes within another payload are msgpack's.
+``river.proto`` describes the message. A payload of bytes has a field of its own, and is written as
+it is. Every other payload, such as an error or a half-close, is packed with msgpack by the rules of
+``msgpack_codec`` into another field.
 
-As protobuf has it, absent and empty text are the same: a procedure with an empty name cannot be
-opened, and ids that are missing are empty. Unknown fields are ignored, and of a field that comes
-twice, the last stands. Text must be valid UTF-8. Counters have 32 bits here: a session that has
-sent 2^32 messages can send no more.
+As usual in protobuf, an absent string is the same as an empty one: a procedure with an empty name
+cannot be called, and missing ids are empty. Unknown fields are ignored, and the last of a repeated
+field counts. Strings must be valid UTF-8. Counters have 32 bits: a session that has sent 2^32
+messages can send no more. The caller's timeout, ``timeoutMs`` in the other
+codecs, has a field that the original's message lacks, and that the original therefore ignores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ except ImportError as error:
     ) from error
 
 from .codec import MAX_DEPTH, Codec, EncodeError
-from .envelope import Envelope, EnvelopeError
+from .envelope import MAX_COUNTER, Envelope, EnvelopeError
 from .message_size import ENVELOPE_ROOM
 from .msgpack_codec import MsgpackCodec
 
@@ -40,18 +41,18 @@ else:
 
 __all__ = ["ProtobufCodec"]
 
-# The tags of the two fields that hold a payload: their number, and that a length follows.
+# The tags of the two fields for payloads: their number, with the wire type of a length.
 _RAW = bytes((Message.RAW_FIELD_NUMBER << 3 | 2,))
 _MSGPACK = bytes((Message.MSGPACK_FIELD_NUMBER << 3 | 2,))
 
-# A message of msgpack up to its payload, which is read there as in any other.
+# The start of a message in msgpack; with a payload appended, that codec decodes it.
 _AROUND = MsgpackCodec().encode(Envelope("", "", "", 0, 0, "", 0, None), b"")
 
 
 class ProtobufCodec(Codec):
-    """Turn messages into protobuf and back; see ``Codec``.
+    """Encode and decode messages as protobuf; see ``Codec``.
 
-    Payloads hold what those of ``MsgpackCodec`` do.
+    Payloads may contain the same values as those of ``MsgpackCodec``.
     """
 
     name = "protobuf"
@@ -61,13 +62,13 @@ class ProtobufCodec(Codec):
         self._msgpack = MsgpackCodec(max_depth)
 
     def pack(self, payload: Any) -> bytes:
-        """Return a payload as it stands in a message, with its tag and without its length."""
+        """Return an encoded payload with the tag of its field, and without its length."""
         if isinstance(payload, (bytes, bytearray, memoryview)):
             return _RAW + bytes(payload)
         return _MSGPACK + self._msgpack.pack(payload)
 
     def encode(self, envelope: Envelope, packed: bytes) -> bytes:
-        """Return the message of ``envelope``, with ``packed`` in place of its payload."""
+        """Return the encoded message of ``envelope``, with ``packed`` as its payload."""
         try:
             message = Message(
                 id=envelope.id,
@@ -79,6 +80,7 @@ class ProtobufCodec(Codec):
                 flags=envelope.flags,
                 service=envelope.service,
                 procedure=envelope.procedure,
+                timeout_ms=envelope.timeout,
             )
             if envelope.tracing is not None:
                 parent, state = envelope.tracing
@@ -87,19 +89,19 @@ class ProtobufCodec(Codec):
             head = message.SerializeToString()
         except ValueError as error:
             raise EncodeError(f"a message has no protobuf: {error}") from error
-        # One message after another is both of them merged.
+        # In protobuf, concatenated messages are merged.
         body = memoryview(packed)[1:]
         return b"".join((head, packed[:1], _length(len(body)), body))
 
     def decode(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is."""
+        """Decode a message."""
         message = _parsed(bytes(data))
         if message.WhichOneof("payload") == "raw":
             return _envelope(message, message.raw)
         return _envelope(message, self._msgpack.decode(_AROUND + message.msgpack).payload)
 
     def decode_head(self, data: bytes | bytearray | memoryview) -> Envelope:
-        """Return the message that ``data`` is, with ``None`` for its payload, which is not read."""
+        """Decode a message without its payload, which is not read."""
         data = bytes(data)
         message = _parsed(data)
         if len(data) - len(message.raw) - len(message.msgpack) > ENVELOPE_ROOM:
@@ -110,7 +112,7 @@ class ProtobufCodec(Codec):
 
 
 def _parsed(data: bytes) -> Message:
-    """Return a message that has a payload, which was not looked into."""
+    """Return the parsed message; its payload is present, and not yet decoded."""
     try:
         message = Message.FromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
@@ -122,6 +124,9 @@ def _parsed(data: bytes) -> Message:
 
 def _envelope(message: Message, payload: Any) -> Envelope:
     tracing = message.tracing if message.HasField("tracing") else None
+    timeout = message.timeout_ms if message.HasField("timeout_ms") else None
+    if timeout is not None and timeout > MAX_COUNTER:
+        raise EnvelopeError("timeout_ms of a message must be at most 2^53-1")
     return Envelope(
         message.id,
         message.sender,
@@ -134,11 +139,12 @@ def _envelope(message: Message, payload: Any) -> Envelope:
         message.service or None,
         message.procedure or None,
         None if tracing is None else (tracing.traceparent, tracing.tracestate),
+        timeout,
     )
 
 
 def _length(size: int) -> bytes:
-    """Return a length as protobuf writes it: seven bits a byte, the lowest first."""
+    """Return a length as a varint: seven bits in each byte, the lowest first."""
     digits = bytearray()
     while size > 0x7F:
         digits.append(size & 0x7F | 0x80)

@@ -14,7 +14,7 @@ class Tracing(_message.Message):
     def __init__(self, traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("id", "sender", "receiver", "seq", "ack", "stream_id", "flags", "service", "procedure", "tracing", "raw", "msgpack")
+    __slots__ = ("id", "sender", "receiver", "seq", "ack", "stream_id", "flags", "service", "procedure", "tracing", "timeout_ms", "raw", "msgpack")
     ID_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     RECEIVER_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Message(_message.Message):
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     PROCEDURE_FIELD_NUMBER: _ClassVar[int]
     TRACING_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
     MSGPACK_FIELD_NUMBER: _ClassVar[int]
     id: str
@@ -37,6 +38,7 @@ class Message(_message.Message):
     service: str
     procedure: str
     tracing: Tracing
+    timeout_ms: int
     raw: bytes
     msgpack: bytes
-    def __init__(self, id: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., seq: _Optional[int] = ..., ack: _Optional[int] = ..., stream_id: _Optional[str] = ..., flags: _Optional[int] = ..., service: _Optional[str] = ..., procedure: _Optional[str] = ..., tracing: _Optional[_Union[Tracing, _Mapping[str, object]]] = ..., raw: _Optional[bytes] = ..., msgpack: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., sender: _Optional[str] = ..., receiver: _Optional[str] = ..., seq: _Optional[int] = ..., ack: _Optional[int] = ..., stream_id: _Optional[str] = ..., flags: _Optional[int] = ..., service: _Optional[str] = ..., procedure: _Optional[str] = ..., tracing: _Optional[_Union[Tracing, _Mapping[str, object]]] = ..., timeout_ms: _Optional[int] = ..., raw: _Optional[bytes] = ..., msgpack: _Optional[bytes] = ...) -> None: ...

@@ -1,7 +1,7 @@
-"""Bring payloads into what an encoder carries, and name the integers that JavaScript calls bigint.
+"""Convert payloads into values that an encoder can write, and define JavaScript's bigint.
 
-JavaScript has two kinds of whole numbers, and the wire keeps them apart: 5 is not 5n, and a schema
-takes only one of them. Numbers are exact up to 2^53-1 either side of zero.
+JavaScript has two kinds of integers, and the wire keeps them apart: 5 is not 5n, and a schema
+accepts only one of them. Ordinary numbers are exact from -(2^53-1) to 2^53-1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 MIN_SAFE, MAX_SAFE = -(2**53 - 1), 2**53 - 1
 
-# Decimal text of n digits takes n^2 steps to read: the bound is Python's own for such text.
+# Parsing n decimal digits takes n^2 steps; this is Python's own default limit.
 MAX_DIGITS = 4300
 _BEYOND = 10**MAX_DIGITS
 
@@ -34,33 +34,34 @@ _DECIMAL = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}")
 
 
 class BigInt(int):
-    """An integer that travels as a bigint however small it is.
+    """An integer that is sent as a bigint, even if it is small.
 
-    Bigints that arrive are of this class, so that what was read can be sent again unchanged and a
-    schema can tell 5n from 5. It equals the ``int`` of its value; arithmetic gives an ``int``. An
-    ``int`` beyond 2^53-1 travels as a bigint anyway.
+    Received bigints are of this class, so that a value can be sent back unchanged, and a schema can
+    distinguish 5n from 5. It equals the ``int`` of its value, and arithmetic returns ``int``. An
+    ``int`` beyond 2^53-1 is always sent as a bigint.
     """
 
     __slots__ = ()
 
 
 class Rules(NamedTuple):
-    """Say what one encoder carries; ``replace`` gets what is neither plain nor a container.
+    """Describe what an encoder can write.
 
-    ``replace`` also gets how many levels may still be opened, and returns something to encode
-    instead, or raises ``EncodeError``.
+    ``replace`` is called with each value that is neither in ``as_is`` nor a container, and with
+    the number of levels that may still be nested. It returns a value to encode instead, or raises
+    ``EncodeError``.
     """
 
     as_is: frozenset[type]
-    reserved: frozenset[str]  # keys that would change what an object means
+    reserved: frozenset[str]  # keys that would change the meaning of an object
     replace: Callable[[Any, int], Any]
 
 
 def portable(value: Any, room: int, rules: Rules) -> Any:
-    """Return a copy of a payload, at most ``room`` containers deep, that an encoder can take.
+    """Return a copy of a payload that an encoder can write, at most ``room`` containers deep.
 
     Raises:
-        EncodeError: it is deeper, has a key that no object can have, or a value without a form.
+        EncodeError: it is deeper, or has a key or a value that cannot be encoded.
     """
     as_is, reserved, replace = rules
     kind = type(value)
@@ -85,12 +86,12 @@ def portable(value: Any, room: int, rules: Rules) -> Any:
         ]
     if isinstance(value, int) and not isinstance(value, (bool, BigInt)):
         return int(value) if MIN_SAFE <= value <= MAX_SAFE else replace(value, room)
-    # Encoders write the subclasses of str and float as what they derive from.
+    # Encoders write subclasses of str and float like these.
     return value if kind in as_is or isinstance(value, (str, float)) else replace(value, room)
 
 
 def level_below(room: int) -> int:
-    """Return how many levels may be opened within one more container."""
+    """Return how many levels may be nested inside one more container."""
     if not room:
         raise EncodeError("a payload nests deeper than max_depth")
     return room - 1
@@ -116,10 +117,10 @@ def big_text(value: int) -> str:
 
 
 def parse_big(text: Any) -> BigInt:
-    """Return the bigint whose decimal text is given.
+    """Return the bigint of a decimal text.
 
     Raises:
-        EnvelopeError: it is no such text, or has more than ``MAX_DIGITS`` digits.
+        EnvelopeError: it is not decimal, or has more than ``MAX_DIGITS`` digits.
     """
     if type(text) is not str or _DECIMAL.fullmatch(text) is None:
         raise EnvelopeError(f"a bigint must be decimal text of at most {MAX_DIGITS} digits")
