@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from concurrent.futures import Future
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from wsmux.bus.session.relay_connection import LinkState
 from wsmux.bus.twins.records import twin_record
 from wsmux.bus.wire import envelope as envelopes
 from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.keys import KeyType
 from wsmux.exceptions import ForkedError
 
 from ..helpers.bus.clients import (
@@ -32,7 +35,8 @@ from ..helpers.bus.clients import (
     serving,
     staged,
 )
-from ..helpers.bus.people import Table, person
+from ..helpers.bus.inside import limit_calls
+from ..helpers.bus.people import Table, person, table_of
 from ..helpers.bus.scripted_relay import StageRelay
 from ..helpers.waiting import wait_for
 
@@ -112,6 +116,45 @@ def test_an_identity_without_a_twin_is_refused(relay: StageRelay, twins: Table) 
     assert caught.value.code == UNKNOWN_TWIN
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"), [(KeyType.ED25519, KeyType.SR25519), (KeyType.SR25519, KeyType.ED25519)]
+)
+def test_a_wrong_key_type_is_told(relay: StageRelay, right: KeyType, wrong: KeyType) -> None:
+    twins = table_of(person(5, right))
+    with pytest.raises(BusError, match=f"of key type {wrong}: twin 5 .*-k {right}") as caught:
+        Client(person(5, wrong).identity, relay.url, twins)
+    assert caught.value.code == UNKNOWN_TWIN
+
+
+def test_clients_whose_calls_wait_are_back_soon_after_their_relay(
+    relay: StageRelay, twins: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wsmux.bus.session.relay_connection.FIRST_WAIT", 1000.0)
+    monkeypatch.setattr("wsmux.bus.session.relay_connection.LONGEST_WAIT", 1000.0)
+    monkeypatch.setattr("wsmux.bus.session.relay_connection.STEADY", 0.0)
+    monkeypatch.setattr("random.random", lambda: 0.5)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client(relay, twins)) for _ in range(11)]
+        service = stack.enter_context(client(relay, twins, BOB, gateway=True))
+        for each in clients:
+            each.wait_connected(WAIT)
+        service.serve({"echo": lambda payload: payload})
+        service.wait_connected(WAIT)
+        relay.stop()
+        wait_for(lambda: all(each.relays()[0].state is not LinkState.CONNECTED for each in clients))
+        with ThreadPoolExecutor(len(clients)) as pool:
+            answers = [
+                pool.submit(each.call, 2, "echo", number, timeout=WAIT)
+                for number, each in enumerate(clients)
+            ]
+            wait_for(lambda: all(len(each._calls) for each in clients))
+            again = stack.enter_context(StageRelay(relay.port))
+            began = time.monotonic()
+            wait_for(lambda: len(again.connected()) == 12)
+            assert time.monotonic() - began < 3.0
+            assert [each.result(WAIT) for each in answers] == list(range(11))
+
+
 @pytest.mark.parametrize("urls", [[], ["ws://r"] * 1 + ["http://r"], ["ws://r/?q"], list("abcde")])
 def test_what_is_no_relay_is_refused(twins: Table, urls: list[str]) -> None:
     with pytest.raises(ValueError, match="relays|address"):
@@ -121,7 +164,7 @@ def test_what_is_no_relay_is_refused(twins: Table, urls: list[str]) -> None:
 def test_a_directory_may_be_named(relay: StageRelay, tmp_path: Path) -> None:
     path = tmp_path / "twins.json"
     path.write_text(json.dumps([twin_record(ALICE.record())]))
-    for twins in (str(path), [str(path)]):
+    for twins in (str(path), [str(path)], path, [path], ["missing.json", path]):
         with Client(ALICE.identity, [relay.url], twins) as made:
             assert made.address.twin == 1
     with pytest.raises(BusError, match="no twin has the account"):
@@ -142,7 +185,7 @@ def test_a_client_tells_how_it_stands(alice: Client) -> None:
 # What is refused before anything is sent
 
 
-@pytest.mark.parametrize("to", ["", "x", "-1", "4294967296", "1.5", 2**32])
+@pytest.mark.parametrize("to", ["", "x!", "-1", "4294967296", "1.5", 2**32])
 def test_what_is_no_address_is_not_called(alice: Client, to: int | str) -> None:
     with pytest.raises(ValueError, match="address"):
         alice.call(to, "add")
@@ -316,7 +359,7 @@ def test_another_relay_takes_over(twins: Table) -> None:
 def test_calls_beyond_the_bound_wait_for_room(alice: Client, bob: Client) -> None:
     gate = threading.Event()
     bob.serve({"wait": lambda payload: gate.wait(WAIT)})
-    alice._calls._limit = 1
+    limit_calls(alice, 1)
     first = alice.submit(2, "wait", timeout=WAIT)
     with pytest.raises(CallTimeout, match="1 calls wait") as caught:
         alice.call(2, "add", [1], timeout=0.05)

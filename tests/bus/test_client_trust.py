@@ -142,6 +142,23 @@ def test_encryption_can_be_turned_off(relay: StageRelay, twins: Table, bob: Clie
     assert relay.passed[0].plain == b"1"
 
 
+def failed(request: Envelope, code: int) -> Envelope:
+    """Return an error of bob with a payload in plaintext, signed."""
+    made = reply_to(request, BOB, b"what went wrong")
+    made.error.code, made.error.message = code, "no room"
+    made.signature = BOB.identity.sign(envelopes.digest(made))
+    return made
+
+
+@pytest.mark.parametrize("code", [0, 42, E2E_FAILURE])
+def test_an_error_in_the_clear_keeps_its_code(alice: Client, relay: StageRelay, code: int) -> None:
+    relay.change = lambda envelope: [failed(envelope, code)]
+    with pytest.raises(BusError, match="no room") as caught:
+        alice.call(2, "add", timeout=WAIT)
+    assert relay.passed[0].HasField("cipher")
+    assert (caught.value.code, caught.value.twin) == (code, 2)
+
+
 def test_an_encrypted_request_is_not_answered_in_the_clear(
     alice: Client, relay: StageRelay
 ) -> None:

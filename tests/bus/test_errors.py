@@ -11,9 +11,13 @@ from wsmux.bus.errors import (
     BadMessage,
     BusError,
     CallTimeout,
+    NameTaken,
+    NobodyJoined,
+    RelayRefused,
     Replayed,
     TokenRefused,
     TwinsUnavailable,
+    relay_refused,
     remote_error,
 )
 from wsmux.exceptions import WsmuxError
@@ -23,6 +27,7 @@ ERRORS = [
     BusError(0, ""),
     BadMessage("no envelope"),
     BadMessage("a text frame", 100),
+    RelayRefused(501, "this relay knows no names"),
     Replayed("twice", 5),
     TokenRefused(401, "expired"),
     CallTimeout("no answer in 30 s", 5),
@@ -30,6 +35,19 @@ ERRORS = [
     TwinsUnavailable("nobody answered"),
     remote_error(102, "expired", 7),
 ]
+
+
+def test_what_a_relay_refuses_has_a_type_and_says_whether_to_try_again() -> None:
+    made = [relay_refused(code, "no") for code in (400, 404, 409, 410, 429, 500, 501, 503)]
+    assert [type(each) for each in made] == [
+        RelayRefused,
+        NobodyJoined,
+        NameTaken,
+        NobodyJoined,
+        *4 * [RelayRefused],
+    ]
+    assert [each.code for each in made if not each.retry_safe] == [410, 500]
+    assert {each.side for each in made} == {"remote"}
 
 
 def name_of(error: BusError) -> str:

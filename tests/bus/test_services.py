@@ -18,6 +18,7 @@ from wsmux.bus.wire.messages import Envelope
 from wsmux.runtime.capacity_limiter import CapacityLimiter
 
 from ..helpers.bus.clients import ALICE, BOB, CAROL, WAIT, staged
+from ..helpers.bus.inside import services_of
 from ..helpers.bus.people import Person, Table, table_of
 from ..helpers.bus.scripted_relay import StageRelay
 from ..helpers.waiting import wait_for
@@ -106,6 +107,61 @@ def test_a_command_that_nobody_serves_is_refused_at_once(alice: Client, bob: Cli
     assert caught.value.code == FAILED
 
 
+@pytest.mark.parametrize(("command", "code"), [("nothing", FAILED), ("add", EXPIRED)])
+def test_no_date_of_a_request_ends_the_connection(
+    relay: StageRelay, bob: Client, command: str, code: int
+) -> None:
+    bob.serve({"add": sum})
+    last = 2**64 - 1
+    made = envelopes.request("u-1", Address(1), Address(2), command, last, last, plain=b"[1]")
+    relay.deliver(signed(made))
+    answer = answers(relay)[0]
+    assert (answer.error.code, answer.expiration) == (code, envelopes.MAX_LIFE)
+    assert bob.relays()[0].reason == ""
+
+
+def test_a_request_too_long_to_be_refused_does_not_end_the_connection(
+    relay: StageRelay, alice: Client, bob: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    bob.serve({"add": sum})
+    short = signed(envelopes.request("", Address(1), Address(2), "c", clock(), 60, plain=b"1"))
+    uid = "u" * (envelopes.MAX_ENVELOPE - short.ByteSize() - 8)
+    made = signed(envelopes.request(uid, Address(1), Address(2), "c", clock(), 60, plain=b"1"))
+    assert made.ByteSize() <= envelopes.MAX_ENVELOPE
+    relay.deliver(made)
+    assert alice.call(2, "add", [1, 2], timeout=WAIT) == 3
+    assert "a request from twin 1 is not answered: an envelope of" in caplog.text
+    assert bob.relays()[0].reason == ""
+
+
+def test_a_copy_of_a_request_that_waits_is_no_further_request(
+    relay: StageRelay, bob: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(payload: object) -> bool:
+        begun.set()
+        return go_on.wait(WAIT)
+
+    bob.serve({"slow": slow}, workers=1)
+    monkeypatch.setattr(services_of(bob), "_room", CapacityLimiter(1, 10_000))
+    runs, waits = (
+        signed(envelopes.request(uid, Address(1), Address(2), "slow", clock(), 60, plain=b"1"))
+        for uid in ("runs", "waits")
+    )
+    relay.deliver(runs)
+    assert begun.wait(WAIT)
+    for _ in range(3):
+        relay.deliver(waits)
+        relay.deliver(runs)
+    relay.deliver(request("nothing"))  # refused, when all that came before was looked at
+    wait_for(lambda: [each.uid for each in relay.passed] == ["u-1"])
+    go_on.set()
+    wait_for(lambda: len(relay.passed) == 3)
+    assert {each.uid for each in relay.passed[1:]} == {"runs", "waits"}
+    assert all(each.HasField("response") for each in relay.passed[1:])
+
+
 def test_what_waited_for_a_service_is_answered_as_it_comes(relay: StageRelay, twins: Table) -> None:
     relay.deliver(request())
     with Client(BOB.identity, relay.url, twins, twin=2, gateway=True) as bob:
@@ -192,7 +248,7 @@ def test_a_payload_that_is_no_json_is_refused(bob: Client, relay: StageRelay, pl
 def test_too_many_that_wait_are_refused(
     bob: Client, alice: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bob._services, "_room", CapacityLimiter(1, 10_000))
+    monkeypatch.setattr(services_of(bob), "_room", CapacityLimiter(1, 10_000))
     gate = threading.Event()
     running = threading.Semaphore(0)
 
@@ -222,7 +278,7 @@ class Closing:
         assert self._running.wait(WAIT)
         self._thread = threading.Thread(target=self.client.close, args=(WAIT,))
         self._thread.start()
-        wait_for(lambda: self.client._services._closed)
+        wait_for(lambda: services_of(self.client)._closed)
 
     def _wait(self, payload: object) -> bool:
         self._running.set()

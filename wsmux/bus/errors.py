@@ -6,12 +6,18 @@
     └── BusError                        .code  .message  .twin
         ├── BadMessage                  bytes, or a frame, that are not an envelope
         ├── Replayed                    an envelope that was already accepted; never answered
+        ├── RelayRefused                what a relay says of a request to itself
+        │   ├── NameTaken               another twin has the name
+        │   └── NobodyJoined            no worker has joined the name
+        ├── TopicGap                    messages dropped before they were read; see ``wire.topics``
+        ├── MessageRefused              a message that its publisher has not signed
         ├── TokenRefused                a connection refused for its token   .status  .reason
         ├── CallTimeout (TimeoutError)  no answer before the request expired
         └── TwinsUnavailable            no directory of twins could be asked
 
 The codes are those of the reference peers. Code 0 marks errors raised by a relay, and by handlers
-of the reference Go peer.
+of the reference Go peer. From 400 on, except 500, they are those of relays of this package, which
+answer requests to themselves with them; see ``relay.control``.
 """
 
 from __future__ import annotations
@@ -19,22 +25,33 @@ from __future__ import annotations
 from ..exceptions import Side, WsmuxError
 
 __all__ = [
+    "BAD_INPUT",
     "BAD_SIGNATURE",
     "CANNOT_PARSE",
     "E2E_FAILURE",
     "EXPIRED",
     "FAILED",
     "FROM_RELAY",
+    "NAME_TAKEN",
+    "NOBODY_JOINED",
     "NOT_BINARY",
     "NO_PUBLIC_KEY",
+    "TOO_MANY",
+    "UNAVAILABLE",
+    "UNKNOWN_COMMAND",
     "UNKNOWN_TWIN",
+    "WORKERS_GONE",
     "BadMessage",
     "BusError",
     "CallTimeout",
+    "NameTaken",
+    "NobodyJoined",
+    "RelayRefused",
     "Replayed",
     "TokenRefused",
     "TwinsUnavailable",
     "one_line",
+    "relay_refused",
     "remote_error",
 ]
 
@@ -47,6 +64,16 @@ BAD_SIGNATURE = 104
 NO_PUBLIC_KEY = 105
 E2E_FAILURE = 106
 FAILED = 500
+
+# Of relays: the request is wrong, nobody has joined the name, another twin has it, its workers have
+# gone while the request waited, a bound is reached, no such command, try again later.
+BAD_INPUT = 400
+NOBODY_JOINED = 404
+NAME_TAKEN = 409
+WORKERS_GONE = 410
+TOO_MANY = 429
+UNKNOWN_COMMAND = 501
+UNAVAILABLE = 503
 
 # A peer that answers with one of these has not run the command.
 UNHANDLED = frozenset({EXPIRED, UNKNOWN_TWIN, BAD_SIGNATURE, NO_PUBLIC_KEY, E2E_FAILURE})
@@ -118,6 +145,37 @@ class Replayed(BusError):
     def __init__(self, message: str, twin: int) -> None:
         super().__init__(FAILED, message, twin=twin)
         self.side: Side | None = "remote"
+
+
+class RelayRefused(BusError):
+    """Report that a relay did not do what it was asked to do itself; ``code`` says why.
+
+    Code 501 is that of a relay that does not know the command.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message, retry_safe=code not in (FAILED, WORKERS_GONE))
+        self.side: Side | None = "remote"
+
+
+class NameTaken(RelayRefused):
+    """Report that a name belongs to another twin; the text says to which."""
+
+
+class NobodyJoined(RelayRefused):
+    """Report that no worker has joined a name, and none has left it a moment ago.
+
+    With code 410, there were workers when the request was made: one of them may have run it.
+    """
+
+
+def relay_refused(code: int, message: str) -> RelayRefused:
+    """Return the exception for what a relay refused."""
+    if code == NAME_TAKEN:
+        return NameTaken(code, message)
+    if code in (NOBODY_JOINED, WORKERS_GONE):
+        return NobodyJoined(code, message)
+    return RelayRefused(code, message)
 
 
 class TokenRefused(BusError):

@@ -22,14 +22,25 @@ from ..runtime.logs import logger
 from ..runtime.thread_pool import ThreadPool
 from .errors import FAILED, BusError, Replayed
 from .session.answer_cache import AnswerCache
-from .session.identity_session import IdentitySession, clock
+from .session.identity_session import IdentitySession, clock, deadline_of
+from .session.relay_connection import RelayConnection
 from .session.relay_pool import RelayPool
 from .wire.address import Address
-from .wire.envelope import JSON_SCHEMA, time_left
+from .wire.envelope import JSON_SCHEMA, parse, time_left
 from .wire.messages import Envelope
+from .wire.names import is_reserved
 from .wire.verification import Received
 
-__all__ = ["Function", "ServiceRequest", "Services", "decode", "encode"]
+__all__ = [
+    "Command",
+    "Function",
+    "ServiceRequest",
+    "Services",
+    "check_command",
+    "decode",
+    "encode",
+    "sendable",
+]
 
 # Called with the payload and, if it requires two arguments, the ServiceRequest; returns the answer.
 Function = Callable[..., Any]
@@ -39,6 +50,8 @@ MAX_WAITING = 1000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 
 MAX_CODE = 2**32 - 1
+
+SAME_SIGNATURE = "a request with the same signature and another uid is under way"
 
 _log = logger("wsmux.bus")
 
@@ -66,8 +79,7 @@ class ServiceRequest(NamedTuple):
 
 
 class _Served(NamedTuple):
-    function: Function
-    wants_request: bool
+    command: Command
     pool: ThreadPool
 
 
@@ -94,6 +106,56 @@ def decode(data: bytes, schema: str) -> Any:
         raise BusError(FAILED, f"the payload is not JSON: {error}") from error
 
 
+class Command:
+    """A function that answers a command.
+
+    Args:
+        name: the command.
+        function: is called with the payload and, if it requires two arguments, the request.
+
+    Raises:
+        ValueError: the command is empty.
+        TypeError: the function is not callable.
+    """
+
+    def __init__(self, name: str, function: Function) -> None:
+        check_command(name)
+        if not callable(function):
+            raise TypeError(f"{name!r} is served by {function!r}, which is not callable")
+        self._function = function
+        self._wants_request = _wants_request(function)
+
+    def run(self, request: ServiceRequest) -> bytes:
+        """Call the function, and return its answer as JSON.
+
+        Raises:
+            BusError: from the function. Code 500, after a line in the log: the payload or the
+                answer is not JSON, or the function failed.
+        """
+        try:
+            payload = decode(request.data, request.schema)
+            args = (payload, request) if self._wants_request else (payload,)
+            return encode(self._function(*args))
+        except BusError:
+            raise
+        except Exception as error:
+            _log.exception("the function of %r failed", request.command)
+            raise BusError(FAILED, f"{type(error).__name__}: {error}") from error
+
+
+def check_command(command: object) -> None:
+    """Check the name of a command to be served.
+
+    Raises:
+        TypeError: it is not a string, as when a decorator was used without a command.
+        ValueError: it is empty.
+    """
+    if not isinstance(command, str):
+        raise TypeError(f'expected a command, as in @service("billing.add"), got {command!r}')
+    if not command:
+        raise ValueError("a command is empty: give each a name")
+
+
 class Services:
     """Serve the commands of one client."""
 
@@ -104,8 +166,10 @@ class Services:
         self._lock = threading.Lock()
         self._commands: dict[str, _Served] = {}
         self._pools: list[ThreadPool] = []
+        self._threads = 0
         self._room = CapacityLimiter(MAX_WAITING, MAX_WAITING_BYTES)
         self._answers = AnswerCache()
+        self._under_way: dict[tuple[int, bytes], str] = {}  # what waits or runs, and its uid
         self._closed = False
 
     def add(self, functions: Mapping[str, Function], workers: int) -> None:
@@ -119,13 +183,9 @@ class Services:
         if workers < 1:
             raise ValueError(f"expected at least 1 worker, got {workers}")
         pool = ThreadPool(workers, f"{self._name}-{len(self._pools)}")
-        made = {}
-        for command, function in functions.items():
-            if not command:
-                raise ValueError("a command is empty: give each a name")
-            if not callable(function):
-                raise TypeError(f"{command!r} is served by {function!r}, which is not callable")
-            made[command] = _Served(function, _wants_request(function), pool)
+        made = {
+            name: _Served(Command(name, function), pool) for name, function in functions.items()
+        }
         with self._lock:
             twice = sorted(made.keys() & self._commands.keys())
             if twice:
@@ -134,19 +194,44 @@ class Services:
                 raise ValueError("this bus client is closed")
             self._commands.update(made)
             self._pools.append(pool)
+            self._threads += workers
 
-    def take(self, envelope: Envelope, size: int) -> None:
-        """Answer a request of ``size`` bytes without blocking; for the threads of connections."""
+    def threads(self) -> int:
+        """Return how many functions may run at once."""
+        with self._lock:
+            count = self._threads
+        return count
+
+    def any_served(self) -> bool:
+        """Return whether any command is served."""
+        return bool(self._commands)
+
+    def take(self, envelope: Envelope, size: int, relay: RelayConnection) -> None:
+        """Answer a request of ``size`` bytes without blocking; for the threads of connections.
+
+        The answer goes over the relay that the request came over, if that takes it: it counts what
+        a worker of a name has yet to answer.
+        """
         command = envelope.request.command
         served = self._commands.get(command)
+        key = envelope.source.twin, bytes(envelope.signature)  # which copies share
         if served is None:
-            self._refuse(envelope, f"twin {self._endpoint.address} serves no {command[:80]!r}")
+            text = f"twin {self._endpoint.address} serves no {command[:80]!r}"
+            self._refuse(envelope, text, relay)
+        elif (uid := self._under_way.get(key)) is not None:
+            if uid != envelope.uid and is_reserved(envelope.destination.connection):
+                self._refuse(envelope, SAME_SIGNATURE, relay)
+            _log.debug("a copy of a request that waits or runs is dropped")
+        elif self._closed and is_reserved(envelope.destination.connection):
+            _log.debug("a request to a name is left to its next worker")
         elif self._closed:
-            self._refuse(envelope, f"twin {self._endpoint.address} is closing")
+            self._refuse(envelope, f"twin {self._endpoint.address} is closing", relay)
         elif not self._room.enter(size, Deadline(0)):
-            self._refuse(envelope, "too many requests are waiting: try again later")
+            self._refuse(envelope, "too many requests are waiting: try again later", relay)
         else:
-            served.pool.submit(lambda: self._serve(envelope, size, served))
+            with self._lock:
+                self._under_way[key] = envelope.uid
+            served.pool.submit(lambda: self._serve(envelope, size, served, key, relay))
 
     def close(self, deadline: Deadline) -> None:
         """Refuse further requests, and wait for running functions until the deadline."""
@@ -160,26 +245,54 @@ class Services:
 
     # Pool threads
 
-    def _serve(self, envelope: Envelope, size: int, served: _Served) -> None:
+    def _serve(
+        self,
+        envelope: Envelope,
+        size: int,
+        served: _Served,
+        key: tuple[int, bytes],
+        relay: RelayConnection,
+    ) -> None:
         self._room.leave(size)
-        deadline = Deadline(max(0, time_left(envelope, clock())))
-        key = bytes(envelope.signature)
+        try:
+            self._accept(envelope, served, key, relay)
+        finally:
+            with self._lock:
+                self._under_way.pop(key, None)
+
+    def _accept(
+        self,
+        envelope: Envelope,
+        served: _Served,
+        key: tuple[int, bytes],
+        relay: RelayConnection,
+    ) -> None:
+        deadline = deadline_of(envelope)
         endpoint = self._endpoint
         try:
             received = endpoint.accept(envelope, lambda number: endpoint.twin(number, deadline))
         except Replayed as error:
             with self._lock:
                 again = self._answers.find(key)
-            self._relay_pool.answer_again(again, error)
+            # The relay waits for an answer with this uid, and hands this worker less until then.
+            # One signature may be that of several uids: it does not tell where each field ends.
+            named = is_reserved(envelope.destination.connection)
+            if named and (again is None or parse(again).uid != envelope.uid):
+                signed = self._error(envelope, error)
+                self._relay_pool.answer(signed, deadline, envelope.source.twin, relay)
+            else:
+                self._relay_pool.answer_again(again, error, relay)
             return
         except BusError as error:
             _log.info("a request from twin %d is refused: %s", envelope.source.twin, error)
-            self._relay_pool.answer(self._error(envelope, error), deadline, envelope.source.twin)
+            signed = self._error(envelope, error)
+            self._relay_pool.answer(signed, deadline, envelope.source.twin, relay)
             return
         signed = self._answer(envelope, received, served, deadline)
         with self._lock:
             self._answers.keep(key, signed)
-        self._relay_pool.answer(signed, deadline, envelope.source.twin)
+            self._under_way.pop(key, None)  # from now on, copies get this answer
+        self._relay_pool.answer(signed, deadline, envelope.source.twin, relay)
 
     def _answer(
         self, envelope: Envelope, received: Received, served: _Served, deadline: Deadline
@@ -197,28 +310,35 @@ class Services:
             received.encrypted,
         )
         try:
-            answer = encode(_run(served, request))
+            answer = served.command.run(request)
             return self._endpoint.response(
                 envelope, received.twin, answer, deadline, encrypted=received.encrypted
             )
         except BusError as error:
             return self._error(envelope, error)
-        except Exception as error:
-            _log.exception("the function of %r failed", request.command)
-            return self._error(envelope, BusError(FAILED, f"{type(error).__name__}: {error}"))
 
     def _error(self, envelope: Envelope, error: BusError) -> bytes:
-        code = error.code if 0 <= error.code <= MAX_CODE else FAILED
-        text = error.message.encode(errors="replace").decode()
-        return self._endpoint.error(envelope, code, text)
+        return self._endpoint.error(envelope, *sendable(error))
 
     # Threads of the connections
 
-    def _refuse(self, envelope: Envelope, text: str) -> None:
+    def _refuse(self, envelope: Envelope, text: str, relay: RelayConnection) -> None:
         """Answer, without blocking or checking the sender, that a request is not run."""
         _log.info("a request from twin %d is refused: %s", envelope.source.twin, text)
         if envelope.source.twin and time_left(envelope, clock()) > 0:
-            self._relay_pool.offer(self._error(envelope, BusError(FAILED, text)))
+            try:
+                signed = self._error(envelope, BusError(FAILED, text))
+            except BusError as error:  # with a long uid, the answer is too long
+                source = envelope.source.twin
+                _log.warning("a request from twin %d is not answered: %s", source, error.message)
+                return
+            self._relay_pool.offer(signed, relay)
+
+
+def sendable(error: BusError) -> tuple[int, str]:
+    """Return the code and the text of an error as messages can carry them."""
+    code = error.code if 0 <= error.code <= MAX_CODE else FAILED
+    return code, error.message.encode(errors="replace").decode()
 
 
 def _wants_request(function: Function) -> bool:
@@ -236,8 +356,3 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
     except TypeError:
         return False
     return True
-
-
-def _run(served: _Served, request: ServiceRequest) -> Any:
-    payload = decode(request.data, request.schema)
-    return served.function(payload, request) if served.wants_request else served.function(payload)

@@ -19,6 +19,7 @@ from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.envelope import MAX_ENVELOPE, digest, pong_for, request, response
 from wsmux.bus.wire.keys import Identity
 from wsmux.bus.wire.messages import Envelope
+from wsmux.bus.wire.replay_cache import ReplayCache
 
 from ...helpers.bus.twin_lists import ListedTwins
 
@@ -43,12 +44,13 @@ class Stand:
         self.delivered: list[tuple[Address, bytes]] = []
         self.failure: BusError | None = None
         self.on_deliver: Callable[[], None] = lambda: None
+        self.now = NOW + 0.5
         self.input = FederationInbound(
             self.twins,
             ["here.test"],
-            self.connected.__contains__,
+            lambda address, _: address in self.connected,
             self.deliver,
-            clock=lambda: NOW + 0.5,
+            clock=lambda: self.now,
             **more,
         )
 
@@ -112,6 +114,15 @@ def test_fail_fast_reaches_a_connected_session(stand: Stand) -> None:
 def test_fail_fast_is_not_queued(stand: Stand) -> None:
     assert stand.post(signed(ask(tags="a, fail-fast"))) == Answer(404, "destination offline")
     assert stand.delivered == []
+
+
+def test_a_call_of_a_name_that_nobody_has_joined_is_not_queued(stand: Stand) -> None:
+    name = Address(2, "@billing")
+    refused = Answer(404, "nobody has joined the name 'billing'")
+    assert stand.post(signed(ask(name))) == refused
+    assert stand.delivered == []
+    stand.connected.add(name)
+    assert stand.post(signed(ask(name))) == ACCEPTED
 
 
 def no_source() -> Envelope:
@@ -189,6 +200,8 @@ def of_no_kind() -> Envelope:
         (signed(ask(), BOB), 401, "signature"),
         (expired(0), 410, "message has expired"),
         (expired(-1), 410, "message has expired"),
+        (signed(request("u", SOURCE, DESTINATION, "do", NOW - 3600, 2**64 - 1)), 410, "expired"),
+        (signed(request("u", SOURCE, DESTINATION, "do", NOW + 2**40, 60)), 410, "ahead of"),
         (ping(), 400, "do not forward messages of kind ping"),
         (pong_for(ping()), 400, "do not forward messages of kind pong"),
         (of_no_kind(), 400, "do not forward messages of kind none"),
@@ -262,6 +275,35 @@ def test_refusals_of_a_source_are_logged_once_a_second_at_most(
     assert {stand.post(signed(ask(uid=str(number)))).status for number in range(15)} == {429}
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["twin 1 exceeds its limit for messages posted by other relays"]
+
+
+def test_a_message_of_any_life_is_delivered_once_for_good(stand: Stand) -> None:
+    envelope = signed(request("u", SOURCE, DESTINATION, "do", NOW, 2**64 - 1))
+    assert stand.post(envelope) == ACCEPTED
+    stand.now = NOW + 3599
+    assert stand.post(envelope) == ACCEPTED
+    stand.now = NOW + 3600
+    assert stand.post(envelope).status == 410
+    assert len(stand.delivered) == 1
+
+
+def test_a_flood_of_one_twin_lets_no_message_of_another_through_twice(stand: Stand) -> None:
+    stand.input._replays = ReplayCache(50)
+    stand.twins.twins[4] = Twin(4, BOB.account, ("there.test",))
+    normal = signed(ask())
+    assert stand.post(normal) == ACCEPTED
+    flood = [
+        signed(request(f"f{number}", Address(4), DESTINATION, "do", NOW, 100_000_000), BOB)
+        for number in range(100)
+    ]
+    assert [stand.post(each).status for each in flood] == [202] * 49 + [409] * 51
+    assert [stand.post(each) for each in (normal, flood[0])] == [ACCEPTED, ACCEPTED]
+    assert len(stand.delivered) == 50
+    assert stand.post(signed(ask(uid="after"))) == ACCEPTED
+    assert stand.post(normal) == ACCEPTED
+    assert len(stand.delivered) == 51
+    assert stand.post(flood[0]).status in (202, 409)
+    assert len(stand.delivered) == 51
 
 
 def test_copies_use_up_nobodys_limit() -> None:

@@ -21,6 +21,7 @@ from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.envelope import request
 
+from ...helpers.bus.inside import queue_of
 from ...helpers.bus.posts import Posts
 from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.twin_lists import ListedTwins
@@ -233,7 +234,7 @@ def test_a_federation_goes_on_with_what_another_left(make: Make, client: library
     for envelope in envelopes:
         crashed.submit(envelope, envelope.SerializeToString(), ("a.test",))
     wait_for(lambda: crashed.held == 20)
-    crashed._queue.close()  # its feeder stops; the workers hang
+    queue_of(crashed).close()  # its feeder stops; the workers hang
     after = federation()
     wait_for(lambda: after.held == 20)
     gate.set()

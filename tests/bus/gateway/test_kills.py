@@ -7,33 +7,56 @@ import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from wsmux.bus.client import Client
+from wsmux.bus.errors import EXPIRED
+from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.twins.records import twin_record
 
 from ...helpers.bus import relays
 from ...helpers.bus.clients import ALICE, BOB, WAIT
-from ...helpers.bus.gateway_programs import Caller, database, take_all
-from ...helpers.bus.people import Table, table_of
+from ...helpers.bus.gateway_programs import Caller, Service, database, take_all
+from ...helpers.bus.people import DOMAIN, Person, Table, table_of
 from ...helpers.bus.redis_server import RedisServer
+from ...helpers.bus.relay_process import RelayProcess
 from ...helpers.commands import command
+from ...helpers.stopped_process import hold
+from ...helpers.waiting import wait_for
+
+# Seconds that a request lives: longer than a gateway is away.
+LIFE = 30
+
+# How often something fails under a thousand calls, and seconds for which it is stopped.
+TIMES, HOLD = 3, 3.0
+
+# Answers that three killed gateways may have had in their sockets.
+MOST_LOST = 8
+
+COUNTS = pytest.mark.parametrize(
+    "count", [200, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.hang_bound(300)])]
+)
 
 
 class Gateway:
-    """Run the gateway of twin 1 in a process of its own."""
+    """Run the gateway of a twin, 1 by default, in a process of its own."""
 
-    def __init__(self, folder: Path, twins: Table, relay: str, redis: str) -> None:
+    def __init__(
+        self, folder: Path, twins: Table, relay: str, redis: str, who: Person = ALICE
+    ) -> None:
         records = folder / "twins.json"
         records.write_text(json.dumps([twin_record(twin) for twin in twins.twins.values()]))
         secret = folder / "secret"
-        secret.write_text(f"0x{ALICE.id:064x}\n")
+        secret.write_text(f"0x{who.id:064x}\n")
+        kind = who.identity.key_type.value
+        self._who = who.id
         self._command = command(
-            *("peer", "--mnemonic-file", str(secret), "--key-type", "ed25519", "--no-update"),
+            *("peer", "--mnemonic-file", str(secret), "--key-type", kind, "--no-update"),
             *("--twins", str(records), "--relay", relay, "--redis", redis),
         )
         self._process: subprocess.Popen[str] | None = None
@@ -43,7 +66,7 @@ class Gateway:
             self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "1\n"
+        assert self._process.stdout.readline() == f"{self._who}\n"
 
     def end(self, number: signal.Signals) -> int:
         assert self._process is not None
@@ -53,6 +76,10 @@ class Gateway:
         self._process.stdout.close()
         self._process = None
         return status
+
+    def hold(self, seconds: float) -> None:
+        assert self._process is not None
+        hold(self._process, seconds)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -64,9 +91,7 @@ class Gateway:
                 self.end(signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "count", [200, pytest.param(1000, marks=[pytest.mark.long, pytest.mark.hang_bound(300)])]
-)
+@COUNTS
 def test_a_killed_gateway_loses_nothing(server: RedisServer, tmp_path: Path, count: int) -> None:
     twins = table_of(ALICE, BOB)
     runs: Counter[int] = Counter()
@@ -100,3 +125,82 @@ def test_a_killed_gateway_loses_nothing(server: RedisServer, tmp_path: Path, cou
     assert found == {f"{number} 2": 1 for number in range(count)}
     assert runs == dict.fromkeys(range(count), 1)
     assert left == []
+
+
+class Way:
+    """Have a program of twin 1 ask a service of twin 2, over two gateways and a relay.
+
+    The gateway of the service, the relay and Redis, which all three use, can be killed and stopped.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        twins = table_of(ALICE, BOB)
+        records = folder / "all.json"
+        records.write_text(json.dumps([twin_record(twin) for twin in twins.twins.values()]))
+        enter = stack.enter_context
+        self.redis = server = enter(RedisServer(folder, durable=True))
+        self._url = database(server, 1)
+        self.relay = enter(
+            RelayProcess(DOMAIN, records, folder / "log", f"--redis={database(server, 0)}")
+        )
+        enter(Peer(ALICE.identity, self.relay.url, twins, self._url, twin=1, update=False))
+        self._service = enter(Service(database(server, 2), "work"))
+        self.gateway = Gateway(folder, twins, self.relay.url, database(server, 2), BOB)
+        enter(self.gateway.running())
+
+    def check(self, count: int, faults: list[Callable[[], None]]) -> list[dict[str, Any]]:
+        """Ask so often, doing harm at even distances; return the errors among the answers."""
+        with Caller(self._url) as caller:
+            for number in range(count):
+                caller.push("work", [2], number, ref=str(number), ret="answers", exp=LIFE)
+            for part, fault in enumerate(faults, 1):
+                reached = part * count // (len(faults) + 1)
+                wait_for(
+                    lambda reached=reached: len(self._service.requests) >= reached  # type: ignore[misc]
+                )
+                fault()
+        with Caller(self._url) as caller:
+            found = [caller.answer("answers", 2 * LIFE) for _ in range(count)]
+        assert sorted(int(each["ref"]) for each in found) == list(range(count))
+        runs = Counter(each["dat"] for each in self._service.requests)
+        assert set(runs.values()) == {1}
+        errors = [each["err"] for each in found if each["err"] is not None]
+        assert {error["code"] for error in errors} <= {EXPIRED}
+        return errors
+
+    def kill_gateway(self) -> None:
+        self.gateway.end(signal.SIGKILL)
+        self.gateway.start()
+
+    def stop_gateway(self) -> None:
+        self.gateway.hold(HOLD)
+
+    def kill_relay(self) -> None:
+        self.relay.kill()
+        self.relay.start()
+
+    def stop_relay(self) -> None:
+        self.relay.hold(HOLD)
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Iterator[Way]:
+    with ExitStack() as stack:
+        yield Way(tmp_path, stack)
+
+
+@COUNTS
+def test_a_killed_gateway_of_a_service_leaves_no_caller_without_an_answer(
+    way: Way, count: int
+) -> None:
+    errors = way.check(count, [way.kill_gateway] * TIMES)
+    assert len(errors) <= MOST_LOST, errors
+
+
+@COUNTS
+@pytest.mark.parametrize("fault", [Way.stop_gateway, Way.kill_relay, Way.stop_relay])
+def test_what_is_between_two_programs_may_fail(
+    way: Way, count: int, fault: Callable[[Way], None]
+) -> None:
+    faults = [lambda: fault(way)] * (TIMES if count >= 1000 else 1)
+    assert way.check(count, faults) == []

@@ -80,6 +80,20 @@ def test_a_payload_that_cannot_be_encrypted_is_told_to_the_caller(
     assert not relay.passed
 
 
+def test_an_error_in_the_clear_keeps_its_code(
+    alice: Peer, caller: Caller, relay: StageRelay
+) -> None:
+    def fail(request: Envelope) -> list[Envelope]:
+        made = envelopes.error(request, Address(2), 42, "no room", clock(), 60)
+        made.plain = b"what went wrong"
+        made.signature = BOB.identity.sign(envelopes.digest(made))
+        return [made]
+
+    relay.change = fail
+    assert caller.ask("echo", [2])["err"] == {"code": 42, "message": "no room"}
+    assert relay.passed[0].HasField("cipher")
+
+
 def test_an_error_of_the_other_side_is_told(alice: Peer, bob: Client, caller: Caller) -> None:
     answer = caller.ask("nothing", [2])
     assert answer["src"] == "2"

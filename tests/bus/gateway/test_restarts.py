@@ -18,7 +18,7 @@ from wsmux.bus.wire.address import Address
 from wsmux.bus.wire.messages import Envelope
 
 from ...helpers.bus.clients import ALICE, BOB, WAIT, all_connected
-from ...helpers.bus.gateway_programs import Caller, database
+from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import gateway, lists
 from ...helpers.bus.people import Table, person
 from ...helpers.bus.redis_server import RedisServer
@@ -95,6 +95,35 @@ def test_an_answer_waits_for_redis(tmp_path: Any, relay: StageRelay, twins: Tabl
             own.start()
             with Caller(database(own, 1)) as caller:
                 assert caller.answer(ret)["dat"] == b"true"
+
+
+def test_a_gateway_without_redis_leaves_the_session_to_another(
+    server: RedisServer, relay: StageRelay, twins: Table, caller: Caller, bob: Client
+) -> None:
+    with gateway(server, relay, twins, ALICE):
+        served = len(relay.tokens)
+        with Peer(
+            ALICE.identity, relay.url, twins, "redis://127.0.0.1:9", twin=1, update=False
+        ) as broken:
+            wait_for(lambda: "Redis" in broken.relays()[0].reason)
+            assert caller.ask("echo", [2], 1)["dat"] == b"1"
+            assert len(relay.tokens) == served
+            assert not all_connected(broken)
+
+
+def test_a_gateway_stays_away_while_redis_is_away(
+    tmp_path: Any, relay: StageRelay, twins: Table, bob: Client
+) -> None:
+    with RedisServer(tmp_path, durable=True) as own, gateway(own, relay, twins, ALICE) as made:
+        own.kill()
+        wait_for(lambda: Address(1) not in relay.connected())
+        wait_for(lambda: "Redis" in made.relays()[0].reason)
+        assert made.relays()[0].failures == 0
+        lost = bob.submit(1, "echo", 2, timeout=WAIT)
+        own.start()
+        wait_for(lambda: Address(1) in relay.connected())
+        with Service(database(own, 1), "echo"):
+            assert lost.result(WAIT) == 2
 
 
 def test_what_a_gateway_left_is_taken_up(
@@ -215,6 +244,46 @@ def test_what_expired_meanwhile_is_told(
     with gateway(server, relay, twins, ALICE):
         assert caller.answer(ret)["err"]["code"] == EXPIRED
     assert len(relay.passed) == 1
+
+
+def test_a_request_that_gets_no_answer_is_told_when_it_expires(
+    server: RedisServer, relay: StageRelay, twins: Table, caller: Caller
+) -> None:
+    relay.change = lambda envelope: []
+    with gateway(server, relay, twins, ALICE):
+        assert caller.ask("echo", [2], 1, exp=2)["err"]["code"] == EXPIRED
+        wait_for(lambda: lists(server, 1) == {})
+    assert len(relay.passed) == 1
+
+
+def test_what_has_no_answer_is_sent_again_when_the_relay_is_lost(
+    server: RedisServer, relay: StageRelay, twins: Table, bob: Client, caller: Caller
+) -> None:
+    def lose(envelope: Envelope) -> list[Envelope]:
+        return [] if len(relay.passed) == 1 else [envelope]
+
+    relay.change = lose
+    with gateway(server, relay, twins, ALICE):
+        ret = caller.push("echo", [2], 7)
+        wait_for(lambda: relay.passed)
+        relay.cut()
+        assert caller.answer(ret)["dat"] == b"7"
+    first, second = (each for each in relay.passed if each.HasField("request"))
+    assert first == second
+
+
+def test_a_request_that_comes_again_after_a_restart_is_answered_again_and_run_once(
+    server: RedisServer, relay: StageRelay, twins: Table, asker: Client
+) -> None:
+    with Service(database(server, 1), "same") as service:
+        with gateway(server, relay, twins, ALICE):
+            assert asker.call(1, "same", 7, timeout=WAIT) == 7
+        asked, answer = relay.passed
+        with gateway(server, relay, twins, ALICE):
+            relay.deliver(asked)
+            wait_for(lambda: relay.passed[2:] == [answer])
+            assert asker.call(1, "same", 8, timeout=WAIT) == 8
+        assert len(service.requests) == 2
 
 
 def test_a_list_that_is_none_is_told(

@@ -11,7 +11,7 @@ import pytest
 
 from wsmux import __version__
 from wsmux.bus.client import Client
-from wsmux.bus.errors import BAD_SIGNATURE, BusError
+from wsmux.bus.errors import BAD_SIGNATURE, EXPIRED, BusError, CallTimeout
 from wsmux.bus.gateway.gateway import Peer
 from wsmux.bus.session.identity_session import clock
 from wsmux.bus.wire import envelope as envelopes
@@ -124,6 +124,36 @@ def test_a_wrong_signature_is_answered_with_its_code(
     ):
         thief.call(1, "echo", timeout=WAIT)
     assert caught.value.code == BAD_SIGNATURE
+
+
+def test_a_command_that_nobody_serves_is_answered_before_it_expires(
+    alice: Peer, asker: Client, server: RedisServer
+) -> None:
+    with pytest.raises(BusError, match="no service of the gateway took 'nothing'") as caught:
+        asker.call(1, "nothing", timeout=3)
+    assert (caught.value.code, caught.value.twin, caught.value.retry_safe) == (EXPIRED, 1, True)
+    assert not isinstance(caught.value, CallTimeout)
+    assert lists(server, 1) == {}
+
+
+def test_what_a_service_has_taken_is_not_withdrawn(
+    alice: Peer, asker: Client, server: RedisServer
+) -> None:
+    def slow(request: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(3.0)  # past the half of the request's life
+        return {}
+
+    with Service(database(server, 1), "slow", slow):
+        assert asker.call(1, "slow", 1, timeout=5) == 1
+
+
+def test_what_has_no_room_to_be_watched_is_left_in_its_list(
+    alice: Peer, asker: Client, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wsmux.bus.gateway.unserved.MAX_WATCHED", 0)
+    with pytest.raises(CallTimeout):
+        asker.call(1, "nothing", timeout=1)
+    assert lists(server, 1) == {"msgbus.nothing": "list"}
 
 
 def test_twin_0_cannot_ask(

@@ -20,6 +20,7 @@ from wsmux.bus.wire.messages import Envelope
 from ...helpers.bus.clients import ALICE, BOB, WAIT
 from ...helpers.bus.gateway_programs import Caller, Service, database
 from ...helpers.bus.gateways import gateway
+from ...helpers.bus.inside import uploads_of
 from ...helpers.bus.people import Table
 from ...helpers.bus.redis_server import RedisServer
 from ...helpers.bus.scripted_relay import StageRelay
@@ -357,7 +358,7 @@ def test_uploads_that_nobody_answers_make_room(
     wait_for(lambda: relay.passed)
     answer = caller.ask("file.upload", [2], {"path": str(file)})
     assert "under way" in answer["err"]["message"]
-    job = next(iter(sender._uploads._jobs.values()))
+    job = next(iter(uploads_of(sender)._jobs.values()))
     wait_for(job.unanswered)
     caller.push("file.upload", [2], {"path": str(file)})
     wait_for(lambda: len(relay.passed) == 2)

@@ -17,7 +17,7 @@ from wsmux.bus.relay import redis_io
 from wsmux.bus.relay.queues import QueueUnavailable
 from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.relay.redis_io import FIRST_PAUSE, LONGEST_PAUSE, RetryPause, parse_id
-from wsmux.bus.relay.redis_queues import EACH, RedisQueues
+from wsmux.bus.relay.redis_queues import EACH, FULL, RedisQueues
 from wsmux.bus.wire.address import Address
 from wsmux.runtime.deadline import Deadline
 
@@ -44,8 +44,11 @@ def test_an_entry_that_was_dropped_is_not_waited_for(
     queues = make_queues()
     mailbox = queues.open(address, nothing)
     wait_for(lambda: not mailbox.waiting())
-    queues._mailboxes[address].last_put = (2**50, 0)  # put, and deleted before it was read
+    put(queues, address, *numbers(2 * FULL))  # of which the buffer takes a part
+    client.delete(address.stream_key())
     assert mailbox.waiting()
+    while mailbox.take(FULL):
+        pass
     wait_for(lambda: not mailbox.waiting())
     mailbox.close()
 
@@ -111,7 +114,7 @@ def test_a_forked_child_has_none_and_the_parent_goes_on(
 def test_a_reader_that_failed_goes_on(
     make_queues: Make, address: Address, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queues = make_queues()
+    queues, other = make_queues(), make_queues()
     mistakes = [RuntimeError("a mistake")]
 
     def wake() -> None:
@@ -119,9 +122,25 @@ def test_a_reader_that_failed_goes_on(
             raise mistakes.pop()
 
     mailbox = queues.open(address, wake)
-    put(queues, address, "first")
+    put(other, address, "first")
     wait_for(lambda: "a mistake" in caplog.text)
-    put(queues, address, "second")
+    put(other, address, "second")
+    assert [entry.data for entry in take_all(mailbox, 2)] == [b"first", b"second"]
+    mailbox.close()
+
+
+def test_a_session_that_fails_to_wake_does_not_harm_who_puts(
+    make_queues: Make, address: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues = make_queues()
+
+    def wake() -> None:
+        raise RuntimeError("a mistake")
+
+    mailbox = queues.open(address, wake)
+    wait_for(lambda: not mailbox.waiting())
+    put(queues, address, "first", "second")
+    assert "a mistake" in caplog.text
     assert [entry.data for entry in take_all(mailbox, 2)] == [b"first", b"second"]
     mailbox.close()
 

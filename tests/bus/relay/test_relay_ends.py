@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 
 from wsmux.bus.relay.memory_queues import MemoryQueues
-from wsmux.bus.relay.queues import QueueUnavailable
+from wsmux.bus.relay.queues import (
+    DurableQueues,
+    Mailbox,
+    Put,
+    QueuedEnvelope,
+    QueueUnavailable,
+)
 from wsmux.bus.relay.router import OFFLINE
 from wsmux.bus.relay.server import RelayServer
 from wsmux.bus.wire.address import Address
-from wsmux.bus.wire.envelope import parse
-from wsmux.bus.wire.tokens import make_token
+from wsmux.bus.wire.envelope import Kind, kind_of, parse
 from wsmux.exceptions import CloseCode
 from wsmux.runtime.deadline import Deadline
 
-from ...helpers.bus.relays import Node, ask, get, identity, metric, relay, served
+from ...helpers.bus.relays import Node, ask, get, metric, raw, relay, served
 from ...helpers.raw_peer import (
     BINARY,
     CLOSE_FRAME,
@@ -30,8 +34,6 @@ from ...helpers.raw_peer import (
     RawPeer,
     close_payload,
     in_thread,
-    read_head,
-    request,
     wait_for,
 )
 
@@ -39,21 +41,6 @@ EVICTIONS = 'relay_session_evictions_total{{reason="{}"}}'
 
 # Bytes of the messages that fill buffers.
 LARGE = 50_000
-
-
-def raw(server: RelayServer, twin: int, session: str | None = None, buffer: int = 0) -> RawPeer:
-    """Connect a twin by hand."""
-    sock = socket.socket()
-    if buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    sock.settimeout(WAIT)
-    sock.connect(("127.0.0.1", server.port))
-    token = make_token(identity(twin), twin, session, int(time.time()))
-    line = f"GET /?{token} HTTP/1.1"
-    sock.sendall(request("relay.test", {"Sec-WebSocket-Protocol": None}, line))
-    first, _ = read_head(sock)
-    assert first.startswith("HTTP/1.1 101 "), first
-    return RawPeer(sock, masks=True)
 
 
 def alone(server: RelayServer, *sessions: Address) -> None:
@@ -325,6 +312,70 @@ def test_a_full_connection_without_a_queue_is_told_and_recovers() -> None:
         wait_for(lambda: not session.stuck(), "room")
         sender.ask(Address(2), uid="direct")
         assert parse(peer.recv_message()).uid == "direct"
+
+
+class BusyMailbox(Mailbox):
+    """Wait for ever for what is queued."""
+
+    def take(self, limit: int) -> list[QueuedEnvelope]:
+        return []
+
+    def waiting(self) -> bool:
+        return True
+
+    def ack(self, ids: Iterable[str]) -> None:
+        assert not [*ids]
+
+    def close(self) -> None:
+        pass
+
+
+class LostQueues(NoQueues):
+    """Take nothing, and give back nothing of what they hold for each session."""
+
+    def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+        return BusyMailbox()
+
+
+class LostDurableQueues(LostQueues, DurableQueues):
+    """Be the same, where each envelope is queued before it is sent."""
+
+    def begin(self, address: Address, data: bytes, expires_at: int) -> Put:
+        return Put(address, data)
+
+    def finish(self, puts: Sequence[Put], deadline: Deadline) -> None:
+        for put in puts:
+            put.done, put.error = True, QueueUnavailable("no queue today")
+
+
+@pytest.mark.parametrize("queues", [LostQueues, LostDurableQueues])
+def test_queues_that_are_lost_are_told_and_pings_answered_behind(
+    queues: type[LostQueues],
+) -> None:
+    """In one batch: a pong says that what came before its ping is queued, or was refused."""
+    ping = ask(Address(1), None)
+    ping.ping.SetInParent()
+    asked = [ask(Address(1), Address(n)) for n in (1, 2)]
+    with served(relay(queues=queues())) as server, raw(server, 1) as peer:
+        frames = [peer.frame(BINARY, each.SerializeToString()) for each in (*asked, ping)]
+        peer.send(b"".join(frames))
+        told = [parse(peer.recv_message()) for _ in asked]
+        assert [each.uid for each in told] == [each.uid for each in asked]
+        assert {each.error.message for each in told} == {"no queue today"}
+        assert kind_of(parse(peer.recv_message())) is Kind.PONG
+
+
+def test_an_answer_that_neither_socket_nor_queue_took_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        served(relay(queues=LostDurableQueues()), buffers=4096) as server,
+        raw(server, 1, buffer=4096) as peer,
+    ):
+        ping = ask(Address(1), None, plain=bytes(LARGE))
+        ping.ping.SetInParent()
+        peer.send(peer.frame(BINARY, ping.SerializeToString()) * 40)
+        wait_for(lambda: "1 was not answered: no queue today" in caplog.text)
 
 
 def test_what_neither_socket_nor_queue_took_is_logged_as_lost(

@@ -11,10 +11,12 @@ from wsmux.bus.relay.router import (
     LIMITED,
     MISSING_DESTINATION,
     NO_RELAYS,
+    NOBODY,
     OFFLINE,
     REASONS,
     UNKNOWN_TWIN,
     WRONG_SOURCE,
+    Ask,
     Drop,
     Federate,
     Forward,
@@ -220,7 +222,7 @@ def test_errors_are_those_of_the_known_relay(row: dict[str, str]) -> None:
 
 def test_every_error_of_the_known_relay_has_a_name_here() -> None:
     texts = {row["message"] for row in RELAY_ROWS}
-    assert texts == REASONS - {EXPIRED}
+    assert texts == REASONS - {EXPIRED, NOBODY}
     assert LIMITED in texts
 
 
@@ -232,6 +234,20 @@ def test_any_envelope_that_parses_gets_a_decision(data: bytes) -> None:
         return
     put_address(envelope.source, SENDER)
     decision = check(envelope, SENDER, NOW)
-    assert isinstance(decision, Forward | Reply | Drop)
+    assert isinstance(decision, Forward | Reply | Drop | Ask)
     onwards = onward(envelope, SENDER, twin("relay.test"), OURS, NOW)
     assert isinstance(onwards, Queue | Reply | Drop)
+
+
+def for_relay(command: str = "relay.who") -> Envelope:
+    made = asked()
+    put_address(made.destination, Address(0))
+    made.request.command = command
+    return made
+
+
+def test_a_request_to_the_relay_itself_is_answered_here() -> None:
+    assert check(for_relay(), SENDER, NOW) == Ask()
+    assert text(check(for_relay("test.command"), SENDER, NOW)) == MISSING_DESTINATION
+    assert text(check(for_relay(), SENDER, NOW + 100)) == EXPIRED
+    assert text(check(for_relay(), TARGET, NOW)) == WRONG_SOURCE

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from wsmux.bus.relay.memory_queues import MemoryQueues
 from wsmux.bus.relay.server import MAX_POSTS, RelayServer
 from wsmux.bus.session.link import dial
 from wsmux.bus.twins.sources import CachedTwins
@@ -254,8 +255,9 @@ def test_health_is_told() -> None:
 
 
 def test_trouble_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served() as server:
-        monkeypatch.setattr(server.relay._queues, "trouble", lambda: "no Redis")
+    queues = MemoryQueues()
+    monkeypatch.setattr(queues, "trouble", lambda: "no Redis")
+    with served(relay(queues=queues)) as server:
         status, body, _ = get(server, "/healthz")
         assert (status, json.loads(body)["trouble"]) == (503, "no Redis")
 

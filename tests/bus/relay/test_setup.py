@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from wsmux.bus.client import Client
+from wsmux.bus.errors import NameTaken
 from wsmux.bus.relay import router
 from wsmux.bus.relay.redis_client import redis_client
 from wsmux.bus.relay.server import RelayServer
@@ -19,6 +21,7 @@ from wsmux.bus.wire.envelope import Kind, digest, kind_of, response
 
 from ...helpers.bus.redis_server import RedisServer, redis_server
 from ...helpers.bus.relays import DOMAIN, Node, Table, ask, fetch, get, identity, metric
+from ...helpers.ports import free_port
 from ...helpers.raw_peer import WAIT, wait_for
 
 running_redis = pytest.fixture(scope="module", name="running_redis")(redis_server)
@@ -195,10 +198,14 @@ def test_garbage_in_redis_is_dropped(redis: RedisServer) -> None:
                 wait_for(lambda: client.xlen(address.stream_key()) == 0, "an empty stream")
 
 
+FAST = pytest.mark.parametrize("fast", [False, True], ids=["stored", "fast"])
+
+
+@FAST
 def test_a_key_that_is_no_stream_harms_its_session_alone(
-    redis: RedisServer, caplog: pytest.LogCaptureFixture
+    redis: RedisServer, caplog: pytest.LogCaptureFixture, fast: bool
 ) -> None:
-    with serving(redis=redis.url) as server, Node(server, 1) as one:
+    with serving(redis=redis.url, fast=fast) as server, Node(server, 1) as one:
         with redis_client(redis.url) as client:
             client.set("stream:2", "text")
         asked = one.ask(Address(2)).uid
@@ -207,16 +214,21 @@ def test_a_key_that_is_no_stream_harms_its_session_alone(
         assert get(server, "/healthz")[0] == 200
         with Node(server, 2) as two, Node(server, 3) as three:
             wait_for(lambda: "b'stream:2' is not a stream" in caplog.text)
-            for each in (two, three):
-                one.ask(each.address, uid="on")
-                assert each.take().uid == "on"
+            one.ask(two.address, uid="on")
+            if fast:
+                assert two.take().uid == "on"
+            else:
+                assert one.refused()[0] == "on"
+            one.ask(three.address, uid="on")
+            assert three.take().uid == "on"
             one.nothing()
 
 
-def test_a_redis_that_is_away_is_told(tmp_path: Path) -> None:
+@FAST
+def test_a_redis_that_is_away_is_told(tmp_path: Path, fast: bool) -> None:
     with (
         RedisServer(tmp_path) as lost,
-        serving(redis=lost.url) as server,
+        serving(redis=lost.url, fast=fast) as server,
         Node(server, 1) as one,
         Node(server, 2) as two,
     ):
@@ -226,13 +238,34 @@ def test_a_redis_that_is_away_is_told(tmp_path: Path) -> None:
         uid, text = one.refused()
         assert (uid, "Redis failed" in text) == (envelope.uid, True)
         one.ask(two.address, uid="direct")
-        assert two.take().uid == "direct"
+        if fast:
+            assert two.take().uid == "direct"
+        else:
+            assert one.refused()[0] == "direct"
         assert get(server, "/healthz")[0] == 503
         lost.start()
         one.ask(Address(3), uid="again")
         with Node(server, 3) as three:
             assert three.take().uid == "again"
         wait_for(lambda: get(server, "/healthz")[0] == 200, "health")
+
+
+@FAST
+def test_who_connects_while_redis_is_away_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    """What its queue holds cannot be known, so nothing of others may be sent past it."""
+    for module in ("relay", "sessions"):
+        monkeypatch.setattr(f"wsmux.bus.relay.{module}.PUT_TIME", 0.2)
+    with RedisServer(tmp_path) as lost, serving(redis=lost.url, fast=fast) as server:
+        lost.kill()
+        with Node(server, 1) as one, Node(server, 2) as two:
+            two.nothing()
+            for target in (one.address, two.address, Address(3)):
+                envelope = one.ask(target)
+                uid, text = one.refused()
+                assert (uid, "Redis failed" in text) == (envelope.uid, True)
+            two.nothing()
 
 
 def test_a_wrong_source_cannot_reach_the_queues(redis: RedisServer) -> None:
@@ -243,6 +276,31 @@ def test_a_wrong_source_cannot_reach_the_queues(redis: RedisServer) -> None:
         one.refused()
         with redis_client(redis.url) as client:
             assert not client.exists(Address(2, "wrong").stream_key())
+
+
+# Names
+
+
+def test_a_pinned_name_is_called_through_another_relay() -> None:
+    table, port = Table(TWINS), free_port()
+    back = {"a.test": f"http://127.0.0.1:{port}/"}
+    with (
+        serving("b.test", table, routes=back) as b,
+        serving("a.test", table, routes={"b.test": http(b)}, port=port) as a,
+        Client(identity(2), b.url, table, twin=2) as worker,
+        Client(identity(1), a.url, table, twin=1, names={"billing": 2}) as caller,
+    ):
+        worker.serve({"add": sum})
+        worker.join("billing", timeout=WAIT)
+        assert caller.call("billing", "add", [1, 2], timeout=WAIT) == 3
+        wait_for(lambda: metric(b, "relay_name_pending") == 0, WAIT)
+
+
+def test_a_relay_keeps_names_for_twins() -> None:
+    with serving(names={"billing": 2}) as server, Client(identity(3), server.url, Table()) as other:
+        other.serve({"add": sum})
+        with pytest.raises(NameTaken, match="belongs to twin 2"):
+            other.join("billing", timeout=WAIT)
 
 
 # Arguments
@@ -256,6 +314,7 @@ def test_a_wrong_source_cannot_reach_the_queues(redis: RedisServer) -> None:
         ({"routes": {"a b": "http://x/"}}, "expected the domain of a relay"),
         ({"routes": {"a.test": "ws://x/"}}, "expected a route http"),
         ({"redis": "nonsense"}, "Redis URL"),
+        ({"names": {"5": 1}}, "expected a name"),
     ],
 )
 def test_wrong_arguments_are_told(options: dict[str, Any], text: str) -> None:

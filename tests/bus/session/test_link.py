@@ -284,6 +284,16 @@ def test_hang_up_returns_at_once_from_the_io_thread() -> None:
         assert peer.recv_close() == (1001, "enough")
 
 
+@pytest.mark.parametrize("drain", [True, False])
+def test_what_comes_before_the_close_of_the_peer_is_drained_on_demand(drain: bool) -> None:
+    with link_and_peer(Role.SERVER) as (running, peer):
+        running.link.hang_up(1001, "away", drain=drain)
+        assert peer.recv_close() == (1001, "away")
+        peer.send_frame(BINARY, b"crossed")
+        peer.send_frame(CLOSE_FRAME, close_payload(1001))
+        assert running.next() == (b"crossed" if drain else None)
+
+
 def test_fail_drops_what_is_queued() -> None:
     with link_and_peer(Role.SERVER) as (running, _):
         last = fill(running.link)

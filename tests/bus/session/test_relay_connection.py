@@ -41,8 +41,9 @@ def linked(
     url: str,
     receive: Callable[[bytes], None] = ignore,
     make_token: Callable[[], str] = token,
+    urgent: Callable[[], bool] = lambda: False,
 ) -> Iterator[RelayConnection]:
-    made = RelayConnection(url, make_token, receive, lambda: None)
+    made = RelayConnection(url, make_token, receive, lambda: None, urgent=urgent)
     made.start()
     try:
         yield made
@@ -100,6 +101,24 @@ def test_a_dead_connection_is_noticed_by_who_sends(relay: StageRelay) -> None:
             gate.set()
 
 
+def test_what_came_before_a_hold_is_received(relay: StageRelay) -> None:
+    got: list[bytes] = []
+    links: list[RelayConnection] = []
+    for _ in range(3):
+        relay.deliver(envelopes.parse(message()))
+
+    def hold(data: bytes) -> None:
+        got.append(data)
+        links[0].hold("it must stay away")
+
+    made = RelayConnection(relay.url, token, hold, lambda: None)
+    links.append(made)
+    made.start()
+    wait_for(lambda: len(got) == 3)
+    assert made.status().reason == "it must stay away"
+    made.close(Deadline(WAIT))
+
+
 def test_a_receiver_that_fails_costs_the_connection_only(
     relay: StageRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +170,59 @@ def test_waits_grow_with_failures_up_to_a_bound(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("random.random", lambda: 0.0)
     assert link._rest(1000)
     assert waits[-1] == 0.0
+
+
+def waits_of(link: RelayConnection, monkeypatch: pytest.MonkeyPatch, **options: bool) -> float:
+    """Return how long a link waits after many failures, by a clock that does not go on."""
+    monkeypatch.setattr("random.random", lambda: 1.0)
+    waits: list[float] = []
+
+    class Stopped(Deadline):
+        def __init__(self, timeout: float | None) -> None:
+            super().__init__(timeout)
+            self.timeout = timeout or 0.0
+
+        def park_seconds(self) -> float:
+            return self.timeout
+
+        def remaining(self) -> float:
+            waits.append(self.timeout)
+            link.close(Deadline(0))
+            return 0.0
+
+    monkeypatch.setattr(module, "Deadline", Stopped)
+    assert not link._rest(1000, **options)
+    return waits[0]
+
+
+@pytest.mark.parametrize(
+    ("urgent", "may_hurry", "longest"),
+    [(True, True, 2.0), (False, True, 30.0), (True, False, 30.0), (False, False, 30.0)],
+)
+def test_waits_are_short_while_somebody_waits_for_a_relay_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, urgent: bool, may_hurry: bool, longest: float
+) -> None:
+    link = RelayConnection("ws://relay.test", token, ignore, lambda: None, urgent=lambda: urgent)
+    assert waits_of(link, monkeypatch, may_hurry=may_hurry) == longest
+
+
+def test_a_relay_that_refuses_is_not_hurried(
+    relay: StageRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WAIT", 1000.0)
+    monkeypatch.setattr(module, "LONGEST_WAIT", 1000.0)
+    monkeypatch.setattr(module, "URGENT_WAIT", 0.0)
+    relay.refusal = (401, "there is no twin 1")
+    with linked(relay.url, urgent=lambda: True) as link:
+        wait_for(lambda: link.status().failures == 1)
+        relay.refusal = None
+        link.hurry()
+        assert not relay.tokens
+    relay.refusal = (503, "the relay is full")
+    with linked(relay.url, urgent=lambda: True) as link:
+        wait_for(lambda: link.status().failures >= 1)
+        relay.refusal = None
+        wait_for(relay.connected)
 
 
 def test_a_connection_that_holds_forgets_the_failures(

@@ -407,6 +407,7 @@ def test_other_twins_do_not_wait() -> None:
 
 def test_a_path_is_a_file(path: Path) -> None:
     assert isinstance(twins_from([os.fspath(path)]), FileTwins)
+    assert isinstance(twins_from([path]), FileTwins)
 
 
 def test_several_paths_are_asked_in_turn(path: Path) -> None:

@@ -303,6 +303,31 @@ def test_an_error_of_a_relay_has_no_source_and_no_signature() -> None:
     assert address_of(told.destination) == Address(1, "s")
 
 
+def test_an_answer_of_a_relay_has_no_source_and_goes_where_it_was_asked() -> None:
+    told = envelopes.relay_response(GOOD, Address(7, "t"), b"[]", NOW)
+    assert not told.HasField("source")
+    assert not told.HasField("signature")
+    assert (kind_of(told), told.uid, told.plain) == (Kind.RESPONSE, GOOD.uid, b"[]")
+    assert (told.schema, time_left(told, NOW)) == (envelopes.JSON_SCHEMA, 300)
+    assert address_of(told.destination) == Address(7, "t")
+    refused = envelopes.relay_error(GOOD, "not now", NOW, code=503, to=Address(7, "t"))
+    assert (refused.error.code, address_of(refused.destination)) == (503, Address(7, "t"))
+
+
+def test_requests_to_a_relay_are_told_apart() -> None:
+    asked = Envelope(uid="u")
+    asked.request.command = "relay.who"
+    assert not envelopes.is_for_relay(asked)  # has no destination
+    asked.destination.SetInParent()
+    assert envelopes.is_for_relay(asked)
+    asked.request.command = "other"
+    assert not envelopes.is_for_relay(asked)
+    asked.request.command, asked.destination.twin = "relay.who", 5
+    assert not envelopes.is_for_relay(asked)
+    asked.response.SetInParent()
+    assert not envelopes.is_for_relay(asked)
+
+
 def test_a_pong_goes_back_to_its_session() -> None:
     ping = Envelope(uid="u", source=AddressMessage(twin=1, connection="s"), ping=Ping())
     pong = envelopes.pong_for(ping)

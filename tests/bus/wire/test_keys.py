@@ -62,7 +62,7 @@ def test_an_error_does_not_repeat_the_secret(why: str) -> None:
 
 @pytest.mark.parametrize("key_type", ["", "ED25519", "ecdsa", "rsa"])
 def test_another_type_of_key_is_refused(key_type: str) -> None:
-    with pytest.raises(ValueError, match="is not a valid KeyType"):
+    with pytest.raises(ValueError, match="expected the key type 'ed25519' or 'sr25519'"):
         Identity.from_secret(WORDS, key_type)
 
 
@@ -220,3 +220,21 @@ def test_nobody_signs_for_an_account_for_which_anybody_could(
 @given(account=st.binary(min_size=32, max_size=32), body=st.binary(min_size=64, max_size=64))
 def test_any_signature_is_judged_without_an_error(prefix: str, account: bytes, body: bytes) -> None:
     assert verify(account, b"text", prefix.encode() + body) is False
+
+
+# New ones
+
+
+@pytest.mark.parametrize("key_type", TYPES)
+def test_a_new_identity_is_made_again_of_its_words(key_type: KeyType) -> None:
+    made = Identity.generate(key_type)
+    assert made.mnemonic is not None
+    assert len(made.mnemonic.split()) == 12
+    again = Identity.from_secret(made.mnemonic, key_type)
+    assert (again.account, again.e2e_public) == (made.account, made.e2e_public)
+    assert again.mnemonic is None
+    assert made.mnemonic not in repr(made)
+
+
+def test_no_two_new_identities_are_the_same() -> None:
+    assert len({Identity.generate().account for _ in range(20)}) == 20

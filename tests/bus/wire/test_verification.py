@@ -15,6 +15,8 @@ from wsmux.bus.errors import BusError, Replayed, TwinsUnavailable
 from wsmux.bus.twins.records import Twin
 from wsmux.bus.wire.address import Address, put_address
 from wsmux.bus.wire.envelope import (
+    MAX_AHEAD,
+    MAX_LIFE,
     Kind,
     digest,
     error,
@@ -113,6 +115,10 @@ BAD: dict[str, tuple[int, Envelope]] = {
     "expired long ago": (102, untimely(1, 60)),
     "without a life": (102, untimely(NOW, 0)),
     "without a time": (102, untimely(0, 60)),
+    "dated too far ahead for its life": (102, untimely(NOW + MAX_AHEAD + 1, MAX_LIFE)),
+    "dated ten years ahead": (102, untimely(NOW + 315_360_000, 60)),
+    "dated at the end of time": (102, untimely(2**64 - 1, 2**64 - 1)),
+    "older than any may be": (102, untimely(NOW - MAX_LIFE, 2**64 - 1)),
     "a request of a relay": (500, from_nobody(asked())),
     "a request of twin 0": (500, changed(by(Address(0)))),
     "a request of a session of twin 0": (500, changed(by(Address(0, "s")))),
@@ -275,6 +281,71 @@ def test_what_is_remembered_has_a_bound() -> None:
     assert len(receiver._replays) == 10
     with pytest.raises(Replayed):
         receiver.accept(asked(uid="u-20", life=21), NOW, TWINS.get)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "life"), [(NOW, 2**64 - 1), (NOW + MAX_AHEAD, 2**64 - 1), (NOW + 3000, 60)]
+)
+def test_a_life_beyond_an_hour_and_a_fast_clock_are_accepted_for_so_long(
+    timestamp: int, life: int
+) -> None:
+    receiver, end = at_alice(), timestamp + min(life, MAX_LIFE)
+    receiver.accept(untimely(timestamp, life), NOW, TWINS.get)
+    with pytest.raises(Replayed):
+        receiver.accept(untimely(timestamp, life), end - 1, TWINS.get)
+    with pytest.raises(BusError, match=r"has expired \(code 102"):
+        receiver.accept(untimely(timestamp, life), end, TWINS.get)
+
+
+def test_a_flood_of_one_twin_lets_no_message_of_another_be_accepted_twice() -> None:
+    receiver, years = at_alice(remembered=50), 100_000_000
+    normal = asked(uid="normal")
+    receiver.accept(normal, NOW, TWINS.get)
+    for number in range(100):
+        flood = request(f"flood-{number}", Address(4), ALICE, "calc.add", NOW, years, plain=b"[]")
+        if number < 49:
+            receiver.accept(signed(flood, "dave"), NOW, TWINS.get)
+            continue
+        with pytest.raises(BusError) as refused:
+            receiver.accept(signed(flood, "dave"), NOW, TWINS.get)
+        assert (refused.value.code, refused.value.twin) == (500, 4)
+    with pytest.raises(Replayed):
+        receiver.accept(normal, NOW, TWINS.get)
+    for number in range(20):
+        receiver.accept(asked(uid=f"after-{number}"), NOW, TWINS.get)
+    assert len(receiver._replays) <= 50
+
+
+def test_a_request_that_cannot_be_remembered_is_refused() -> None:
+    receiver = at_alice(remembered=1)
+    receiver.accept(asked(life=60), NOW, TWINS.get)
+    with pytest.raises(BusError, match="twin 3 sent too much to tell this message from a copy"):
+        receiver.accept(asked(life=50), NOW, TWINS.get)
+    with pytest.raises(Replayed):
+        receiver.accept(asked(life=60), NOW, TWINS.get)
+
+
+def test_an_answer_that_cannot_be_remembered_is_accepted() -> None:
+    receiver = at_alice(remembered=1)
+    for life in (60, 50):
+        answer = signed(response(question(), CAROL, NOW, life, plain=b"3"))
+        assert receiver.accept(answer, NOW, TWINS.get).kind is Kind.RESPONSE
+
+
+def test_answers_take_no_room_from_requests() -> None:
+    receiver = at_alice(remembered=1)
+    receiver.accept(signed(response(question(), CAROL, NOW, 3600, plain=b"3")), NOW, TWINS.get)
+    assert receiver.accept(asked(), NOW, TWINS.get).kind is Kind.REQUEST
+
+
+def test_twins_of_one_account_send_no_copies_for_each_other() -> None:
+    twins = {number: TWINS[3]._replace(id=number) for number in (1, 11)}
+    receiver = Verifier(ALICE, identity("alice").secret_box.open)
+    first = signed(request("u", Address(1, "1"), ALICE, "calc.add", NOW, 60, plain=b"1"))
+    receiver.accept(first, NOW, twins.get)
+    put_address(first.source, Address(11))
+    with pytest.raises(Replayed):
+        receiver.accept(first, NOW, twins.get)
 
 
 def test_many_threads_believe_a_message_once() -> None:

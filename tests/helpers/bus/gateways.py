@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from wsmux.bus.gateway.gateway import Peer
+from wsmux.bus.gateway.redis_store import ASKED
 from wsmux.bus.wire.address import Address
 
 from ..waiting import wait_for
@@ -16,6 +17,9 @@ from .redis_server import RedisServer
 from .scripted_relay import StageRelay
 
 __all__ = ["gateway", "lists"]
+
+# What Redis says of the life of a key without an end.
+FOREVER = -1
 
 
 @contextmanager
@@ -32,6 +36,8 @@ def gateway(
 
 
 def lists(server: RedisServer, number: int) -> dict[str, str]:
-    """Return the keys of a database and their kinds."""
+    """Return the keys of a database and their kinds, without records that only wait to expire."""
     with Caller(database(server, number)) as each:
-        return {key.decode(): each.redis.type(key).decode() for key in each.redis.scan_iter()}
+        keys = [key.decode() for key in each.redis.scan_iter()]
+        assert all(each.redis.ttl(key) != FOREVER for key in keys if key.startswith(ASKED))
+        return {key: each.redis.type(key).decode() for key in keys if not key.startswith(ASKED)}

@@ -20,6 +20,7 @@ from wsmux.bus.relay.redis_client import FAILURES, redis_client
 from ..ports import free_port
 from ..programs import needs
 from ..scripted import WAIT
+from ..stopped_process import hold
 
 __all__ = ["RedisServer", "redis_server"]
 
@@ -68,6 +69,11 @@ class RedisServer:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(WAIT)
             self._process = None
+
+    def hold(self, seconds: float) -> None:
+        """Stop it for some seconds, as a machine that is short of everything does."""
+        assert self._process is not None
+        hold(self._process, seconds)
 
     def client(self) -> library.Redis:
         """Return a client of its own; close it."""

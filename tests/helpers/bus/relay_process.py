@@ -11,6 +11,7 @@ from typing import Self
 from ..commands import command
 from ..ports import free_port
 from ..scripted import WAIT
+from ..stopped_process import hold
 from ..waiting import wait_for
 from .relays import fetch
 
@@ -71,6 +72,11 @@ class RelayProcess:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(WAIT)
             self._process = None
+
+    def hold(self, seconds: float) -> None:
+        """Stop it for some seconds."""
+        assert self._process is not None
+        hold(self._process, seconds)
 
     def _is_well(self) -> bool:
         assert self._process is not None

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from urllib.error import HTTPError
 
 from wsmux.bus.relay.relay import Relay
@@ -23,7 +23,8 @@ from wsmux.bus.wire.tokens import make_token
 from wsmux.endpoints.acceptor import listen
 from wsmux.runtime.deadline import Deadline
 
-from ..raw_peer import WAIT
+from ..raw_peer import WAIT, RawPeer, read_head
+from ..raw_peer import request as upgrade
 from . import people
 from .links import Running
 from .people import DOMAIN, person
@@ -37,6 +38,7 @@ __all__ = [
     "get",
     "identity",
     "metric",
+    "raw",
     "relay",
     "served",
 ]
@@ -156,6 +158,28 @@ class Node(Running):
             pass
         error = self.link.error
         return getattr(error, "code", 0), getattr(error, "reason", "")
+
+
+class Listening(Protocol):
+    """Describe what twins connect to."""
+
+    @property
+    def port(self) -> int: ...
+
+
+def raw(server: Listening, twin: int, session: str | None = None, buffer: int = 0) -> RawPeer:
+    """Connect a twin by hand; ``buffer`` makes what its socket holds that small."""
+    sock = socket.socket()
+    if buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.settimeout(WAIT)
+    sock.connect(("127.0.0.1", server.port))
+    token = make_token(identity(twin), twin, session, int(time.time()))
+    line = f"GET /?{token} HTTP/1.1"
+    sock.sendall(upgrade("relay.test", {"Sec-WebSocket-Protocol": None}, line))
+    first, _ = read_head(sock)
+    assert first.startswith("HTTP/1.1 101 "), first
+    return RawPeer(sock, masks=True)
 
 
 def fetch(

@@ -92,13 +92,14 @@ class StageRelay:
         """Hand an envelope to who it is for."""
         destination = address_of(envelope.destination)
         assert destination is not None
+        data = envelope.SerializeToString()
         with self._lock:
             link = self.links.get(destination)
-            if link is None:
-                self._queues[destination].append(envelope.SerializeToString())
-                return
-        with suppress(ConnectionClosed):  # lost with its connection
-            link.send_nowait(envelope.SerializeToString())
+            if link is not None:
+                with suppress(ConnectionClosed):
+                    link.send_nowait(data)
+                    return
+            self._queues[destination].append(data)  # as a relay keeps what no connection took
 
     def _thread(self, run: Callable[[], None]) -> None:
         thread = threading.Thread(target=run, name="stage-relay", daemon=True)

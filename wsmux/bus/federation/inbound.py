@@ -2,7 +2,8 @@
 
 The reference relay accepts anything that parses, from anybody. Here the source must be a twin on
 record that signed the envelope, which also excludes messages that claim to come from a relay; the
-destination must belong to this relay; and copies and expired envelopes are not delivered. A post
+destination must belong to this relay; and copies and expired envelopes are not delivered, nor what
+cannot be told from a copy (see ``replay_cache``). A post
 that may succeed later is answered with 429 or 503, any other refusal is permanent.
 
 An envelope that was already accepted is accepted again but not delivered: relays repeat a post
@@ -20,14 +21,22 @@ from http import HTTPStatus
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import BadMessage, BusError
-from ..relay.queues import LIFE
 from ..relay.rate_limiter import Limiter, NoLimit
-from ..relay.router import EXPIRED, LIMITED, OFFLINE, UNKNOWN_TWIN
+from ..relay.router import LIMITED, NOBODY, OFFLINE, UNKNOWN_TWIN
 from ..twins.records import Twin, TwinDirectory
 from ..wire.address import Address, address_of
-from ..wire.envelope import MAX_ENVELOPE, Kind, digest, is_fail_fast, kind_of, parse, time_left
+from ..wire.envelope import (
+    MAX_ENVELOPE,
+    Kind,
+    accepted_until,
+    digest,
+    is_fail_fast,
+    kind_of,
+    parse,
+)
 from ..wire.keys import verify
 from ..wire.messages import Envelope
+from ..wire.names import name_of
 from ..wire.replay_cache import ReplayCache
 from .http_post import TOTAL, Answer
 
@@ -55,7 +64,8 @@ class FederationInbound:
     Args:
         twins: the directory in which accounts and relays are looked up.
         domains: the domains of this relay.
-        is_connected: returns whether a session is connected here.
+        is_connected: returns whether a session is connected here, or a name may be called here;
+            for an envelope that fails fast if the second argument is true.
         deliver: delivers the bytes of an envelope, which expires at the given Unix second, to a
             session of this relay, connected or not; raises ``BusError`` if it neither sent nor
             queued them.
@@ -67,7 +77,7 @@ class FederationInbound:
         self,
         twins: TwinDirectory,
         domains: Collection[str],
-        is_connected: Callable[[Address], bool],
+        is_connected: Callable[[Address, bool], bool],
         deliver: Callable[[Address, bytes, int], object],
         *,
         limiter: Limiter | None = None,
@@ -92,9 +102,10 @@ class FederationInbound:
         deadline = Deadline(TOTAL)
         try:
             envelope, destination = self._parse(data)
-            self._check_source(envelope, deadline)
-            if self._begin(envelope, len(data)):
-                self._accept(envelope, destination, data, deadline)
+            source = self._check_source(envelope, deadline)
+            end = self._begin(envelope, source, len(data))
+            if end is not None:
+                self._accept(envelope, source, destination, data, end, deadline)
         except _Refused as refusal:
             if refusal.answer.text != LIMITED:  # already logged as a warning
                 _log.info("refused a message from another relay: %s", refusal)
@@ -118,11 +129,17 @@ class FederationInbound:
         destination = address_of(envelope.destination)
         if destination is None:
             raise _Refused(HTTPStatus.BAD_REQUEST, "the message has no destination")
-        if time_left(envelope, self._now()) <= 0:
-            raise _Refused(HTTPStatus.GONE, EXPIRED)
+        self._check_life(envelope)
         return envelope, destination
 
-    def _check_source(self, envelope: Envelope, deadline: Deadline) -> None:
+    def _check_life(self, envelope: Envelope) -> int:
+        """Return when an envelope expires."""
+        try:
+            return accepted_until(envelope, int(self._clock()))
+        except BusError as error:
+            raise _Refused(HTTPStatus.GONE, error.message) from error
+
+    def _check_source(self, envelope: Envelope, deadline: Deadline) -> Twin:
         source = address_of(envelope.source)
         if source is None:
             raise _Refused(HTTPStatus.FORBIDDEN, "twin 0 cannot send through other relays")
@@ -138,44 +155,62 @@ class FederationInbound:
                 HTTPStatus.UNAUTHORIZED,
                 f"the signature is not of the account on record for twin {source.twin}",
             )
+        return twin
 
-    def _begin(self, envelope: Envelope, size: int) -> bool:
-        """Count an envelope and mark it as being delivered; ``False`` if already accepted."""
-        signature, source, now = envelope.signature, envelope.source.twin, self._clock()
+    def _begin(self, envelope: Envelope, source: Twin, size: int) -> int | None:
+        """Count and remember an envelope, and mark it as being delivered.
+
+        Returns:
+            When it expires; ``None`` if it was already accepted.
+        """
+        end = self._check_life(envelope)  # the look-up of the source took time
+        signature, now = envelope.signature, self._clock()
         with self._lock:
-            if self._replays.knows(signature, int(now)):
-                return False
             if signature in self._under_way:
                 raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the message is being delivered")
-            allowed = self._limiter.allows(source, size, now)
-            if allowed:
+            if self._replays.knows(signature, int(now)):
+                return None
+            allowed = self._limiter.allows(source.id, size, now)
+            added = allowed and self._replays.add(source.account, signature, end, int(now))
+            if added:
                 self._under_way.add(signature)
         if not allowed:
-            _log.warning("twin %d exceeds its limit for messages posted by other relays", source)
+            _log.warning("twin %d exceeds its limit for messages posted by other relays", source.id)
             raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, LIMITED)
-        return True
+        if not added:
+            text = f"twin {source.id} sent too much to tell this message from a copy"
+            raise _Refused(HTTPStatus.CONFLICT, text)
+        return end
 
     def _accept(
-        self, envelope: Envelope, destination: Address, data: bytes, deadline: Deadline
+        self,
+        envelope: Envelope,
+        source: Twin,
+        destination: Address,
+        data: bytes,
+        end: int,
+        deadline: Deadline,
     ) -> None:
-        """Deliver an envelope that belongs here, and remember it as accepted."""
-        end = envelope.timestamp + envelope.expiration
+        """Deliver an envelope that belongs here; forget it if that fails."""
+        accepted = False
         try:
             self._check_destination(envelope, destination, deadline)
             self._deliver(destination, data, end)
-            with self._lock:
-                self._replays.add(envelope.signature, min(end, self._now() + LIFE))
+            accepted = True
         except BusError as error:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message) from error
         finally:
             with self._lock:
                 self._under_way.discard(envelope.signature)
+                if not accepted:
+                    self._replays.forget(source.account, envelope.signature)
 
     def _check_destination(
         self, envelope: Envelope, destination: Address, deadline: Deadline
     ) -> None:
         """Refuse an envelope for another relay, or one that must not be queued."""
-        if self._is_connected(destination):
+        fail_fast = is_fail_fast(envelope.tags)
+        if self._is_connected(destination, fail_fast):
             return
         twin = self._find(destination.twin, deadline)
         if twin is None:
@@ -184,7 +219,10 @@ class FederationInbound:
             raise _Refused(
                 HTTPStatus.FORBIDDEN, f"this is not a relay of twin {twin.id}, the destination"
             )
-        if is_fail_fast(envelope.tags):
+        name = name_of(destination)
+        if name is not None:
+            raise _Refused(HTTPStatus.NOT_FOUND, f"{NOBODY} {name!r}")
+        if fail_fast:
             raise _Refused(HTTPStatus.NOT_FOUND, OFFLINE)
 
     def _find(self, number: int, deadline: Deadline) -> Twin | None:
@@ -192,6 +230,3 @@ class FederationInbound:
             return self._twins.get(number, deadline)
         except BusError as error:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message) from error
-
-    def _now(self) -> int:
-        return int(self._clock())

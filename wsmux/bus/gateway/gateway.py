@@ -8,12 +8,17 @@ Threads and locks:
   messages are in progress they stop taking, and Redis keeps the rest. There are two pools so that
   requests waiting for a relay do not delay incoming messages. Messages from one session of a twin
   stay in order; requests of programs may overtake each other.
+- One thread answers requests that no service takes (see ``unserved``).
 - One thread, at the start, restores what the previous gateway had taken, resends requests without
   an answer, then compares the twin's record with its key and relays. Nothing waits for the
   comparison: the gateway must work while the directory is unavailable.
+- One thread tells callers whose requests have expired. Another one, when a connection to a relay
+  was lost, sends requests without an answer again (see ``resender``).
 
 ``redis_store`` describes how messages survive a crash. Only one gateway may use a Redis database,
-and only one may be connected for a twin: a second one replaces the first.
+and only one may be connected for a twin: a second one replaces the first. A gateway without Redis
+can serve nobody, so it stays away from the relays, which keep its messages or give them to another
+gateway of the twin; it leaves when its reads fail and connects when Redis answers.
 """
 
 from __future__ import annotations
@@ -36,20 +41,22 @@ from ..errors import BusError
 from ..session.asked_requests import AskedRequests
 from ..session.identity_session import IdentitySession
 from ..session.publish import publish
-from ..session.relay_connection import RelayStatus, host_of
+from ..session.relay_connection import RelayConnection, RelayStatus, host_of
 from ..session.relay_pool import RelayPool
+from ..session.resender import Resender
 from ..twins.records import TwinDirectory
+from ..twins.sources import TwinSource
 from ..wire.address import Address, address_of
 from ..wire.keys import Identity
 from ..wire.messages import Envelope
+from .batch import Batch
+from .expiry import Expiry
 from .inbound import Inbound
 from .outbound import Outbound
-from .redis_store import LOCAL, REPLY, RedisStore
+from .redis_store import LOCAL, REDIS, REPLY, RedisStore
 from .uploads import Uploads
 
 __all__ = ["Peer"]
-
-REDIS = "redis://localhost:6379"
 
 # Messages in progress from programs, and from relays, and the bytes of either.
 MAX_OUT, MAX_IN = 64, 1000
@@ -57,8 +64,12 @@ MAX_BYTES = 64 * 1024 * 1024
 
 WORKERS = 16
 
-# Seconds between attempts to reach Redis.
+# Seconds between attempts to reach Redis, and between looks for expired requests.
 PAUSE = 1.0
+
+# Seconds for which a connection is not read while messages that it brought are dealt with: one may
+# wait for a directory.
+SETTLE = 1.0
 
 _log = logger("wsmux.bus")
 
@@ -69,7 +80,7 @@ class Peer(Closing):
     Args:
         identity: the keys of the twin.
         relays: the addresses of up to four relays, the preferred one first.
-        twins: a directory, or what ``twins_from`` takes.
+        twins: as for ``Client``.
         redis: the URL of the Redis server that has the lists.
         twin: this twin's number; looked up by its account if omitted.
         e2e: encrypt payloads where possible; see ``identity_session``.
@@ -90,7 +101,7 @@ class Peer(Closing):
         self,
         identity: Identity,
         relays: str | Sequence[str],
-        twins: TwinDirectory | str | Sequence[str],
+        twins: TwinDirectory | TwinSource | Sequence[TwinSource],
         redis: str = REDIS,
         *,
         twin: int | None = None,
@@ -110,14 +121,25 @@ class Peer(Closing):
             number = own_twin(identity, self._twins, twin, Deadline(FIND_TIMEOUT))
             self.address: Address = Address(number)
             endpoint = IdentitySession(identity, self.address, self._twins, e2e)
-            self._relay_pool = RelayPool(urls, endpoint.token, self._receive, ssl_context)
+            self._batches = threading.local()
+            self._relay_pool = RelayPool(
+                urls,
+                endpoint.token,
+                self._receive,
+                ssl_context,
+                # Programs may wait for it at any time, and others for its services.
+                urgent=lambda: True,
+                lost=self._lost,
+                settle=self._settle,
+            )
             self._uploads = Uploads(endpoint, self._relay_pool, self._store, uploads)
         except BaseException:
             self._let_go()
             raise
-        shared = (endpoint, self._relay_pool, self._store, AskedRequests(), self._uploads)
+        shared = (endpoint, self._relay_pool, self._store, AskedRequests(), self._uploads, Expiry())
         self._outgoing, self._incoming = Outbound(*shared), Inbound(*shared)
         name = f"wsmux-bus-peer-{number}"
+        self._resender = Resender(f"{name}-resend", self._relay_pool, self._outgoing.unanswered)
         self._out, self._in = ThreadPool(workers, f"{name}-out"), ThreadPool(workers, f"{name}-in")
         self._ordered = SerialExecutor(self._in)
         self._out_room, self._in_room = (
@@ -129,11 +151,14 @@ class Peer(Closing):
         outgoing = self._outgoing
         runs: list[tuple[str, Callable[[], None]]] = [
             ("start", self._begin),
-            ("local", lambda: self._take(LOCAL, outgoing.request)),
+            ("local", lambda: self._take(LOCAL, outgoing.request, self._reach)),
             ("reply", lambda: self._take(REPLY, outgoing.response)),
+            ("unserved", self._incoming.unserved.run),
+            ("expiry", self._tell_expired),
         ]
         self._put_back = threading.Event()
         self._threads = [daemon_thread(target=run, name=f"{name}-{what}") for what, run in runs]
+        self._relay_pool.hold("Redis has not answered yet")
         self._relay_pool.start()
         for thread in self._threads:
             thread.start()
@@ -171,6 +196,7 @@ class Peer(Closing):
         self._out_room.close()
         self._in_room.close()
         self._store.stop()
+        self._incoming.unserved.close()
         self._uploads.close(deadline)
         self._relay_pool.close(deadline)
         for pool in (self._out, self._in):
@@ -190,35 +216,70 @@ class Peer(Closing):
 
     # Threads of the connections
 
-    def _receive(self, envelope: Envelope, size: int) -> None:
+    def _receive(self, envelope: Envelope, size: int, _: RelayConnection) -> None:
         if not self._in_room.enter(size, Deadline(None)):
             return
+
+        batch = self._batch()
+        batch.begin()
 
         def take() -> None:
             try:
                 self._incoming.take(envelope)
             finally:
                 self._in_room.leave(size)
+                batch.end()
 
         # Messages of one session stay in order; the chunks of an upload depend on it.
         self._ordered.submit(address_of(envelope.source), take)
 
+    def _batch(self) -> Batch:
+        """Return the batch of messages that this thread is reading."""
+        if not hasattr(self._batches, "current"):
+            self._batches.current = Batch()
+        batch: Batch = self._batches.current
+        return batch
+
+    def _settle(self) -> None:
+        """Wait, but not for long, until what was read is in Redis: the relay may then forget it."""
+        self._batch().wait(Deadline(SETTLE))
+        self._batches.current = Batch()
+
+    def _lost(self) -> None:
+        if not self._closing.is_set():
+            self._resender.lost()
+
     # Threads that take from the lists
 
-    def _take(self, queue: str, handle: Callable[[bytes], None]) -> None:
+    def _take(
+        self,
+        queue: str,
+        handle: Callable[[bytes], None],
+        note: Callable[[BusError | None], None] = lambda failure: None,
+    ) -> None:
+        """Take messages until closed; ``note`` is told after each attempt how it ended."""
         self._put_back.wait()
         while not self._closing.is_set():
             try:
                 raw = self._store.take(queue)
             except BusError as error:
                 _log.warning("taking from %s failed: %s", queue, error)
+                note(error)
                 self._store.pause(PAUSE)
                 continue
+            note(None)
             if raw is None:
                 continue
             # If the gateway closes first, the message stays in the list of taken ones.
             if self._out_room.enter(len(raw), Deadline(None)):
                 self._out.submit(partial(self._handle, len(raw), partial(handle, raw)))
+
+    def _reach(self, failure: BusError | None) -> None:
+        """Stay connected while Redis answers, and away from the relays while it does not."""
+        if failure is None:
+            self._relay_pool.release()
+        else:
+            self._relay_pool.hold(failure.message)
 
     def _handle(self, size: int, handle: Callable[[], None]) -> None:
         try:
@@ -229,6 +290,12 @@ class Peer(Closing):
             _log.info("a message of a program is kept for the next start: %s", error)
         finally:
             self._out_room.leave(size)
+
+    # Expiry thread
+
+    def _tell_expired(self) -> None:
+        while not self._closing.wait(PAUSE):
+            self._outgoing.tell_expired()
 
     # Start-up thread
 
@@ -253,6 +320,7 @@ class Peer(Closing):
         forever = Deadline(None)
         unanswered = list(self._store.unanswered(forever))
         count = self._store.put_back(forever)
+        self._relay_pool.release()
         self._put_back.set()
         if count or unanswered:
             _log.info("restored %d messages, resending %d requests", count, len(unanswered))

@@ -13,16 +13,21 @@ from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..errors import E2E_FAILURE, FAILED, BusError, Replayed
 from ..services import encode
-from ..session.identity_session import ERROR_LIFE, clock
+from ..session.asked_requests import AskedRequests
+from ..session.identity_session import ERROR_LIFE, IdentitySession, clock, deadline_of
+from ..session.relay_pool import RelayPool
 from ..wire import envelope as envelopes
 from ..wire.address import address_of
-from ..wire.envelope import Kind, kind_of, time_left
+from ..wire.envelope import MAX_LIFE, Kind, kind_of, time_left
 from ..wire.messages import Envelope
 from ..wire.verification import Received
-from .json_messages import JsonError, incoming_request, incoming_response
+from .expiry import Expiry
+from .json_messages import RELAY, JsonError, incoming_request, incoming_response
 from .outbound import Half
 from .queue_names import command_queue
-from .redis_store import Tracked
+from .redis_store import RedisStore, Tracked, asked_key
+from .unserved import Unserved
+from .uploads import Uploads
 
 __all__ = ["Inbound"]
 
@@ -30,15 +35,33 @@ __all__ = ["Inbound"]
 OWN = "rmb"
 VERSION = "rmb.version"
 
+SEEN = "this request was passed to its service before"
+
 _log = logger("wsmux.bus")
 
 
 class Inbound(Half):
-    """Handle envelopes from relays, each in a thread of a pool."""
+    """Handle envelopes from relays, each in a thread of a pool.
+
+    Attributes:
+        unserved: answers requests that no service takes; its ``run`` is for a thread.
+    """
+
+    def __init__(
+        self,
+        endpoint: IdentitySession,
+        relay_pool: RelayPool,
+        store: RedisStore,
+        asked: AskedRequests,
+        uploads: Uploads,
+        expiry: Expiry,
+    ) -> None:
+        super().__init__(endpoint, relay_pool, store, asked, uploads, expiry)
+        self.unserved: Unserved = Unserved(store, self._tell)
 
     def take(self, envelope: Envelope) -> None:
         """Check an envelope and pass it on; retries while Redis is down, until it expires."""
-        deadline = Deadline(max(0, time_left(envelope, clock())))
+        deadline = deadline_of(envelope)
         endpoint = self._endpoint
         try:
             received = endpoint.accept(envelope, lambda number: endpoint.twin(number, deadline))
@@ -79,7 +102,14 @@ class Inbound(Half):
                 envelope.schema if envelope.HasField("schema") else None,
                 envelope.timestamp,
             )
-            self._store.push(queue, message, deadline)
+            # The sender chose how long it lives; it is accepted for no longer than this.
+            life = min(time_left(envelope, clock()), MAX_LIFE)
+            asked = asked_key(envelope.uid, source)
+            known = self._store.push_once(asked, life, queue, message, deadline)
+            if known is not None:  # by an earlier gateway, which remembered more than this one
+                self._relay_pool.answer_again(known or None, Replayed(SEEN, received.source.twin))
+            else:
+                self.unserved.watch(queue, message, envelope, Deadline(max(0, life)))
 
     def _respond(
         self, envelope: Envelope, received: Received, data: bytes, deadline: Deadline
@@ -103,8 +133,8 @@ class Inbound(Half):
         if kind_of(envelope) is not Kind.REQUEST or not envelope.source.twin:
             return
         signed = self._endpoint.error(envelope, error.code, error.message)
-        left = time_left(envelope, clock())
-        self._send(envelope, signed, Deadline(left if left > 0 else ERROR_LIFE))
+        expired = time_left(envelope, clock()) <= 0
+        self._send(envelope, signed, Deadline(ERROR_LIFE) if expired else deadline_of(envelope))
 
     def _send(self, envelope: Envelope, signed: bytes, deadline: Deadline) -> None:
         self._asked.answered(envelope.uid, str(address_of(envelope.source)), signed)
@@ -119,19 +149,24 @@ class Inbound(Half):
             return
         error = self._error(envelope, received, tracked)
         waiting = tracked.waiting
+        if received.source is None and self._expiry.was_resent(waiting.uid):
+            # It may be about a copy, while another one has been delivered.
+            _log.info("the relay's error %r ends no request that was sent again", error)
+            return
         if waiting.module is not None:
             self._uploads.answered(waiting, received, error)
             return
         message = incoming_response(
             waiting.reference,
             b"" if error else received.payload,
-            "0" if received.source is None else str(received.source),
+            RELAY if received.source is None else str(received.source),
             envelope.schema if envelope.HasField("schema") else None,
             envelope.timestamp,
             error,
         )
         if not self._store.answer(waiting, message, deadline):
             _log.info("an answer from twin %s is dropped: another one was first", _name(received))
+        self._expiry.remove(waiting.uid)
 
     def _error(self, envelope: Envelope, received: Received, tracked: Tracked) -> JsonError | None:
         """Return the error that an answer carries, or what is wrong with it; else ``None``.
@@ -140,15 +175,15 @@ class Inbound(Half):
             BusError: the answer comes from a twin that was not asked.
         """
         sent = envelopes.parse(tracked.signed) if tracked.signed else None
-        if sent is not None and received.source is not None:
-            if sent.destination.twin != received.source.twin:
-                text = f"an answer from twin {received.source}, which was not asked"
-                raise BusError(FAILED, text, twin=received.source.twin)
-            if sent.HasField("cipher") and received.payload and not received.encrypted:
-                text = "an encrypted request was answered in plaintext"
-                return JsonError(E2E_FAILURE, text)
+        source = received.source
+        if sent is not None and source is not None and sent.destination.twin != source.twin:
+            text = f"an answer from twin {source}, which was not asked"
+            raise BusError(FAILED, text, twin=source.twin)
         if received.kind is Kind.ERROR:
             return JsonError(envelope.error.code, envelope.error.message)
+        plain = source is not None and received.payload and not received.encrypted
+        if sent is not None and sent.HasField("cipher") and plain:
+            return JsonError(E2E_FAILURE, "an encrypted request was answered in plaintext")
         return None
 
 

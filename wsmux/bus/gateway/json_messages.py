@@ -1,8 +1,9 @@
 """Parse and write the JSON that programs on one machine exchange with their gateway.
 
 Programs push requests and responses to lists in Redis, and take incoming ones from lists of their
-own. This module handles the text alone. Absent values are written as ``null``; unknown ones are
-ignored.
+own. This module handles the text alone, for both sides: a gateway parses what is outgoing and
+writes what is incoming, a program the other way round. Absent values are written as ``null``;
+unknown ones are ignored.
 
 Stricter than the reference gateway, which only logs malformed messages: an empty command, an empty
 list of destinations, or more of them than ``MAX_DESTINATIONS``, are refused, and ``caller_of``
@@ -21,12 +22,19 @@ from ..wire.address import Address, is_text, parse_address
 
 __all__ = [
     "MAX_LIFE",
+    "RELAY",
+    "IncomingRequest",
+    "IncomingResponse",
     "JsonError",
     "OutgoingRequest",
     "OutgoingResponse",
     "caller_of",
     "incoming_request",
     "incoming_response",
+    "outgoing_request",
+    "outgoing_response",
+    "parse_incoming_request",
+    "parse_incoming_response",
     "parse_request",
     "parse_response",
 ]
@@ -36,6 +44,9 @@ MAX_LIFE = 1800
 
 # The list to which programs push responses.
 REPLY_LIST = "msgbus.system.reply"
+
+# The source of an error that a relay made.
+RELAY = "0"
 
 # Destinations of one request; each gets an envelope of its own.
 MAX_DESTINATIONS = 1000
@@ -80,6 +91,33 @@ class OutgoingResponse(NamedTuple):
     destination: Address
     schema: str | None
     timestamp: int
+    error: JsonError | None
+
+
+class IncomingRequest(NamedTuple):
+    """Hold a request from another twin; times are in seconds, as in ``OutgoingRequest``."""
+
+    reference: str
+    source: Address
+    command: str
+    expiration: int
+    data: bytes
+    tags: str | None
+    reply_to: str
+    schema: str | None
+    timestamp: int
+
+
+class IncomingResponse(NamedTuple):
+    """Hold the answer to a request.
+
+    ``source`` is ``None`` for an error of a relay, or of the gateway, which has not sent it.
+    """
+
+    reference: str | None
+    data: bytes
+    source: Address | None
+    schema: str | None
     error: JsonError | None
 
 
@@ -181,8 +219,78 @@ def incoming_response(
             "src": source,
             "shm": schema,
             "now": timestamp,
-            "err": None if error is None else {"code": error.code, "message": error.message},
+            "err": None if error is None else error._asdict(),
         }
+    )
+
+
+def outgoing_request(request: OutgoingRequest) -> bytes:
+    """Write a request, for ``msgbus.system.local``."""
+    return _text(
+        {
+            "ver": _VERSION,
+            "ref": request.reference,
+            "cmd": request.command,
+            "exp": request.expiration,
+            "dat": base64.b64encode(request.data).decode(),
+            "tag": request.tags,
+            "dst": list(request.destinations),
+            "ret": request.reply_to,
+            "shm": request.schema,
+            "now": request.timestamp,
+        }
+    )
+
+
+def outgoing_response(response: OutgoingResponse) -> bytes:
+    """Write the response of a service, for the list that the request's ``ret`` named."""
+    error = response.error
+    return _text(
+        {
+            "ver": _VERSION,
+            "ref": response.reference,
+            "dat": base64.b64encode(response.data).decode(),
+            "dst": str(response.destination),
+            "shm": response.schema,
+            "now": response.timestamp,
+            "err": None if error is None else error._asdict(),
+        }
+    )
+
+
+def parse_incoming_request(text: bytes) -> IncomingRequest:
+    """Parse a message that a gateway pushed to the list of a command.
+
+    Raises:
+        BadMessage: it is not a valid request; the message names the field.
+    """
+    fields = _Fields(_object(text))
+    return IncomingRequest(
+        reference=fields.text("ref"),
+        source=fields.address("src"),
+        command=fields.text("cmd"),
+        expiration=fields.number("exp", _U64),
+        data=fields.data(),
+        tags=fields.optional_text("tag"),
+        reply_to=fields.text("ret"),
+        schema=fields.optional_text("shm"),
+        timestamp=fields.number("now", _U64),
+    )
+
+
+def parse_incoming_response(text: bytes) -> IncomingResponse:
+    """Parse a message that a gateway pushed to the list that a request's ``ret`` named.
+
+    Raises:
+        BadMessage: it is not a valid response; the message names the field.
+    """
+    fields = _Fields(_object(text))
+    return IncomingResponse(
+        reference=fields.optional_text("ref"),
+        data=fields.data(),
+        source=None if fields.text("src") in ("", RELAY) else fields.address("src"),
+        schema=fields.optional_text("shm"),
+        error=fields.error("err"),
     )
 
 

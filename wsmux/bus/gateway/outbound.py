@@ -7,7 +7,7 @@ uid for all. So an answer is tied to the twin that was asked, and a second one i
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ...runtime.deadline import Deadline
@@ -16,11 +16,13 @@ from ..errors import CANNOT_PARSE, EXPIRED, BadMessage, BusError, CallTimeout, T
 from ..session.asked_requests import AskedRequests
 from ..session.identity_session import IdentitySession, clock
 from ..session.relay_pool import RelayPool
+from ..session.resender import Unanswered
 from ..wire import envelope as envelopes
 from ..wire.address import Address, put_address
 from ..wire.envelope import JSON_SCHEMA
 from ..wire.messages import Envelope
 from .backlog import Waiting
+from .expiry import Expiry
 from .json_messages import (
     MAX_LIFE,
     JsonError,
@@ -32,7 +34,7 @@ from .json_messages import (
     parse_response,
 )
 from .queue_names import reply_queue
-from .redis_store import REPLY, RedisStore, Tracked
+from .redis_store import REPLY, RedisStore, Tracked, asked_key
 from .uploads import Uploads
 
 __all__ = ["Half", "Outbound", "life_left", "undeliverable"]
@@ -47,6 +49,7 @@ class Half:
         store: the lists of programs.
         asked: remembers the requests of other twins.
         uploads: the file plugin.
+        expiry: knows when the requests of programs expire.
     """
 
     def __init__(
@@ -56,12 +59,14 @@ class Half:
         store: RedisStore,
         asked: AskedRequests,
         uploads: Uploads,
+        expiry: Expiry,
     ) -> None:
         self._endpoint = endpoint
         self._relay_pool = relay_pool
         self._store = store
         self._asked = asked
         self._uploads = uploads
+        self._expiry = expiry
 
 
 # Seconds to write the outcome of an expired message to Redis.
@@ -127,12 +132,37 @@ class Outbound(Half):
             if life <= 0:
                 raise CallTimeout("the request expired before it was answered")
             self._relay_pool.send(tracked.signed, Deadline(life), envelope.destination.twin)
+            if tracked.waiting.module is None:  # uploads keep their own time
+                self._expiry.add(tracked.waiting.uid, envelope.timestamp + envelope.expiration)
         except CallTimeout as error:
-            waiting = tracked.waiting
-            message = undeliverable(waiting.reference, EXPIRED, error.message)
-            self._store.answer(waiting, message, Deadline(GRACE))
+            self._expired(tracked.waiting, error.message)
         except ValueError:
             _log.info("%s is kept for the next start: the gateway is closing", tracked.waiting.uid)
+
+    def tell_expired(self) -> None:
+        """Tell the callers whose requests have expired without an answer."""
+        for uid in self._expiry.take(clock()):
+            try:
+                found = self._store.tracked(uid, Deadline(GRACE))
+                if found is not None:
+                    self._expired(found.waiting, "the request expired before it was answered")
+            except BusError as error:
+                _log.warning("a caller will be told later that its request expired: %s", error)
+                self._expiry.add(uid, clock())
+
+    def unanswered(self) -> Iterator[Unanswered]:
+        """Yield the requests without an answer, to be sent again."""
+        for each in self._store.unanswered(Deadline(GRACE)):
+            envelope = envelopes.parse(each.signed)
+            life = envelopes.time_left(envelope, clock())
+            if life > 0 and each.waiting.module is None:
+                self._expiry.note_resent(each.waiting.uid)
+                yield Unanswered(each.signed, Deadline(life), envelope.destination.twin)
+
+    def _expired(self, waiting: Waiting, text: str) -> None:
+        message = undeliverable(waiting.reference, EXPIRED, text)
+        self._store.answer(waiting, message, Deadline(GRACE))
+        self._expiry.remove(waiting.uid)
 
     def _refuse(self, raw: bytes, error: Exception) -> None:
         """Drop an invalid request, and send its program an error if the request names a list."""
@@ -200,6 +230,10 @@ class Outbound(Half):
             encrypted = self._asked.was_encrypted(uid, source)
             signed = endpoint.response(asked, twin, response.data, deadline, encrypted=encrypted)
         self._asked.answered(uid, source, signed)
+        try:
+            self._store.answered(asked_key(uid, source), signed, deadline)
+        except BusError as error:  # a copy of the request gets no answer, and this one does
+            _log.warning("the answer to %s is not remembered: %s", uid, error)
         self._relay_pool.send(signed, deadline, response.destination.twin)
 
     def _patiently(self, look_up: Callable[[], T], deadline: Deadline) -> T:

@@ -2,22 +2,28 @@
 
 A message that a program pushed is moved, not popped: it stays in a list of taken messages until it
 is done. A request leaves that list in the same transaction that stores its signed envelopes, which
-stay until they are answered or expire. A gateway that starts restores taken messages and resends
+stay until they are answered or expire. A message whose move was not confirmed is put back, since
+only one gateway uses the lists. A gateway that starts restores taken messages and resends
 envelopes without an answer byte for byte; receivers that remember signatures, as those of this
 package do, do not run them twice. An answer is pushed to the program's list in the same step that
 deletes its backlog record, so it is delivered once, even if several come.
 
-RMB has no acknowledgements, so a message that a relay had sent and that was not yet in Redis when
-the gateway died is lost: a request of another twin stays unanswered until it expires. A lost answer
-comes again when its request is resent, if the other side remembers it.
+A request of another twin is recorded in the same step that pushes it to its service, and with it,
+later, the answer. So it runs once even if a relay delivers it again to the next gateway, and what
+was answered is answered again. A gateway answers a relay's ping when what came before it was dealt
+with, so a relay that keeps messages until then keeps them while a gateway is killed. What another
+relay loses then stays unanswered: its caller is told when it expires.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
+from ...config import KIB
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
@@ -26,7 +32,10 @@ from ..relay.redis_client import FAILURES, ResponseError, cause, explain, redis_
 from .backlog import Waiting, backlog_key, decode_backlog, encode_backlog
 from .queue_names import reply_queue
 
-__all__ = ["LOCAL", "REPLY", "RedisStore", "Tracked"]
+__all__ = ["ASKED", "LOCAL", "REDIS", "REPLY", "RedisStore", "Tracked", "asked_key"]
+
+# Where a gateway and the programs beside it look for Redis by default.
+REDIS = "redis://localhost:6379"
 
 # The lists to which programs push requests, and services responses.
 LOCAL, REPLY = "msgbus.system.local", "msgbus.system.reply"
@@ -39,8 +48,22 @@ MAX_LIST = 10_000
 # Seconds that one read waits for a message, and by which it may delay a close.
 LOOK = 0.25
 
-# Seconds that a request is kept after it expired, so that its error can be delivered.
-GRACE = 60
+# Seconds after a failed read for which messages may turn up in the list of taken ones that nobody
+# has in hand, and between two looks for them.
+DOUBT, DOUBT_PAUSE = 6.0, 1.0
+
+# Taken messages to look at: far more than can be in progress.
+MAX_TAKEN = 1000
+
+# Seconds that a request is kept after it expired, so that its caller can be told: for as long may a
+# gateway be away.
+GRACE = 60 * 60
+
+# Requests of other twins that were passed to a service, until they expire: empty, or the answer.
+ASKED = "msgbus.system.asked."
+
+# Bytes of an answer that is kept there.
+MAX_ANSWER = 64 * KIB
 
 # Seconds between attempts while Redis is down, at first and at most.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
@@ -60,9 +83,31 @@ redis.call('EXPIRE', KEYS[3], ARGV[3])
 return 1
 """
 
+# KEYS: the record that it was asked, list. ARGV: life, message, maximum length of the list. Returns
+# what is recorded if there is a record, and pushes nothing then.
+PUSH_ONCE = """
+local known = redis.call('GET', KEYS[1])
+if known then return known end
+redis.call('SET', KEYS[1], '', 'EX', ARGV[1])
+redis.call('LPUSH', KEYS[2], ARGV[2])
+redis.call('LTRIM', KEYS[2], 0, ARGV[3] - 1)
+return false
+"""
+
+# KEYS: the list of taken messages, and theirs. ARGV: the message.
+PUT_BACK = """
+if redis.call('LREM', KEYS[1], -1, ARGV[1]) == 0 then return 0 end
+return redis.call('RPUSH', KEYS[2], ARGV[1])
+"""
+
 _log = logger("wsmux.bus")
 
 T = TypeVar("T")
+
+
+def asked_key(uid: str, source: str) -> str:
+    """Return the Redis key for a request of another twin; both texts are the other's choice."""
+    return ASKED + sha256(f"{source} {uid}".encode()).hexdigest()
 
 
 class Tracked(NamedTuple):
@@ -70,6 +115,13 @@ class Tracked(NamedTuple):
 
     waiting: Waiting
     signed: bytes
+
+
+class _Doubt(NamedTuple):
+    """Record that a read failed: when to look for its message next, and until when."""
+
+    look: Deadline
+    end: Deadline
 
 
 class RedisStore:
@@ -88,22 +140,57 @@ class RedisStore:
     def __init__(self, url: str) -> None:
         self._redis: Any = redis_client(url)
         self._answer = self._redis.register_script(ANSWER)
+        self._put_back = self._redis.register_script(PUT_BACK)
+        self._push_once = self._redis.register_script(PUSH_ONCE)
+        self._lock = threading.Lock()
+        self._in_hand: dict[str, Counter[bytes]] = {LOCAL: Counter(), REPLY: Counter()}
+        self._doubts: dict[str, _Doubt] = {}
         self._closing = threading.Event()
 
     def take(self, queue: str) -> bytes | None:
         """Move the oldest message of a list to the taken ones, and return it.
 
-        Blocks for up to a quarter of a second, and returns ``None`` if there was no message.
+        Blocks for up to a quarter of a second, and returns ``None`` if there was no message. One
+        thread for each list may call it.
+
+        A message whose reply is lost has been moved and is in nobody's hands. So after a failure,
+        messages among the taken ones that this process does not have are put back.
 
         Raises:
             BusError: Redis is down; this method does not retry.
         """
         taken = f"{queue}.taken"
         try:
+            self._restore(queue, taken)
             raw: bytes | None = self._redis.blmove(queue, taken, LOOK, src="RIGHT", dest="LEFT")
         except FAILURES as error:
+            self._doubts[queue] = _Doubt(Deadline(0), Deadline(DOUBT))
             raise BusError(FAILED, explain(error)) from error
+        if raw is not None:
+            with self._lock:
+                self._in_hand[queue][raw] += 1
         return raw
+
+    def _restore(self, queue: str, taken: str) -> None:
+        """Put back what a failed read moved; Redis may run that read only now."""
+        doubt = self._doubts.get(queue)
+        if doubt is None or not doubt.look.expired():
+            return
+        with self._lock:  # before the look: what is done meanwhile is still in hand here
+            in_hand = self._in_hand[queue].copy()
+        for raw in self._redis.lrange(taken, 0, MAX_TAKEN - 1):  # the newest first
+            if in_hand[raw] > 0:
+                in_hand[raw] -= 1
+            else:
+                self._put_back([taken, queue], [raw])
+                _log.warning("a message of a program is taken again: its reading had failed")
+        self._doubts[queue] = _Doubt(Deadline(DOUBT_PAUSE), doubt.end)
+        if doubt.end.expired():
+            del self._doubts[queue]
+
+    def _let_go(self, queue: str, raw: bytes) -> None:
+        with self._lock:
+            self._in_hand[queue] -= Counter([raw])
 
     def put_back(self, deadline: Deadline) -> int:
         """Restore taken messages that are not done, oldest first; return their number."""
@@ -120,6 +207,7 @@ class RedisStore:
     def done(self, queue: str, raw: bytes, deadline: Deadline) -> None:
         """Remove a message from the taken ones."""
         self._persist(lambda: self._redis.lrem(f"{queue}.taken", -1, raw), deadline)
+        self._let_go(queue, raw)
 
     def sending(
         self,
@@ -150,6 +238,7 @@ class RedisStore:
                 pipe.execute()
 
         self._persist(replace, deadline)
+        self._let_go(LOCAL, raw)
 
     def tracked(self, uid: str, deadline: Deadline) -> Tracked | None:
         """Return an unanswered request; ``signed`` is empty if another gateway sent it."""
@@ -181,6 +270,34 @@ class RedisStore:
                 pipe.lpush(queue, message).ltrim(queue, 0, MAX_LIST - 1).execute()
 
         self._persist(push, deadline)
+
+    def withdraw(self, queue: str, message: bytes, deadline: Deadline) -> bool:
+        """Remove a message from a list; return whether it was still there."""
+        return bool(self._persist(lambda: self._redis.lrem(queue, -1, message), deadline))
+
+    def push_once(
+        self, asked: str, life: int, queue: str, message: bytes, deadline: Deadline
+    ) -> bytes | None:
+        """Push a request of another twin as ``push`` does, unless that was done before.
+
+        Args:
+            asked: the name of the request, from ``asked_key``.
+            life: seconds until it expires, for which this is remembered, over restarts.
+            queue: the list.
+            message: the request as its service gets it.
+            deadline: when to give up while Redis is down.
+
+        Returns:
+            ``None`` if it was pushed; else the signed answer, empty if it is not known.
+        """
+        keys, values = [asked, queue], (max(1, life), message, MAX_LIST)
+        known: bytes | None = self._persist(lambda: self._push_once(keys, values), deadline)
+        return known
+
+    def answered(self, asked: str, signed: bytes, deadline: Deadline) -> None:
+        """Remember the answer to a request, unless it is long, until the request expires."""
+        if len(signed) <= MAX_ANSWER:
+            self._persist(lambda: self._redis.set(asked, signed, xx=True, keepttl=True), deadline)
 
     def unanswered(self, deadline: Deadline) -> Iterator[Tracked]:
         """Yield the envelopes, sent or about to be, that have no answer."""

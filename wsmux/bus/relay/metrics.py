@@ -3,7 +3,7 @@
 Its counters ``relay_message_rx`` and the like lack the ending ``_total``, which the library adds to
 every counter, so here they are gauges that only rise. ``events_listener_*`` and
 ``rmb_cache_flushes_total`` are left out: this relay does not listen to events of a chain, which is
-what flushes the cache. ``relay_message_refused_total`` is an addition.
+what flushes the cache. ``relay_message_refused_total`` and ``relay_topic_*`` are additions.
 """
 
 from __future__ import annotations
@@ -85,6 +85,12 @@ class RelayMetrics:
             ["relay"],
             registry=registry,
         )
+        self._published = Counter(
+            "relay_topic_messages", "messages kept for topics, copies counted", registry=registry
+        )
+        self._gaps = Counter(
+            "relay_topic_gaps", "reads of topics whose messages had been dropped", registry=registry
+        )
         for reason in EVICTIONS:
             self._evictions.labels(reason)
         ProcessCollector(registry=registry)
@@ -98,6 +104,33 @@ class RelayMetrics:
         for name, shown, ask in (
             ("rmb_cache_misses_total", "look-ups in the directory", misses),
             ("rmb_cache_entries", "twins in the cache", entries),
+        ):
+            Gauge(name, shown, registry=self._registry).set_function(ask)
+
+    def watch_readers(self, readers: Callable[[], float]) -> None:
+        """Add the number of subscriptions that wait for messages, which is read at each scrape."""
+        name, shown = "relay_topic_readers", "subscriptions that wait here for a message"
+        Gauge(name, shown, registry=self._registry).set_function(readers)
+
+    def published(self) -> None:
+        """Count a message that is kept for a topic."""
+        self._published.inc()
+
+    def gap(self) -> None:
+        """Count a reader that was told that messages are missing."""
+        self._gaps.inc()
+
+    def watch_names(
+        self,
+        workers: Callable[[], float],
+        pending: Callable[[], float],
+        redelivered: Callable[[], float],
+    ) -> None:
+        """Add the figures of names, which are read at each scrape."""
+        for name, shown, ask in (
+            ("relay_name_workers", "sessions that share in the calls of names, by name", workers),
+            ("relay_name_pending", "requests to names that workers have", pending),
+            ("relay_name_redelivered", "requests taken from workers that went", redelivered),
         ):
             Gauge(name, shown, registry=self._registry).set_function(ask)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ...config import MIB
 from ...runtime.backoff import Backoff
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
@@ -20,7 +22,23 @@ from .redis_client import FAILURES, ResponseError, cause, is_wrong_type
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["BELL", "FIELD", "Id", "Reader", "RetryPause", "Writer", "parse_id"]
+__all__ = [
+    "BELL",
+    "COUNT",
+    "FEW",
+    "FIELD",
+    "GROUP",
+    "MANY_BYTES",
+    "RINGER",
+    "RUNG",
+    "SHARED_BELL",
+    "Id",
+    "Reader",
+    "RetryPause",
+    "Writer",
+    "parse_id",
+    "show_id",
+]
 
 # The field of a stream's entries that holds the envelope.
 FIELD = b"_"
@@ -29,11 +47,28 @@ FIELD = b"_"
 BELL = "wsmux:bell:"
 BELL_LIFE = 60
 
+# The group that relays form on the stream of a name; see ``redis_shared``.
+GROUP = "workers"
+
+# What the keys of such streams have between the twin and the name.
+SHARED = b":@"
+
+# The stream that tells all relays of what is new for names, its length, and the field that says who
+# has added it.
+SHARED_BELL = BELL + "names"
+RUNG = 1000
+RINGER = b"by"
+
 # Milliseconds that one read waits for entries; less than the reply timeout of a connection.
 BLOCK = 1000
 
-# Entries read from one stream at once, and streams in a read that does not wait.
-COUNT, HURRIED = 16, 32
+# The same while streams are left out to which this process has just added: adding to them tells
+# whether others have, too. So what others add may wait as long.
+BUSY_BLOCK = 100
+
+# Entries read from one stream at once, the same after a read of more bytes than the third, and
+# streams in a read that does not wait.
+COUNT, FEW, MANY_BYTES, HURRIED = 64, 4, 4 * MIB, 32
 
 # Entries in a batch of deletions, and seconds until an incomplete batch is sent; as the reference
 # relay.
@@ -66,6 +101,11 @@ def parse_id(data: bytes) -> Id:
     return int(time), int(sequence or b"0")
 
 
+def show_id(number: Id) -> bytes:
+    """Return an id as Redis writes it."""
+    return b"%d-%d" % number
+
+
 class RetryPause(Backoff):
     """Compute the pauses after failures of Redis."""
 
@@ -78,8 +118,8 @@ class Fillable(Protocol):
 
     key: bytes
     wake: Callable[[], None]
-    last_read: Id
-    last_put: Id
+    last_known: Id
+    last_added: float
     full: bool
 
     def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
@@ -167,6 +207,8 @@ class Writer:
             pipeline.expire(bell, BELL_LIFE)
         for key, ids in deleted.items():
             pipeline.xdel(key, *ids)
+            if SHARED in key:
+                pipeline.xack(key, GROUP, *ids)
         for result in pipeline.execute(raise_on_error=False):
             if isinstance(result, Exception):
                 if not is_wrong_type(result):
@@ -197,7 +239,10 @@ class Reader:
         self._writer = writer
         self._report = report
         self._mailboxes: dict[bytes, Fillable] = {}
-        self._behind: dict[bytes, Fillable] = {}  # mailboxes to read without waiting
+        # Mailboxes to read without waiting, each with a number of its own for each request.
+        self._behind: dict[bytes, tuple[Fillable, int]] = {}
+        self._requests = itertools.count()
+        self._count = COUNT
         self._aside: dict[bytes, Fillable] = {}  # mailboxes whose keys are not streams
         self._look = Deadline(LOOK_PAUSE)
         self._bell = BELL + uuid.uuid4().hex
@@ -217,12 +262,17 @@ class Reader:
 
     def hurry_locked(self, mailbox: Fillable) -> None:
         """Read a mailbox's stream without delay."""
-        self._behind[mailbox.key] = mailbox
+        self._behind[mailbox.key] = (mailbox, next(self._requests))
         self._ring_locked()
+
+    def caught_up_locked(self, mailbox: Fillable) -> None:
+        """Record that a mailbox has all entries of its stream without a read."""
+        self._behind.pop(mailbox.key, None)
 
     def is_behind_locked(self, mailbox: Fillable) -> bool:
         """Return whether entries may not have been read since ``add`` or ``hurry``."""
-        return self._behind.get(mailbox.key) is mailbox
+        behind = self._behind.get(mailbox.key)
+        return behind is not None and behind[0] is mailbox
 
     def remove_locked(self, mailbox: Fillable) -> None:
         """Stop filling a mailbox."""
@@ -265,24 +315,21 @@ class Reader:
     def _read(self) -> None:
         """Read once, waiting if no mailbox is behind, and fill the mailboxes."""
         with self._lock:
-            chosen = dict(itertools.islice(self._behind.items(), HURRIED))
+            asked = dict(itertools.islice(self._behind.items(), HURRIED))
+            chosen = {key: mailbox for key, (mailbox, _) in asked.items()}
             self._waits = not chosen and not self._stop.is_set()
+            block = BLOCK
             if self._waits:
-                chosen = {
-                    key: each
-                    for key, each in self._mailboxes.items()
-                    if not (each.full or key in self._aside)
-                }
-            puts = {key: each.last_put for key, each in chosen.items()}
+                chosen, block = self._idle_locked()
             streams: dict[Any, Any] = {
-                key: "{}-{}".format(*each.last_read) for key, each in chosen.items()
+                key: show_id(each.last_known) for key, each in chosen.items()
             }
             if self._waits:
                 streams[self._bell] = self._rung
         if not streams:
             return
         try:
-            reply: Any = self._client.xread(streams, COUNT, BLOCK if self._waits else None)
+            reply: Any = self._client.xread(streams, self._count, block if self._waits else None)
         except ResponseError as error:
             if not (is_wrong_type(error) and self._set_aside(chosen)):
                 raise
@@ -291,17 +338,32 @@ class Reader:
         wakes: list[Callable[[], None]] = []
         with self._lock:
             self._waits = False
-            rings = found.get(self._bell.encode())
+            rings = found.pop(self._bell.encode(), None)
             if rings:
                 self._rung = rings[-1][0]
             for key, mailbox in chosen.items():
-                if self._mailboxes.get(key) is mailbox:
-                    entries = found.get(key, [])
-                    self._fill_locked(mailbox, entries, puts[key])
-                    if entries:
-                        wakes.append(mailbox.wake)
+                known = self._mailboxes.get(key) is mailbox
+                if known and self._fill_locked(mailbox, found.get(key, []), asked.get(key)):
+                    wakes.append(mailbox.wake)
+        self._bound(found)
         for wake in wakes:
             wake()
+
+    def _idle_locked(self) -> tuple[dict[bytes, Fillable], int]:
+        """Return the mailboxes to wait for, and the milliseconds to wait."""
+        since = time.monotonic() - BUSY_BLOCK / 1000
+        idle = {
+            key: each
+            for key, each in self._mailboxes.items()
+            if not (each.full or key in self._aside)
+        }
+        chosen = {key: each for key, each in idle.items() if each.last_added < since}
+        return chosen, BLOCK if len(chosen) == len(idle) else BUSY_BLOCK
+
+    def _bound(self, found: dict[bytes, list[Any]]) -> None:
+        """Read fewer entries at once while they are large."""
+        size = sum(len(fields.get(FIELD, b"")) for each in found.values() for _, fields in each)
+        self._count = FEW if size > MANY_BYTES else COUNT
 
     def _set_aside(self, chosen: dict[bytes, Fillable]) -> bool:
         """Stop reading keys that are not streams; return whether there are any."""
@@ -328,7 +390,7 @@ class Reader:
         with self._lock:
             for key in good:
                 if self._aside.get(key) is aside[key]:
-                    self._behind[key] = self._aside.pop(key)
+                    self._behind[key] = (self._aside.pop(key), next(self._requests))
 
     def _kinds(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
         pipeline: Any = self._client.pipeline(transaction=False)
@@ -336,22 +398,29 @@ class Reader:
             pipeline.type(key)
         return dict(zip(keys, pipeline.execute() if keys else (), strict=True))
 
-    def _fill_locked(self, mailbox: Fillable, entries: list[Any], put: Id) -> None:
-        """Fill a mailbox with what was read; ``put`` is the last id added before the read began."""
+    def _fill_locked(
+        self, mailbox: Fillable, entries: list[Any], asked: tuple[Fillable, int] | None
+    ) -> bool:
+        """Fill a mailbox with what was read; return whether there is anything new.
+
+        ``asked`` is the request to read it that was known before the read; a later one stays.
+        """
         done = self._writer.deleting_locked(mailbox.key)
         good: list[tuple[Id, bytes]] = []
         for entry, fields in entries:
-            data = fields.get(FIELD)
-            if entry not in done and data is not None:
-                good.append((parse_id(entry), data))
-            elif data is None:
+            number, data = parse_id(entry), fields.get(FIELD)
+            if number <= mailbox.last_known:
+                continue  # this process has added it meanwhile
+            if data is None:
                 _log.warning("dropped entry %r of %r: it has no envelope", entry, mailbox.key)
                 self._writer.delete_locked(mailbox.key, [entry])
+            elif entry not in done:
+                good.append((number, data))
         mailbox.fill_locked(good)
-        self._behind.pop(mailbox.key, None)
         if entries:
-            mailbox.last_read = max(mailbox.last_read, parse_id(entries[-1][0]))
-        if len(entries) < COUNT:  # the end of the stream; Redis may have dropped entries
-            mailbox.last_read = max(mailbox.last_read, put)
-        elif not mailbox.full:
-            self._behind[mailbox.key] = mailbox
+            mailbox.last_known = max(mailbox.last_known, parse_id(entries[-1][0]))
+        if asked is not None and self._behind.get(mailbox.key) == asked:
+            del self._behind[mailbox.key]
+        if len(entries) >= self._count and not mailbox.full:
+            self._behind.setdefault(mailbox.key, (mailbox, next(self._requests)))
+        return bool(good)

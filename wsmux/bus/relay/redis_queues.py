@@ -5,32 +5,41 @@ envelope in field ``_``, about 10,000 entries, dropped an hour after the last on
 Delivered entries are deleted; the rest is read again by the session's next mailbox, here or at
 another relay.
 
-Threads and locks. ``put`` is one round trip in the calling thread. Each reader thread waits for the
-streams of up to ``EACH`` mailboxes at once and fills their buffers; a mailbox with a full buffer is
-left out until it has room. One writer thread deletes acknowledged entries, in batches. When the set
-of streams changes while a reader waits in Redis, the writer wakes it through a stream of its own,
-under ``wsmux:bell:``, which expires. One lock guards all state; under it there is no I/O, and no
-session is woken.
+Threads and locks. A thread that adds envelopes does so in its own round trip, together with what
+other threads have to add (see ``redis_puts``). What it added goes into the buffer of the session's
+mailbox at once, if that is open here, has room, and knows all that was before. Each reader thread
+waits for the streams of up to ``EACH`` mailboxes at once and fills their buffers with the rest:
+what was there before, what other relays add, and what found no room. A mailbox with a full buffer
+is left out until it has room. One writer thread deletes acknowledged entries, in batches. When the
+set of streams changes while a reader waits in Redis, the writer wakes it through a stream of its
+own, under ``wsmux:bell:``, which expires. One lock guards all state; under it there is no I/O, and
+no session is woken.
 
 When Redis fails, readers and the writer retry after growing pauses and continue where they were;
-``put`` retries until its deadline. A key that is not a stream fails any command that names it, so
-readers set its session aside, check it again from time to time, and continue with the others.
+``finish`` retries until its deadline. A key that is not a stream fails any command that names it,
+so readers set its session aside, check it again from time to time, and continue with the others.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from ...config import MIB
 from ...runtime import fork
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ..wire.address import Address
-from .queues import LIFE, MAX_QUEUED, Mailbox, QueuedEnvelope, QueueUnavailable, SessionQueues
-from .redis_client import FAILURES, cause, explain, is_wrong_type
-from .redis_io import FIELD, Id, Reader, RetryPause, Writer, parse_id
+from ..wire.names import is_reserved
+from .queues import DurableQueues, Mailbox, Put, QueuedEnvelope
+from .redis_client import explain
+from .redis_io import Id, Reader, Writer
+from .redis_puts import Added, Appender
+from .redis_shared import SharedMailboxes
 
 if TYPE_CHECKING:
     import redis
@@ -40,13 +49,13 @@ __all__ = ["RedisQueues"]
 # Mailboxes of one reader; each wait names all their streams. The reference relay has 1000.
 EACH = 256
 
-# Entries at which a mailbox is left out of reads, and below which it is read again.
-FULL, LOW = 64, 16
+# Entries, or bytes, at which a mailbox is left out of reads; entries below which it is read again.
+FULL, FULL_BYTES, LOW = 256, MIB, 64
 
 _log = logger("wsmux.bus")
 
 
-class RedisQueues(SessionQueues):
+class RedisQueues(DurableQueues):
     """Keep the queues in Redis; see the module.
 
     Args:
@@ -62,6 +71,8 @@ class RedisQueues(SessionQueues):
         self._is_copy = False  # of a forked child
         self._closing = threading.Event()
         self._writer = Writer(client, self._lock, self._report)
+        self._shared = SharedMailboxes(client, self._lock, self._writer, self._report)
+        self._appender = self._new_appender()
         fork.register(self)
 
     def __repr__(self) -> str:
@@ -74,6 +85,7 @@ class RedisQueues(SessionQueues):
         self._mailboxes.clear()
         self._closing = threading.Event()
         self._closing.set()
+        self._appender = self._new_appender()
 
     def open(self, address: Address, wake: Callable[[], None]) -> Mailbox:
         """Return the mailbox of a session; its entries are read in the background."""
@@ -88,29 +100,17 @@ class RedisQueues(SessionQueues):
             mailbox.begin_locked(self._reader_locked())
         return mailbox
 
-    def put(self, address: Address, data: bytes, expires_at: int, deadline: Deadline) -> None:
-        """Add an envelope to a stream; Redis keeps it for ``LIFE``, whatever its expiration."""
-        pause = RetryPause()
-        while True:
-            if self._closing.is_set():
-                raise QueueUnavailable("the queues are closed")
-            try:
-                added = self._add(address.stream_key(), data)
-                break
-            except FAILURES as error:
-                if is_wrong_type(error):  # affects this session alone
-                    text = f"cannot queue for {address.shown()}: {cause(error)}"
-                    raise QueueUnavailable(text) from error
-                self._report(error)
-                seconds, left = pause.next(), deadline.remaining()
-                if left is not None and left <= seconds:
-                    raise QueueUnavailable(explain(error)) from error
-                self._closing.wait(seconds)
-        self._report(None)
-        with self._lock:
-            mailbox = self._mailboxes.get(address)
-            if mailbox is not None:
-                mailbox.last_put = max(mailbox.last_put, added)
+    def open_shared(self, address: Address, wake: Callable[[], None]) -> Mailbox:
+        """Return the mailbox of a name, whose entries relays share; see ``redis_shared``."""
+        return self._shared.open(address, wake)
+
+    def begin(self, address: Address, data: bytes, expires_at: int) -> Put:
+        """Start to add an envelope; Redis keeps it for ``LIFE``, whatever its expiration."""
+        return self._appender.begin(address, data)
+
+    def finish(self, puts: Sequence[Put], deadline: Deadline) -> None:
+        """Add envelopes; retries until the deadline while Redis fails."""
+        self._appender.finish(puts, deadline)
 
     def trouble(self) -> str | None:
         """Return why Redis failed, or ``None`` once it has answered again."""
@@ -128,16 +128,15 @@ class RedisQueues(SessionQueues):
             readers = list(self._readers)
             for reader in readers:
                 reader.close_locked()
+        self._shared.close(deadline)
         self._writer.close(deadline)
         for reader in readers:
             reader.join(deadline)
         self._client.close()
 
-    def _add(self, key: str, data: bytes) -> Id:
-        pipeline: Any = self._client.pipeline(transaction=True)
-        pipeline.xadd(key, {FIELD: data}, maxlen=MAX_QUEUED, approximate=True)
-        pipeline.expire(key, LIFE)
-        return parse_id(pipeline.execute()[0])
+    def _new_appender(self) -> Appender:
+        ringer = self._shared.consumer
+        return Appender(self._client, self._lock, self._report, self, self._closing, ringer)
 
     def _reader_locked(self) -> Reader:
         """Return a reader with room for one more mailbox."""
@@ -156,6 +155,21 @@ class RedisQueues(SessionQueues):
             _log.warning("the session queues are waiting for Redis: %s", self._failure)
         elif error is None and before is not None:
             _log.warning("the session queues work again")
+
+    # Called by the appender, with the lock held
+
+    def last_known_locked(self, address: Address) -> Id | None:
+        """Return the last entry that the mailbox of a session knows, if one is open."""
+        mailbox = self._mailboxes.get(address)
+        return None if mailbox is None else mailbox.last_known
+
+    def added_locked(self, address: Address, added: Added) -> Callable[[], None] | None:
+        """Pass new entries to a mailbox; return what wakes its session, if that is necessary."""
+        if is_reserved(address.session):
+            self._shared.added_locked(address)
+            return None
+        mailbox = self._mailboxes.get(address)
+        return mailbox.wake if mailbox is not None and mailbox.added_locked(added) else None
 
     # Called by mailboxes
 
@@ -179,7 +193,8 @@ class _RedisMailbox(Mailbox):
 
     Attributes:
         key: the key of the stream.
-        last_read, last_put: the newest entry read, and the newest added by this process.
+        last_known: the newest entry that was taken into the buffer, after all before it.
+        last_added: when this process last added to the stream, by the monotonic clock.
         full: whether the buffer is full, so that the stream is not read.
     """
 
@@ -187,8 +202,8 @@ class _RedisMailbox(Mailbox):
         self.address = address
         self.key = address.stream_key().encode()
         self.wake = wake
-        self.last_read: Id = (0, 0)
-        self.last_put: Id = (0, 0)
+        self.last_known: Id = (0, 0)
+        self.last_added = -math.inf
         self.full = False
         self._queues = queues
         self._reader: Reader | None = None  # None before begin_locked and after end_locked
@@ -206,10 +221,7 @@ class _RedisMailbox(Mailbox):
     def waiting(self) -> bool:
         with self._queues._lock:
             return self._reader is not None and (
-                bool(self._buffer)
-                or self.full
-                or self.last_put > self.last_read
-                or self._reader.is_behind_locked(self)
+                bool(self._buffer) or self.full or self._reader.is_behind_locked(self)
             )
 
     def ack(self, ids: Iterable[str]) -> None:
@@ -233,10 +245,27 @@ class _RedisMailbox(Mailbox):
             self._buffer.clear()
 
     def fill_locked(self, entries: Iterable[tuple[Id, bytes]]) -> None:
-        """Append entries that were read, in order."""
+        """Append entries that were read or added, in order."""
         for number, data in entries:
             self._buffer.append(QueuedEnvelope("{}-{}".format(*number), data))
-        self.full = len(self._buffer) >= FULL
+        self.full = len(self._buffer) >= FULL or (
+            sum(len(entry.data) for entry in self._buffer) >= FULL_BYTES
+        )
+
+    def added_locked(self, added: Added) -> bool:
+        """Take entries that this process has added; return whether the buffer has any of them."""
+        last = added.entries[-1][0]
+        self.last_added = time.monotonic()
+        if self._reader is None or (added.after != self.last_known and last <= self.last_known):
+            return False  # nobody takes them, or the reader was faster
+        if added.after == self.last_known and not (added.unknown or self.full):
+            self.last_known = last
+            self.fill_locked(added.entries)
+            self._reader.caught_up_locked(self)
+            return True
+        if not self.full:
+            self._reader.hurry_locked(self)
+        return False
 
     def drop_locked(self, ids: set[bytes]) -> None:
         """Remove entries that an earlier mailbox has delivered."""

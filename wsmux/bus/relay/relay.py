@@ -1,8 +1,10 @@
 """Route envelopes between twins: to sessions here, to queues, and to other relays.
 
 Threads. Each connection has one thread, the I/O thread of its link. It reads, routes each message
-it read and sends it to its destination, and drains the queue of its own session. The Redis queues
-and the federation have threads of their own, which deliver in the same way.
+it read and sends it to its destination, and drains the queue of its own session. With durable
+queues it queues what it read in one step, and what is queued is sent by the thread that did.
+``sessions`` describes the two ways. The Redis queues and the federation have threads of their own,
+which deliver in the same way.
 
 Locks, in the order in which they may be nested: the table of sessions; one session (order of
 delivery to it); the session's queue; the mutex of the transport. No thread holds two sessions. The
@@ -16,8 +18,9 @@ envelope for which a slow connection has no room is queued, and sent by that con
 once there is room. A connection without room for ``STUCK_LIMIT`` is closed with 1013.
 
 Lost connections. When a twin disappears, reading fails, or TCP's keepalive does after some minutes.
-The thread then ends, the session leaves the table unless it was replaced, and envelopes that the
-socket did not take go back into the queue. Delivery is at least once.
+The thread then ends, the session leaves the table unless it was replaced, and envelopes that were
+not delivered stay in the queue or go back into it. Delivery is at least once. A pong of this relay
+says that what came before the ping is queued, or was refused.
 
 Takeover. A later connection of the same address replaces the session in the table and takes over
 its queue in one step; the earlier connection is closed with 4001. Its thread finds the newer
@@ -32,7 +35,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...exceptions import CloseCode
@@ -40,22 +43,36 @@ from ...runtime import fork
 from ...runtime.arguments import strings
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..errors import BadMessage, TwinsUnavailable, one_line
+from ..errors import (
+    FROM_RELAY,
+    NOBODY_JOINED,
+    WORKERS_GONE,
+    BadMessage,
+    TokenRefused,
+    TwinsUnavailable,
+    one_line,
+)
 from ..session.link import Link
 from ..twins.records import Twin, TwinDirectory, parse_domain
 from ..twins.sources import CachedTwins
 from ..wire.address import Address, address_of
-from ..wire.envelope import MAX_ENVELOPE, Kind, kind_of, parse
+from ..wire.envelope import MAX_ENVELOPE, Kind, is_fail_fast, kind_of, parse
 from ..wire.messages import Envelope
+from ..wire.names import is_reserved, name_of
 from ..wire.tokens import check_token
+from .control import Control
 from .memory_queues import MemoryQueues
 from .metrics import RelayMetrics
-from .queues import QueueUnavailable, SessionQueues
+from .name_store import NameStore
+from .names import Names, nobody
+from .queues import DurableQueues, QueueUnavailable, SessionQueues
 from .rate_limiter import Limiter, NoLimit
 from .router import (
     EXPIRED,
     LIMITED,
+    NOBODY,
     REASONS,
+    Ask,
     Decision,
     Drop,
     Federate,
@@ -67,6 +84,8 @@ from .router import (
     onward,
 )
 from .sessions import PUT_TIME, STUCK_LIMIT, Session, Sessions
+from .topic_store import MemoryTopics, TopicStore
+from .topics import Topics
 
 __all__ = ["Federating", "Relay"]
 
@@ -77,6 +96,9 @@ LOOK_UP_TIME = 10.0
 # each further one up to the maximum. Without the pause a flooding twin would take CPU time from the
 # others.
 PENALTY, MOST_PENALTY = 0.002, 0.032
+
+# Kinds of message that answer a request.
+ANSWERS = frozenset({Kind.RESPONSE, Kind.ERROR})
 
 _log = logger("wsmux.bus")
 
@@ -102,16 +124,24 @@ class Relay:
         federate: makes the federation, given the relay; without it, requests for other relays are
             answered with an error.
         limiter: limits what each twin may send.
+        topics: where topics are kept, in memory by default; owned by the relay.
+        publishers: the twins that may publish to some topics; anybody may to others.
         stuck_limit: seconds without room after which a connection is closed.
         pause: sleeps for so many seconds, in the thread of a connection above its twin's limit.
+        fast: with durable queues, still send directly; see ``sessions``.
+        names: the twins that own names, which no other twin may claim.
+        name_store: keeps the claims of names, in memory by default.
 
     Attributes:
         domains: the domains, in lower case.
         metrics: the metrics of the relay.
+        control: answers requests to the relay itself.
+        names: hands the requests to names to workers.
         sessions: the table of connected sessions.
+        topics: what twins publish.
 
     Raises:
-        ValueError: a domain is invalid.
+        ValueError: a domain, a name or a topic is invalid.
         TypeError: ``domains`` is not a collection of strings.
     """
 
@@ -123,8 +153,13 @@ class Relay:
         queues: SessionQueues | None = None,
         federate: Callable[[Relay], Federating] | None = None,
         limiter: Limiter | None = None,
+        topics: TopicStore | None = None,
+        publishers: Mapping[str, Collection[int]] | None = None,
         stuck_limit: float = STUCK_LIMIT,
         pause: Callable[[float], object] = time.sleep,
+        fast: bool = False,
+        names: Mapping[str, int] | None = None,
+        name_store: NameStore | None = None,
     ) -> None:
         self.domains: frozenset[str] = frozenset(
             parse_domain(domain) for domain in strings("domains", domains, "relay.test")
@@ -132,13 +167,31 @@ class Relay:
         self.metrics: RelayMetrics = RelayMetrics()
         if isinstance(twins, CachedTwins):
             self.metrics.watch_cache(lambda: twins.misses, lambda: twins.entries)
+        self.control: Control = Control()
         self._twins = twins
         self._queues = queues or MemoryQueues()
-        self.sessions: Sessions = Sessions(self._queues, self.metrics, stuck_limit)
+        made = self._queues
+        self._durable = made if isinstance(made, DurableQueues) and not fast else None
+        self.sessions: Sessions = Sessions(
+            made, self.metrics, stuck_limit, durable=self._durable is not None
+        )
+        self.names: Names = Names(
+            made,
+            name_store,
+            pins=names,
+            metrics=self.metrics,
+            expired=self._expired,
+            failed=self._failed,
+        )
+        self.names.commands(self.control)
         self._limiter = limiter or NoLimit()
         self._pause = pause
         self._limits = threading.Lock()
         self._closing = False
+        self.topics: Topics = Topics(
+            topics or MemoryTopics(), self.find, self.send_answer, self.metrics, publishers or {}
+        )
+        self.topics.serve(self.control)
         self._federation = None if federate is None else federate(self)
         fork.register(self)
 
@@ -150,6 +203,7 @@ class Relay:
         self._limits = threading.Lock()
         self._closing = True
         self.sessions.forked()
+        self.names.forked()
 
     # Called from any thread
 
@@ -160,6 +214,8 @@ class Relay:
             TokenRefused: the token is invalid; has the HTTP status and the reason to answer.
         """
         claims = check_token(token, int(time.time()), self.find)
+        if is_reserved(claims.session):
+            raise TokenRefused(401, "a session whose name begins with '@' is that of a name")
         return Address(claims.twin, claims.session)
 
     def find(self, twin: int) -> Twin | None:
@@ -181,14 +237,17 @@ class Relay:
         Raises:
             QueueUnavailable: it could neither be sent nor queued.
         """
-        session = self.sessions.get(address)
+        session = None if self._durable else self.sessions.get(address)
         if session is not None:
             session.deliver(data, expires_at)
         else:
             self._queues.put(address, data, expires_at, Deadline(PUT_TIME))
 
     def deliver_own(self, address: Address, envelope: Envelope) -> None:
-        """Deliver an error or a pong that this relay made, as ``deliver`` does.
+        """Deliver an error or a pong that this relay made; blocks only for the queue.
+
+        An error goes to a connected session at once: it needs no place in the order, and may be
+        about the queue itself. A pong has its place, unless the queue fails.
 
         Raises:
             QueueUnavailable: it could neither be sent nor queued.
@@ -196,7 +255,40 @@ class Relay:
         data = envelope.SerializeToString()
         if len(data) > MAX_ENVELOPE:  # a pong is longer than its ping
             raise QueueUnavailable(f"an envelope has at most {MAX_ENVELOPE} bytes, not {len(data)}")
-        self.deliver(address, data, envelope.timestamp + envelope.expiration)
+        expires_at = envelope.timestamp + envelope.expiration
+        if kind_of(envelope) is Kind.ERROR and self._send_own(address, data, expires_at):
+            return
+        try:
+            self.deliver(address, data, expires_at)
+        except QueueUnavailable:
+            if not self._send_own(address, data, expires_at):
+                raise
+
+    def _send_own(self, address: Address, data: bytes, expires_at: int) -> bool:
+        session = self.sessions.get(address)
+        return session is not None and session.send_own(data, expires_at)
+
+    def send_answer(self, session: Session, made: Envelope, *, keep: bool = True) -> bool:
+        """Send the answer to a request to this relay itself; blocks only for the queue.
+
+        Args:
+            session: the session that asked.
+            made: the answer.
+            keep: queue it if the connection has no room; it must be small then.
+
+        Returns:
+            Whether it was sent, or ``keep`` was given.
+        """
+        data = made.SerializeToString()
+        if session.send_unstored(data):
+            return True
+        if not keep:
+            return False
+        try:
+            self.deliver(session.address, data, made.timestamp + made.expiration)
+        except QueueUnavailable as error:
+            _log.warning("%s was not answered: %s", session.address.shown(), error)
+        return True
 
     def health(self) -> dict[str, Any]:
         """Return the content of ``/healthz``; ``trouble`` is ``None`` if all is well."""
@@ -210,12 +302,15 @@ class Relay:
         """Start to close every connection, and refuse new ones; returns at once."""
         self._closing = True
         for session in self.sessions.all():
+            session.ask_all()
             session.link.hang_up(CloseCode.GOING_AWAY, "the relay is shutting down; connect again")
 
     def close(self, deadline: Deadline) -> None:
-        """Close the federation, the queues and the directory, after the connections have ended."""
+        """Close federation, topics, queues and directory, after the connections have ended."""
         if self._federation is not None:
             self._federation.close(deadline.remaining())
+        self.topics.close(deadline)
+        self.names.close(deadline)
         self._queues.close(deadline)
         self._twins.close()
 
@@ -238,6 +333,8 @@ class Relay:
                     if link.error is not None:
                         break
                     self._receive(session, data)
+                self._finish(session)
+                self.names.ready(session)
                 if link.error is None:
                     for envelope in session.drain(link.now):
                         self._expired(envelope)
@@ -247,6 +344,7 @@ class Relay:
             batches.close()
             link.discard()
             self.sessions.remove(session)
+            self.control.left(session)
             _log.info("%s left %s: %s", address.shown(), link.name, one_line(str(link.error)))
 
     def _receive(self, session: Session, data: bytes) -> None:
@@ -266,8 +364,12 @@ class Relay:
             decision = failure(envelope, session.address, LIMITED, int(now))
             session.penalty = min(2 * session.penalty or PENALTY, MOST_PENALTY)
             self._pause(session.penalty)
+        if isinstance(decision, Reply) and kind_of(decision.envelope) is Kind.PONG:
+            self._finish(session)
         if decision is not None:
             self._answer(session.address, decision)
+            if isinstance(decision, Drop):
+                self._passed(session, envelope)
 
     def _allowed(self, twin: int, size: int, now: float) -> bool:
         with self._limits:
@@ -280,31 +382,86 @@ class Relay:
         self, session: Session, envelope: Envelope, data: bytes, now: int
     ) -> Reply | Drop | None:
         """Pass an envelope on; return the decision if it is not passed on."""
-        sender, expires_at = session.address, envelope.timestamp + envelope.expiration
+        sender = session.address
         decision: Decision = check(envelope, sender, now)
+        if isinstance(decision, Ask):
+            answer = self.control.answer(session, envelope, now)
+            if answer is not None:
+                self.send_answer(session, answer)
+            return None
         try:
             if isinstance(decision, Forward):
                 target = self.sessions.get(decision.address)
-                if target is not None:
-                    target.deliver(data, expires_at)
+                if target is not None or self._is_shared(decision.address, envelope):
+                    self._pass_on(session, decision.address, envelope, data)
                     return None
                 twin = self.find(decision.address.twin)
+                name = name_of(decision.address)
                 decision = onward(envelope, sender, twin, self.domains, now)
+                if name is not None and not isinstance(decision, Federate):
+                    return failure(envelope, sender, nobody(name), now, NOBODY_JOINED)
             if isinstance(decision, Queue):
-                self.deliver(decision.address, data, expires_at)
+                self._pass_on(session, decision.address, envelope, data)
                 return None
         except (TwinsUnavailable, QueueUnavailable) as error:
             return failure(envelope, sender, error.message, now)
         if isinstance(decision, Federate):
-            return self._federate(envelope, data, decision.domains, sender, now)
+            return self._federate(session, envelope, data, decision.domains, now)
         return decision
 
+    def _is_shared(self, address: Address, envelope: Envelope) -> bool:
+        """Return whether an address is that of a name, and the envelope is queued for it.
+
+        Raises:
+            QueueUnavailable: that is not known while Redis is away.
+        """
+        return self.names.takes(address, at_once=is_fail_fast(envelope.tags))
+
+    def _pass_on(self, session: Session, address: Address, envelope: Envelope, data: bytes) -> None:
+        """Deliver an envelope of a session, or begin to; ``_finish`` does the rest.
+
+        Raises:
+            QueueUnavailable: it could neither be sent nor queued.
+        """
+        expires_at = envelope.timestamp + envelope.expiration
+        if self._durable is None:
+            self.deliver(address, data, expires_at)
+            self._passed(session, envelope)
+        else:
+            session.puts.append((self._durable.begin(address, data, expires_at), envelope))
+
+    def _finish(self, session: Session) -> None:
+        """Queue what a batch of a connection has brought; only then are pings answered."""
+        if self._durable is None or not session.puts:
+            return
+        puts, session.puts = session.puts, []
+        self._durable.finish([put for put, _ in puts], Deadline(PUT_TIME))
+        for put, envelope in puts:
+            if put.error is None:
+                self._passed(session, envelope)
+            else:
+                now = int(time.time())
+                self._answer(
+                    session.address, failure(envelope, session.address, put.error.message, now)
+                )
+                self._passed(session, envelope)
+
+    def _passed(self, session: Session, envelope: Envelope) -> None:
+        """Note what has become of an envelope of a session: it is on its way, or was dropped.
+
+        An answer ends what its session had to answer, even if it was dropped: it comes no more.
+        """
+        if kind_of(envelope) in ANSWERS:
+            self.names.answered(session, envelope)
+
     def _federate(
-        self, envelope: Envelope, data: bytes, domains: tuple[str, ...], sender: Address, now: int
+        self, session: Session, envelope: Envelope, data: bytes, domains: tuple[str, ...], now: int
     ) -> Reply | Drop | None:
         if self._federation is None:
-            return failure(envelope, sender, "this relay does not forward to other relays", now)
+            text = "this relay does not forward to other relays"
+            return failure(envelope, session.address, text, now)
         self._federation.submit(envelope, data, domains)
+        self._passed(session, envelope)
         return None
 
     def _answer(self, address: Address, decision: Reply | Drop) -> None:
@@ -315,7 +472,8 @@ class Relay:
             return
         made = decision.envelope
         if kind_of(made) is Kind.ERROR:
-            self._count_refused(made.error.message)
+            nobody_joined = made.error.code in (NOBODY_JOINED, WORKERS_GONE)
+            self._count_refused(NOBODY if nobody_joined else made.error.message)
         try:
             self.deliver_own(address, made)
         except QueueUnavailable as error:
@@ -326,6 +484,10 @@ class Relay:
 
     def _expired(self, envelope: Envelope) -> None:
         """Answer the requester of an envelope that expired in a queue."""
+        self._failed(envelope, FROM_RELAY, EXPIRED)
+
+    def _failed(self, envelope: Envelope, code: int, text: str) -> None:
+        """Answer the requester of an envelope that left a queue undelivered."""
         source = address_of(envelope.source)
         if source is not None:
-            self._answer(source, failure(envelope, source, EXPIRED, int(time.time())))
+            self._answer(source, failure(envelope, source, text, int(time.time()), code))

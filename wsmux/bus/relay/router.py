@@ -13,20 +13,31 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from ..errors import FROM_RELAY
 from ..twins.records import Twin
-from ..wire.address import Address, address_of, put_address
-from ..wire.envelope import Kind, is_fail_fast, kind_of, pong_for, relay_error, time_left
+from ..wire.address import Address, address_of
+from ..wire.envelope import (
+    Kind,
+    is_fail_fast,
+    is_for_relay,
+    kind_of,
+    pong_for,
+    relay_error,
+    time_left,
+)
 from ..wire.messages import Envelope
 
 __all__ = [
     "EXPIRED",
     "LIMITED",
     "MISSING_DESTINATION",
+    "NOBODY",
     "NO_RELAYS",
     "OFFLINE",
     "REASONS",
     "UNKNOWN_TWIN",
     "WRONG_SOURCE",
+    "Ask",
     "Decision",
     "Drop",
     "Federate",
@@ -47,8 +58,11 @@ NO_RELAYS = "relay info is not set for this twin"
 OFFLINE = "destination offline"
 EXPIRED = "message has expired"
 
+# What counts the requests to names that nobody has joined; the text names them.
+NOBODY = "nobody has joined the name"
+
 REASONS = frozenset(
-    {LIMITED, WRONG_SOURCE, MISSING_DESTINATION, UNKNOWN_TWIN, NO_RELAYS, OFFLINE, EXPIRED}
+    {LIMITED, WRONG_SOURCE, MISSING_DESTINATION, UNKNOWN_TWIN, NO_RELAYS, OFFLINE, EXPIRED, NOBODY}
 )
 
 
@@ -82,10 +96,16 @@ class Drop(NamedTuple):
     reason: str
 
 
-Decision = Forward | Queue | Federate | Reply | Drop
+class Ask(NamedTuple):
+    """Answer it here: it is a request to the relay itself."""
 
 
-def failure(envelope: Envelope, sender: Address, text: str, now: int) -> Reply | Drop:
+Decision = Forward | Queue | Federate | Reply | Drop | Ask
+
+
+def failure(
+    envelope: Envelope, sender: Address, text: str, now: int, code: int = FROM_RELAY
+) -> Reply | Drop:
     """Decide on an envelope that is not passed on: only requests are answered.
 
     Args:
@@ -93,25 +113,27 @@ def failure(envelope: Envelope, sender: Address, text: str, now: int) -> Reply |
         sender: the connection's own address, which gets the answer whatever the envelope claims.
         text: the text of the error.
         now: Unix seconds.
+        code: the code of the error; another one for what the reference relay lacks.
     """
     if kind_of(envelope) is not Kind.REQUEST:
         return Drop(text)
-    error = relay_error(envelope, text, now)
-    put_address(error.destination, sender)
-    return Reply(error)
+    return Reply(relay_error(envelope, text, now, code=code, to=sender))
 
 
-def check(envelope: Envelope, sender: Address, now: int) -> Forward | Reply | Drop:
+def check(envelope: Envelope, sender: Address, now: int) -> Forward | Reply | Drop | Ask:
     """Decide on an envelope that a connection sent at ``now``, in Unix seconds."""
     if address_of(envelope.source) != sender:
         return failure(envelope, sender, WRONG_SOURCE, now)
     if kind_of(envelope) is Kind.PING:
         return Reply(pong_for(envelope))
     destination = address_of(envelope.destination)
-    if destination is None:
+    asks = is_for_relay(envelope)
+    if destination is None and not asks:
         return failure(envelope, sender, MISSING_DESTINATION, now)
     if time_left(envelope, now) <= 0:
         return failure(envelope, sender, EXPIRED, now)
+    if destination is None:
+        return Ask()
     return Forward(destination)
 
 

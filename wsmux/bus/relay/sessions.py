@@ -1,10 +1,28 @@
-"""Send envelopes to connected twins, at the pace of each. Threads and locks: see ``relay``."""
+"""Send envelopes to connected twins, at the pace of each. Threads and locks: see ``relay``.
+
+There are two ways. With durable queues, each envelope is queued first, whether its twin is
+connected or not. It is then
+
+- *stored*: in the queue, and in no connection;
+- *in flight*, once the connection has it: still in the queue, and in a bounded window (see
+  ``in_flight``);
+- *acknowledged*, when the pong of a ping behind it has come: it is removed from the queue.
+
+If the connection ends, what is in flight is stored again, and sent first, in order, on the next
+connection of the session, here or at another relay. The same is true if this process dies.
+
+In the fast way, which queues in memory imply, an envelope is sent directly if its connection has
+room and none waits, and counts as delivered once the socket has taken it. What sockets and this
+process hold is lost with them.
+"""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import NamedTuple
 
 from ...exceptions import CloseCode, ConnectionClosed, ForkedError
@@ -15,8 +33,9 @@ from ..session.link import Link
 from ..wire.address import Address
 from ..wire.envelope import Kind, kind_of, parse, time_left
 from ..wire.messages import Envelope
+from .in_flight import InFlight
 from .metrics import RelayMetrics, Tally
-from .queues import QueuedEnvelope, QueueUnavailable, SessionQueues
+from .queues import Mailbox, Put, QueuedEnvelope, QueueUnavailable, SessionQueues
 
 __all__ = ["PUT_TIME", "Session", "Sessions"]
 
@@ -37,6 +56,8 @@ _REASONS: dict[int, str] = {
     CloseCode.TRY_AGAIN_LATER: "back_pressure_timeout",
     CloseCode.TAKEN_OVER: "cancelled",
 }
+
+_serials = itertools.count(1)
 
 _log = logger("wsmux.bus")
 
@@ -59,11 +80,14 @@ class Session:
         queues: where envelopes wait.
         tally: counts the envelopes sent.
         stuck_limit: seconds without room after which the connection is closed.
+        durable: acknowledge only what the twin has read; ``deliver`` is not used.
 
     Attributes:
         address, link, tally: as given.
         penalty: seconds of the last pause for exceeding the rate limit; for the connection's
             thread.
+        serial: tells it from others of the same address in this process.
+        puts: envelopes of this twin on their way into queues; for the connection's thread.
     """
 
     def __init__(
@@ -73,12 +97,16 @@ class Session:
         queues: SessionQueues,
         tally: Tally,
         stuck_limit: float,
+        *,
+        durable: bool,
     ) -> None:
         self.address = address
         self.link = link
         self._queues = queues
         self.tally = tally
+        self.serial = next(_serials)
         self.penalty = 0.0
+        self.puts: list[tuple[Put, Envelope]] = []
         self._stuck_limit = stuck_limit
         self._lock = threading.Lock()
         self._putting = 0  # threads that are adding to the queue
@@ -86,7 +114,10 @@ class Session:
         self._unsent: deque[_Handed] = deque()
         self._stuck_since: float | None = None
         self._over = False
-        self._mailbox = queues.open(address, link.wake)
+        self._flight = InFlight(link, stuck_limit) if durable else None
+        self._timer: float | None = None  # of the link
+        with self._lock:  # nothing is sent before the mailbox is known
+            self._mailbox: Mailbox = queues.open(address, self._woken if durable else link.wake)
 
     def __repr__(self) -> str:
         return f"<Session {self.address} over {self.link.name}>"
@@ -110,9 +141,41 @@ class Session:
             with self._lock:
                 self._putting -= 1
 
+    def send_own(self, data: bytes, expires_at: int) -> bool:
+        """Send an answer of the relay before all that waits; ``False`` if there is no room.
+
+        In the durable way, it is lost with the connection.
+        """
+        if self._flight is not None:
+            return self.send_unstored(data)
+        with self._lock:
+            sent = not self._over and self._hand_locked(data, expires_at, "")
+        return sent
+
+    def send_unstored(self, data: bytes) -> bool:
+        """Send what is lost with the connection; ``False`` if there is no room, or it has ended."""
+        with self._lock:
+            sent = not self._over and self._send_locked(data) > 0
+        return sent
+
     def stuck(self) -> bool:
         """Return whether the connection has no room."""
         return self._stuck_since is not None
+
+    def ask_all(self) -> None:
+        """Ask the twin, before the link is closed, what it has read of all that was sent."""
+        with self._lock:
+            self._mark_locked(time.monotonic(), all_of_it=True)
+
+    def _woken(self) -> None:
+        """Send what has come into the mailbox, in the thread that brought it."""
+        with self._lock:
+            self._hand_waiting_locked(None)
+            self._mark_locked(time.monotonic())
+            due = self._due_locked()
+            early = due is not None and (self._timer is None or due < self._timer)
+        if early:
+            self.link.wake()  # to set the timer
 
     # Thread of the connection
 
@@ -128,24 +191,29 @@ class Session:
         """
         expired: list[Envelope] = []
         with self._lock:
-            done = self._hand_waiting_locked(expired)
-            done += self._settle_locked()
+            done = self._settle_locked()
+            done += self._hand_waiting_locked(expired)
+            if self._flight is None:
+                done += self._settle_locked()
+            self._mark_locked(now)
             if not self._waiting_locked():
                 self._stuck_since = None  # the entries that did not fit went elsewhere
-            due = self._due_locked()
+            full = self._stuck_since is not None and now >= self._stuck_since + self._stuck_limit
+            mute = self._flight is not None and self._flight.is_stuck(now)
+            due = self._next_timer_locked(now)
         if done:
             self._mailbox.ack(done)
-        if due is not None and now >= due and self.stuck():
-            seconds = f"{self._stuck_limit:.0f} s"
+        if full or mute:
+            what = "accepted no message" if full else "answered no ping"
             self.link.fail(
                 CloseCode.TRY_AGAIN_LATER,
-                f"the connection accepted no message for {seconds}; read faster",
+                f"the connection {what} for {self._stuck_limit:.0f} s; read faster",
             )
         self.link.set_timer(due)
         return expired
 
     def end(self) -> None:
-        """Queue again what the socket did not take, after the link has ended."""
+        """Leave or put in the queue what was not delivered, after the link has ended."""
         with self._lock:
             self._over = True
             done = self._settle_locked()
@@ -167,26 +235,40 @@ class Session:
 
     def _hand_locked(self, data: bytes, expires_at: int, entry: str) -> bool:
         """Queue an envelope for the socket; ``False`` if there is no room, or no connection."""
-        try:
-            ticket = self.link.send_nowait(data)
-        except (ConnectionClosed, ForkedError):
-            return False
+        if self._flight is not None and not self._flight.has_room():
+            return False  # the next pong makes room
+        ticket = self._send_locked(data)
         if not ticket:
-            if self._stuck_since is None:
-                self._stuck_since = time.monotonic()
-            self.link.ask_room()
             return False
-        self._stuck_since = None
-        self.tally.tx += 1
-        self.tally.tx_bytes += len(data)
-        if entry or self.link.sent < ticket:
+        if self._flight is not None:
+            self._flight.add(entry, len(data))
+        elif entry or self.link.sent < ticket:
             self._unsent.append(_Handed(ticket, data, expires_at, entry))
             if not entry and len(self._unsent) > TURN:
                 self._settle_direct_locked()
         return True
 
-    def _hand_waiting_locked(self, expired: list[Envelope]) -> list[str]:
-        """Send queued entries; return the ids of those to discard."""
+    def _send_locked(self, data: bytes) -> int:
+        """Queue an envelope for the socket; return its ticket, 0 if that is not possible."""
+        try:
+            ticket = self.link.send_nowait(data)
+        except (ConnectionClosed, ForkedError):
+            return 0
+        if ticket:
+            self._stuck_since = None
+            self.tally.tx += 1
+            self.tally.tx_bytes += len(data)
+        else:
+            if self._stuck_since is None:
+                self._stuck_since = time.monotonic()
+            self.link.ask_room()
+        return ticket
+
+    def _hand_waiting_locked(self, expired: list[Envelope] | None) -> list[str]:
+        """Send queued entries; return the ids of those to discard.
+
+        Without ``expired``, leave an entry that is not to be sent to the connection's thread.
+        """
         dropped: list[str] = []
         now = int(time.time())
         for _ in range(TURN):
@@ -198,12 +280,18 @@ class Session:
             try:
                 envelope = parse(entry.data)
             except BadMessage as error:
+                if expired is None:
+                    self.link.wake()
+                    break
                 _log.warning(
                     "an entry in the queue of %s is dropped: %s", self.address.shown(), error
                 )
                 dropped.append(entry.id)
             else:
                 if time_left(envelope, now) <= 0 and kind_of(envelope) is not Kind.PONG:
+                    if expired is None:
+                        self.link.wake()
+                        break
                     expired.append(envelope)
                     dropped.append(entry.id)
                 elif not self._hand_locked(entry.data, 0, entry.id):
@@ -214,7 +302,9 @@ class Session:
         return dropped
 
     def _settle_locked(self) -> list[str]:
-        """Remove what the socket has taken; return the ids to acknowledge."""
+        """Remove what was delivered; return the ids to acknowledge."""
+        if self._flight is not None:
+            return self._flight.settle()
         sent, done = self.link.sent, list[str]()
         while self._unsent and self._unsent[0].ticket <= sent:
             entry = self._unsent.popleft().entry
@@ -228,10 +318,29 @@ class Session:
         while self._unsent and self._unsent[0].ticket <= sent and not self._unsent[0].entry:
             self._unsent.popleft()
 
+    def _mark_locked(self, now: float, *, all_of_it: bool = False) -> None:
+        """Ask for an acknowledgement if it is time; only in the durable way."""
+        if self._flight is not None:
+            with suppress(ConnectionClosed, ForkedError):  # the connection's thread learns that
+                self._flight.mark(now, all_of_it=all_of_it)
+
+    def _next_timer_locked(self, now: float) -> float | None:
+        """Return when the thread of the connection must look again.
+
+        An earlier timer is left as it is: the next envelope then need not wake the thread.
+        """
+        due = self._due_locked()
+        before = self._timer
+        if before is None or before <= now or (due is not None and due < before):
+            self._timer = due
+        return self._timer
+
     def _due_locked(self) -> float | None:
         """Return the monotonic time of the next check, or ``None``."""
         if self._stuck_since is not None:
             return self._stuck_since + self._stuck_limit
+        if self._flight is not None:
+            return self._flight.due()
         if any(each.entry for each in self._unsent):
             return time.monotonic() + ACK_PAUSE
         return None
@@ -244,14 +353,21 @@ class Sessions:
         queues: where envelopes wait.
         metrics: counts envelopes and connections.
         stuck_limit: seconds without room after which a connection is closed.
+        durable: acknowledge only what twins have read.
     """
 
     def __init__(
-        self, queues: SessionQueues, metrics: RelayMetrics, stuck_limit: float = STUCK_LIMIT
+        self,
+        queues: SessionQueues,
+        metrics: RelayMetrics,
+        stuck_limit: float = STUCK_LIMIT,
+        *,
+        durable: bool = False,
     ) -> None:
         self._queues = queues
         self._metrics = metrics
         self._stuck_limit = stuck_limit
+        self._durable = durable
         self._lock = threading.Lock()
         self._sessions: dict[Address, Session] = {}
 
@@ -277,7 +393,9 @@ class Sessions:
         tally = Tally()
         with self._lock:  # the later mailbox and the later session must be the same
             before = self._sessions.get(address)
-            session = Session(address, link, self._queues, tally, self._stuck_limit)
+            session = Session(
+                address, link, self._queues, tally, self._stuck_limit, durable=self._durable
+            )
             self._sessions[address] = session
         self._metrics.connected(tally)
         if before is not None:

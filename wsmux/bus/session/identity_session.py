@@ -15,19 +15,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from ...runtime.deadline import Deadline
+from ...runtime.deadline import LONGEST_WAIT, Deadline
 from ...runtime.logs import logger
 from ..errors import E2E_FAILURE, FAILED, NO_PUBLIC_KEY, UNKNOWN_TWIN, BusError
 from ..twins.records import Twin, TwinDirectory
 from ..wire import envelope as envelopes
 from ..wire.address import Address
-from ..wire.envelope import JSON_SCHEMA, MAX_ENVELOPE, digest, time_left
+from ..wire.envelope import JSON_SCHEMA, MAX_ENVELOPE, MAX_LIFE, Kind, digest, time_left
 from ..wire.keys import Identity
 from ..wire.messages import Envelope
 from ..wire.tokens import make_token
 from ..wire.verification import Received, Verifier
 
-__all__ = ["ERROR_LIFE", "IdentitySession", "clock", "life_until"]
+__all__ = ["ERROR_LIFE", "IdentitySession", "clock", "deadline_of", "life_until"]
 
 # Seconds for which the error that answers an expired request is valid.
 ERROR_LIFE = 60
@@ -55,6 +55,11 @@ def life_until(timeout: float) -> int:
     return math.ceil(now + timeout) - int(now)
 
 
+def deadline_of(envelope: Envelope) -> Deadline:
+    """Return when a received envelope expires; any sender's number becomes one to wait for."""
+    return Deadline(min(max(0, time_left(envelope, clock())), LONGEST_WAIT))
+
+
 class IdentitySession:
     """Sign, encrypt and check for one session of a twin. Any thread may use it.
 
@@ -71,11 +76,20 @@ class IdentitySession:
         self.identity = identity
         self.address = address
         self._twins = twins
-        self._receiver = Verifier(address, identity.secret_box.open, threading.Lock())
+        self._shared: set[Address] = set()
+        unseal = identity.secret_box.open
+        self._receiver = Verifier(address, unseal, threading.Lock(), also=self._shared)
         self._e2e = e2e
         self._lock = threading.Lock()
         self._had_key: OrderedDict[int, None] = OrderedDict()
         self._warned = False
+
+    def share(self, address: Address) -> None:
+        """Accept what is for this address from now on, too: the queue of a name of this twin.
+
+        It stays so, since requests may arrive that were sent before the name was left.
+        """
+        self._shared.add(address)
 
     def token(self) -> str:
         """Return a token for one connection."""
@@ -139,10 +153,21 @@ class IdentitySession:
         )
         return self._sign(made), cipher is not None
 
+    def request_to_relay(self, uid: str, command: str, data: bytes, life: int) -> bytes:
+        """Return a signed request to the relay itself; see ``relay_control``.
+
+        Raises:
+            BusError: code 500; it is too long.
+        """
+        relay = Address(0)
+        now = clock()
+        made = envelopes.request(uid, self.address, relay, command, now, life, plain=data)
+        return self._sign(made)
+
     def response(
         self, asked: Envelope, twin: Twin, data: bytes, deadline: Deadline, *, encrypted: bool
     ) -> bytes:
-        """Return a signed answer to a request, which expires with it.
+        """Return a signed answer to a request, which expires with it, or after ``MAX_LIFE``.
 
         Args:
             asked: the request.
@@ -157,7 +182,7 @@ class IdentitySession:
         """
         plain, cipher = self._seal(data, twin, deadline, must=encrypted)
         now = clock()
-        life = max(1, time_left(asked, now))
+        life = min(max(1, time_left(asked, now)), MAX_LIFE)
         return self._sign(
             envelopes.response(asked, self.address, now, life, plain=plain, cipher=cipher)
         )
@@ -166,7 +191,7 @@ class IdentitySession:
         """Return a signed error that answers a request, even one that has expired."""
         now = clock()
         left = time_left(asked, now)
-        life = left if left > 0 else ERROR_LIFE
+        life = min(left, MAX_LIFE) if left > 0 else ERROR_LIFE
         return self._sign(envelopes.error(asked, self.address, code, message, now, life))
 
     def accept(
@@ -177,7 +202,8 @@ class IdentitySession:
         Args:
             envelope: the envelope.
             find: returns the twin that sent it; may look it up.
-            sealed: it answers an encrypted request, so its payload must be encrypted too.
+            sealed: it answers an encrypted request, so its payload must be encrypted too. An error
+                may have any payload: what it reports is its code and text, which never are.
 
         Raises:
             BusError: code 106; the payload is in plaintext but must be encrypted.
@@ -187,7 +213,8 @@ class IdentitySession:
             return received
         if received.encrypted and self._e2e:
             self._note_key(received.twin)
-        if sealed and received.payload and not received.encrypted:
+        plain = bool(received.payload) and not received.encrypted
+        if sealed and plain and received.kind is not Kind.ERROR:
             text = f"twin {received.twin.id} answered an encrypted request in plaintext"
             raise BusError(E2E_FAILURE, text, twin=received.twin.id)
         return received

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ from ...protocols.websocket import WebSocketFraming
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters, wrong_url
 from ...runtime.parking import Parker, Waiter, wake
+from ...transport.keepalive import Ping
 from ...transport.message_transport import hang_up, message_transport
 from ..wire.envelope import MAX_ENVELOPE
 
@@ -96,6 +98,7 @@ class Link:
             ping_timeout=ping_timeout if pings else None,
         )
         self._room = _Room(self._channel.wake)
+        self._drains = False
 
     def __repr__(self) -> str:
         state = "open" if self.error is None else f"ended: {self.error}"
@@ -176,10 +179,39 @@ class Link:
         channel.flush()
         return ticket
 
+    def ping_behind(self) -> Ping:
+        """Queue a ping behind all queued messages, without blocking.
+
+        When its ``rtt`` is set, the peer's WebSocket has read every message before it. The batch
+        that brings the pong comes before the I/O thread yields the next one. A pong answers all
+        earlier pings, too.
+
+        Raises:
+            ConnectionClosed: the link has ended.
+            ForkedError: called in a forked child.
+        """
+        channel = self._channel
+        with channel.mutex:
+            channel.check_locked()
+            ping, message = channel.keep_alive.new_ping(time.monotonic())
+            channel.queue.add_data_locked([message], Opcode.PING)
+        channel.flush()
+        return ping
+
+    def taken_by_peer(self) -> int:
+        """Return how many bytes the peer's system has acknowledged, as far as is known here."""
+        return self._channel.queue.taken_by_peer()
+
     def _check_size(self, data: bytes) -> None:
         if len(data) > self._max_message:
             text = f"an envelope of {len(data)} bytes is above the limit of {self._max_message}"
             raise ValueError(text)
+
+    def has_room(self) -> bool:
+        """Return whether ``send_nowait`` would take a message now."""
+        with self._channel.mutex:
+            room: bool = self._channel.queue.has_room_locked(waited=False)
+        return room
 
     def ask_room(self) -> None:
         """Make the I/O thread yield a batch once the queue has room."""
@@ -193,9 +225,23 @@ class Link:
         """Make the I/O thread yield a batch, even an empty one; never blocks."""
         self._channel.wake()
 
-    def hang_up(self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "") -> None:
-        """Start to close after queued messages; returns at once. Keeps an earlier cause."""
+    def hang_up(
+        self, code: int = CloseCode.NORMAL_CLOSURE, reason: str = "", *, drain: bool = False
+    ) -> None:
+        """Start to close after queued messages; returns at once. Keeps an earlier cause.
+
+        Args:
+            code, reason: what the Close says.
+            drain: still yield the messages that the peer sends before its own Close; they are
+                dropped otherwise.
+        """
+        self._drains = drain
         hang_up(self._channel, code, reason)
+
+    @property
+    def drops(self) -> bool:
+        """Whether received messages are to be dropped: the link has ended, and does not drain."""
+        return self.error is not None and not self._drains
 
     def fail(self, code: int, reason: str) -> None:
         """End the link for an error: drop queued messages and send the code; returns at once."""
@@ -242,11 +288,12 @@ class Link:
         try:
             for received in batches:
                 ended = channel.error is not None
-                if ended:  # further messages are dropped; waiting threads must wake
+                if ended:  # waiting threads must wake
                     with channel.mutex:
                         channel.notify_forced_locked(wakes)
                     wake(wakes)
-                    continue
+                    if not self._drains:
+                        continue
                 count = next(
                     (n for n, (kind, _) in enumerate(received) if kind is Opcode.TEXT), None
                 )
@@ -269,7 +316,7 @@ class Link:
         try:
             for batch in batches:
                 for data in batch:
-                    if self.error is not None:
+                    if self.drops:
                         break
                     yield data
         finally:

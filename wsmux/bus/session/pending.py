@@ -1,32 +1,46 @@
-"""Hold the calls that wait for an answer, and end those that have timed out.
+"""Hold the calls that wait for an answer, end those that have timed out, and repeat some.
+
+A request whose command may run more than once is sent again, byte for byte, at growing intervals
+until it is answered. Receivers of this package run such a copy once and answer it again; others may
+run it again. ``resender`` sends all requests again when a connection is lost.
 
 Threads and locks: one condition guards the table. Results are set without it, since the callbacks
-of futures are user code. One clock thread, started with the first call, ends calls that have timed
-out; it sleeps until the next call may expire, and wakes at most a hundred times a second.
+of futures are user code. One clock thread, started with the first call, ends and repeats calls; it
+sleeps until the next call is due, and wakes at most a hundred times a second.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, NamedTuple
 
+from ...config import MIB
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ..errors import CallTimeout
 from ..twins.records import Twin
 from ..wire.address import Address
+from ..wire.names import name_of
+from .resender import Unanswered
 
 __all__ = ["MAX_CALLS", "Call", "PendingCalls"]
 
 # Calls in progress at once, about 3 KiB each; further ones wait for room.
 MAX_CALLS = 10_000
 
-# Seconds between checks for expired calls.
+# Bytes of the envelopes that are kept to be sent again; a call beyond that is not.
+MAX_KEPT = 64 * MIB
+
+# Seconds between two looks at the calls.
 TICK = 0.01
+
+# Seconds until a request is sent again, doubled each time up to the maximum.
+REPEAT, LONGEST_REPEAT = 2.0, 16.0
 
 _log = logger("wsmux.bus")
 
@@ -37,12 +51,14 @@ class Call(NamedTuple):
     Attributes:
         uid: the uid of the envelope, which the answer repeats.
         twin: the record of the twin when it was asked.
-        destination: its address; without a session, any session of the twin may answer.
+        destination: its address; without a session, or if it is that of a name, any session of the
+            twin may answer.
         command: the command that was called.
         sealed: whether the payload was encrypted.
         deadline: when the call expires.
         future: receives the answer.
         read: converts the answer's bytes and schema to the future's value; may raise.
+        signed: the envelope, to send it again; empty if too much is kept already.
     """
 
     uid: str
@@ -53,13 +69,14 @@ class Call(NamedTuple):
     deadline: Deadline
     future: Future[Any]
     read: Callable[[bytes, str], Any]
+    signed: bytes
 
     def is_asked(self, source: Address | None) -> bool:
         """Return whether an answer comes from the twin, and session, that was asked."""
         session = self.destination.session
         if source is None or source.twin != self.twin.id:
             return False
-        return session is None or session == source.session
+        return session in (None, source.session) or name_of(self.destination) is not None
 
     def remaining(self) -> float:
         """Return the seconds left; a call always has a deadline."""
@@ -68,19 +85,40 @@ class Call(NamedTuple):
         return left
 
 
+class _Repeat:
+    """Decide when a request is sent again."""
+
+    __slots__ = ("copies", "due", "interval")
+
+    def __init__(self, now: float) -> None:
+        self.copies = 0
+        self.interval = REPEAT
+        self.due = now + REPEAT
+
+    def sent(self, now: float) -> None:
+        self.copies += 1
+        self.interval = min(2 * self.interval, LONGEST_REPEAT)
+        self.due = now + self.interval
+
+
 class PendingCalls:
     """Keep the calls of one client by their uid.
 
     Args:
         name: the name of the client, for its thread.
+        offer: sends an envelope again, without blocking.
         limit: the maximum number of calls at once.
     """
 
-    def __init__(self, name: str, limit: int = MAX_CALLS) -> None:
+    def __init__(self, name: str, offer: Callable[[bytes], object], limit: int = MAX_CALLS) -> None:
         self._name = name
+        self._offer = offer
         self._limit = limit
+        self._repeats: dict[str, _Repeat] = {}
+        self._resent: set[str] = set()  # by a resender, after a loss
         self._condition = threading.Condition()
         self._calls: dict[str, Call] = {}
+        self._kept = 0  # bytes of their envelopes
         self._clock = threading.Condition()
         self._next_look = float("inf")
         self._thread: threading.Thread | None = None
@@ -104,18 +142,46 @@ class PendingCalls:
                 self._condition.wait(call.deadline.remaining())
             if self._closed:
                 raise ValueError("this bus client is closed")
+            if self._kept + len(call.signed) > MAX_KEPT:
+                call = call._replace(signed=b"")
+            self._kept += len(call.signed)
             self._calls[call.uid] = call
         self._watch(time.monotonic() + call.remaining())
+
+    def repeat(self, call: Call) -> None:
+        """Send a request again from now on, until its call ends; it was sent once."""
+        now = time.monotonic()
+        with self._condition:
+            known = self._calls.get(call.uid)
+            if known is not None and known.signed:
+                self._repeats[call.uid] = _Repeat(now)
+        self._watch(now + REPEAT)
 
     def find(self, uid: str) -> Call | None:
         """Return the call that an answer is for, or ``None``."""
         return self._calls.get(uid)
 
+    def copies(self, call: Call) -> int:
+        """Return how often a request was sent again, or is about to be."""
+        repeat = self._repeats.get(call.uid)
+        return (call.uid in self._resent) + (0 if repeat is None else repeat.copies)
+
+    def unanswered(self) -> list[Unanswered]:
+        """Return the calls that wait, to be sent again."""
+        with self._condition:
+            calls = [each for each in self._calls.values() if each.signed]
+            self._resent.update(each.uid for each in calls)
+        return [Unanswered(each.signed, each.deadline, each.twin.id) for each in calls]
+
     def remove(self, call: Call) -> bool:
         """Remove a call; ``False`` if another thread did, which then also ends it."""
         with self._condition:
-            if self._calls.pop(call.uid, None) is None:
+            known = self._calls.pop(call.uid, None)
+            if known is None:
                 return False
+            self._kept -= len(known.signed)
+            self._repeats.pop(call.uid, None)
+            self._resent.discard(call.uid)
             self._condition.notify()
             return True
 
@@ -164,20 +230,30 @@ class PendingCalls:
                 if self._closed:
                     return
                 self._next_look = float("inf")
-            self._expire()
+            self._look()
             with self._clock:
                 if not self._closed:
                     self._clock.wait(TICK)
 
-    def _expire(self) -> None:
+    def _look(self) -> None:
+        """End calls that have timed out, send others again, and watch for what is due next."""
+        now = time.monotonic()
         with self._condition:
             calls = list(self._calls.values())
+            due = [uid for uid, repeat in self._repeats.items() if repeat.due <= now]
+            for uid in due:
+                self._repeats[uid].sent(now)
+            again = [self._calls[uid] for uid in due]
+            nearest = min((repeat.due for repeat in self._repeats.values()), default=math.inf)
         for call in calls:
             if call.deadline.expired():
                 text = f"timed out waiting for the answer to {call.command!r}"
                 self.settle(call, CallTimeout(text, call.twin.id))
-        left = min(
-            (call.remaining() for call in calls if not call.deadline.expired()), default=None
-        )
-        if left is not None:
-            self._watch(time.monotonic() + left)
+            else:
+                nearest = min(nearest, now + call.remaining())
+        for call in again:
+            if not call.future.done():
+                _log.info("the request %s of %r is sent again", call.uid, call.command)
+                self._offer(call.signed)
+        if nearest < math.inf:
+            self._watch(nearest)

@@ -4,10 +4,11 @@ Threads and locks: one thread per relay connects, reads and waits between attemp
 guards the link and the status; nothing is sent, received or called back under it.
 
 A failed attempt, or a connection that does not last, doubles the pause before the next attempt,
-from half a second up to 30 seconds; the reference peers always wait two seconds. So two gateways
-with the same identity, which replace each other, do so less and less often. Each pause is drawn at
-random from zero up to that length, so that peers that lost the same relay do not all return at the
-same time.
+from half a second up to 30 seconds. While somebody waits for the connection, the pause is at most
+two seconds, as that of the reference peers, unless the relay refuses this side or the connections
+do not last: so two gateways with the same identity, which replace each other, do so less and less
+often. Each pause is drawn at random from zero up to its length, so that peers that lost the same
+relay do not all return at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ...config import Config
-from ...exceptions import CloseCode, ConnectionClosed, WsmuxError
+from ...exceptions import CloseCode, ConnectionClosed, HandshakeError, WsmuxError
 from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.hints import check_characters
@@ -35,6 +36,9 @@ __all__ = ["LinkState", "RelayConnection", "RelayStatus", "host_of"]
 
 # Seconds before the second of several attempts, and at most.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+
+# Seconds at most while calls wait for a relay that cannot be reached.
+URGENT_WAIT = 2.0
 
 # Seconds that a connection must last before earlier failures are forgotten.
 STEADY = 10.0
@@ -76,6 +80,10 @@ class RelayConnection:
         receive: called with each message in the connection's thread, which does not read meanwhile.
         changed: called in the connection's thread when a connection was made or lost.
         ssl_context: the TLS settings.
+        urgent: returns whether somebody waits for the connection; must not block.
+        ended: called once for each connection that was lost; must not block.
+        settle: called in the connection's thread after the messages of each batch, before pings
+            that came behind them are answered.
 
     Raises:
         ValueError: the URL is invalid.
@@ -88,15 +96,23 @@ class RelayConnection:
         receive: Callable[[bytes], None],
         changed: Callable[[], None],
         ssl_context: ssl.SSLContext | None = None,
+        urgent: Callable[[], bool] = lambda: False,
+        ended: Callable[[], None] = lambda: None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         host = host_of(url)
         self.url = url
         self._make_token = make_token
         self._receive = receive
         self._changed = changed
+        self._ended = ended
+        self._settle = settle
         self._ssl_context = ssl_context
+        self._urgent = urgent
         self._condition = threading.Condition()
         self._link: Link | None = None
+        self._serial = 0
+        self._held: str | None = None  # why this side stays away from the relay
         self._status = RelayStatus(url, LinkState.CONNECTING, "", 0)
         self._thread = daemon_thread(target=self._run, name=f"wsmux-bus-{host}")
 
@@ -111,6 +127,11 @@ class RelayConnection:
         """Return the current state."""
         return self._status
 
+    @property
+    def serial(self) -> int:
+        """The number of the current connection, from 1 up; 0 while there is none."""
+        return self._serial if self._link is not None else 0
+
     def send(self, data: bytes, deadline: Deadline) -> bool:
         """Send a message; ``False`` without a connection, or if it has no room before the deadline.
 
@@ -124,7 +145,7 @@ class RelayConnection:
         except TimeoutError:
             return False
         except ConnectionClosed as error:
-            self._lost(link, error)
+            self._lost(link, str(error))
             return False
         return True
 
@@ -136,8 +157,30 @@ class RelayConnection:
         try:
             return link.send_nowait(data) > 0
         except ConnectionClosed as error:
-            self._lost(link, error)
+            self._lost(link, str(error))
             return False
+
+    def hurry(self) -> None:
+        """Shorten the wait for the next attempt if it became urgent; returns at once."""
+        with self._condition:
+            self._condition.notify_all()
+
+    def hold(self, reason: str) -> None:
+        """Leave the relay, and stay away until ``release``; returns at once."""
+        with self._condition:
+            self._held = reason
+            link = self._link
+        if link is not None:
+            self._lost(link, reason)
+            # What the relay sends until it knows is not lost.
+            link.hang_up(CloseCode.GOING_AWAY, "the client stays away for now", drain=True)
+
+    def release(self) -> None:
+        """Connect again after ``hold``; returns at once."""
+        with self._condition:
+            if self._held is not None:
+                self._held = None
+                self._condition.notify_all()
 
     def close(self, deadline: Deadline) -> None:
         """Close the connection and stop the thread, waiting at most until the deadline."""
@@ -153,20 +196,28 @@ class RelayConnection:
     # Connection thread
 
     def _run(self) -> None:
-        failures = 0
-        while True:
+        missed = dropped = 0
+        while self._wait_released():
             try:
-                held = self._attempt()
+                lasted = self._attempt()
             except Exception as error:
                 _log.exception("an attempt to use %s failed; it will be retried", self.url)
                 self._set(LinkState.WAITING, f"{type(error).__name__}: {error}")
-                held = 0.0
-            failures = 0 if held >= STEADY else failures + 1
-            if not self._rest(failures):
+                lasted = None
+            if lasted is None:
+                missed += 1
+            elif self._held is None:
+                missed, dropped = 0, 0 if lasted >= STEADY else dropped + 1
+            if not self._rest(missed or dropped, may_hurry=not dropped or missed > 0):
                 return
 
-    def _attempt(self) -> float:
-        """Connect and read until the connection ends; return the seconds that it lasted."""
+    def _attempt(self) -> float | None:
+        """Connect and read until the connection ends.
+
+        Returns:
+            The seconds that it lasted, 0 if the relay refused this side; ``None`` if it could not
+            be reached.
+        """
         if not self._set(LinkState.CONNECTING):
             return 0.0
         try:
@@ -174,7 +225,8 @@ class RelayConnection:
             link = dial(self.url, self._make_token, deadline, ssl_context=self._ssl_context)
         except (OSError, WsmuxError) as error:
             self._set(LinkState.WAITING, str(error))
-            return 0.0
+            status = error.status if isinstance(error, HandshakeError) else None
+            return 0.0 if status is not None and 400 <= status < 500 else None
         began = time.monotonic()
         try:
             self._converse(link)
@@ -185,37 +237,61 @@ class RelayConnection:
 
     def _converse(self, link: Link) -> None:
         with self._condition:
-            closed = self._status.state is LinkState.CLOSED
-            if not closed:
+            wanted = self._status.state is not LinkState.CLOSED and self._held is None
+            if wanted:
+                self._serial += 1
                 self._link = link
                 self._set_locked(LinkState.CONNECTED, "")
-        if closed:
-            link.hang_up(CloseCode.GOING_AWAY, "the client is closing")
+        if not wanted:
+            held = self._held is not None
+            link.hang_up(CloseCode.GOING_AWAY, "this side is closing or stays away", drain=held)
         else:
             _log.info("connected to %s", self.url)
             self._changed()
         try:
-            with closing(link.messages()) as messages:
-                for data in messages:
-                    self._receive(data)
+            with closing(link.batches()) as batches:
+                for batch in batches:
+                    for data in batch:
+                        if not link.drops:
+                            self._receive(data)
+                    self._settle()
         finally:
-            self._lost(link, link.error)
+            self._lost(link, str(link.error or "the connection ended"))
 
-    def _lost(self, link: Link, error: WsmuxError | None) -> None:
+    def _lost(self, link: Link, reason: str) -> None:
         """Record, once, the end of a connection."""
         with self._condition:
             if self._link is not link:
                 return
             self._link = None
-        self._set(LinkState.WAITING, str(error or "the connection ended"))
+        self._set(LinkState.WAITING, reason)
         self._changed()
+        self._ended()
 
-    def _rest(self, failures: int) -> bool:
-        """Wait before the next attempt; ``False`` once closed."""
+    def _wait_released(self) -> bool:
+        """Wait while held; ``False`` once closed."""
+        with self._condition:
+            while self._held is not None and self._status.state is not LinkState.CLOSED:
+                self._set_locked(LinkState.WAITING, self._held)
+                self._condition.wait()
+            return self._status.state is not LinkState.CLOSED
+
+    def _rest(self, failures: int, *, may_hurry: bool = False) -> bool:
+        """Wait before the next attempt; ``False`` once closed.
+
+        Args:
+            failures: consecutive failures.
+            may_hurry: wait for ``URGENT_WAIT`` at most while it is urgent.
+        """
         deadline = Deadline(delay_after(failures + 1, FIRST_WAIT, LONGEST_WAIT))
         with self._condition:
             self._status = self._status._replace(failures=failures)
             while self._status.state is not LinkState.CLOSED and not deadline.expired():
+                if may_hurry and self._urgent():
+                    may_hurry = False
+                    soon = Deadline(delay_after(failures + 1, FIRST_WAIT, URGENT_WAIT))
+                    deadline = min(deadline, soon, key=_left)
+                    continue
                 self._condition.wait(deadline.remaining())
             return self._status.state is not LinkState.CLOSED
 
@@ -232,6 +308,10 @@ class RelayConnection:
 
     def _set_locked(self, state: LinkState, reason: str) -> None:
         self._status = self._status._replace(state=state, reason=reason)
+
+
+def _left(deadline: Deadline) -> float:
+    return deadline.park_seconds()
 
 
 def host_of(url: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable
 from http.cookiejar import DefaultCookiePolicy
 
 from ...runtime.hints import how_to_install
@@ -13,7 +15,9 @@ except ImportError as error:
     raise ImportError(f"wsmux.bus needs requests: {how_to_install('bus')}") from error
 
 from ...runtime.deadline import Deadline
-from ..errors import TwinsUnavailable
+from ..errors import FAILED, BusError, TwinsUnavailable
+from ..wire.keys import Identity
+from .entries import entry_record, is_signed, make_entry, parse_entry
 from .records import Twin, TwinDirectory, parse_twin
 
 __all__ = ["HttpTwins"]
@@ -27,7 +31,10 @@ CHUNK = 1
 
 
 class HttpTwins(TwinDirectory):
-    """Look up twins with ``GET URL/twins/ID``, which returns a JSON twin or 404; read-only.
+    """Look up twins with ``GET URL/twins/ID``, which returns a JSON twin or 404.
+
+    A signed entry, as ``wsmux registrar`` serves it, is checked: one that its account has not
+    signed counts as a failure. Such a registrar takes updates; others are read-only.
 
     The JSON is what ``parse_twin`` takes. Accounts are looked up with a query of this package's
     own, ``GET URL/twins?account=0x...``. A redirect counts as a failure. The deadline bounds
@@ -55,6 +62,50 @@ class HttpTwins(TwinDirectory):
             raise TwinsUnavailable(f"{self.name} returned another account than it was asked for")
         return twin
 
+    def update(
+        self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
+    ) -> bool:
+        """Write the identity's own entry; ``False`` if the registrar takes none."""
+        return self.register(identity, relays, pk, deadline) is not None
+
+    def register(
+        self, identity: Identity, relays: Iterable[str], pk: bytes | None, deadline: Deadline
+    ) -> Twin | None:
+        """Write the identity's own entry, which claims a number if it is the first.
+
+        Returns:
+            The twin; ``None`` if the registrar takes no entries.
+
+        Raises:
+            TwinsUnavailable: the registrar could not be asked.
+            BusError: code 500; the registrar refused.
+        """
+        entry = make_entry(identity, relays, pk, time.time_ns() // 1_000_000)
+        record = entry_record(entry)
+        del record["id"]
+        try:
+            with self._session.post(
+                f"{self.name}/twins",
+                json=record,
+                timeout=self._left(deadline),
+                stream=True,
+                allow_redirects=False,
+            ) as answer:
+                data = self._body(answer, deadline)
+        except requests.RequestException as failure:
+            raise TwinsUnavailable(f"{self.name} cannot be asked: {failure}") from failure
+        if answer.status_code in (404, 405, 501):
+            return None
+        if answer.status_code >= 500 or answer.status_code == 429:
+            raise TwinsUnavailable(f"{self.name} answered with status {answer.status_code}")
+        if answer.status_code not in (200, 201):
+            text = data.decode(errors="replace").strip()
+            raise BusError(FAILED, f"{self.name} refused the entry: {text}")
+        twin = self._parse(data)
+        if twin._replace(id=1) != entry.twin:
+            raise TwinsUnavailable(f"{self.name} returned another entry than it was sent")
+        return twin
+
     def close(self) -> None:
         """Close idle connections."""
         self._session.close()
@@ -71,10 +122,20 @@ class HttpTwins(TwinDirectory):
                 data = self._body(answer, deadline)
         except requests.RequestException as failure:
             raise TwinsUnavailable(f"{self.name} cannot be queried: {failure}") from failure
+        return self._parse(data)
+
+    def _parse(self, data: bytes) -> Twin:
         try:
-            return parse_twin(json.loads(data))
+            record = json.loads(data)
+            twin = parse_twin(record)
+            signed = "signature" not in record or is_signed(parse_entry(record))
         except (ValueError, RecursionError) as failure:
             raise TwinsUnavailable(f"{self.name} returned no twin: {failure}") from failure
+        except ImportError as failure:
+            raise TwinsUnavailable(f"{self.name}: {failure}") from failure
+        if not signed:
+            raise TwinsUnavailable(f"{self.name} returned twin {twin.id} with a wrong signature")
+        return twin
 
     def _body(self, answer: requests.Response, deadline: Deadline) -> bytes:
         chunks: list[bytes] = []

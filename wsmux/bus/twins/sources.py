@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...runtime.arguments import strings
 from ...runtime.deadline import Deadline
@@ -18,7 +18,10 @@ from ..errors import TwinsUnavailable
 from ..wire.keys import Identity
 from .records import Twin, TwinDirectory, parse_twin
 
-__all__ = ["CachedTwins", "Failover", "FileTwins", "twins_from"]
+__all__ = ["CachedTwins", "Failover", "FileTwins", "TwinSource", "twins_from"]
+
+# Names a source of twins: the path of a file, or the URL of a registrar or of a node.
+TwinSource = str | os.PathLike[str]
 
 # Maximum bytes of a file; enough for a hundred thousand twins.
 MAX_FILE = 32 * 1024 * 1024
@@ -293,19 +296,25 @@ def _source(text: str) -> TwinDirectory:
     raise ValueError(f"expected a file, http(s):// or ws(s):// URL of twins, got {text[:80]!r}")
 
 
-def twins_from(texts: Sequence[str], size: int = CACHE_SIZE) -> TwinDirectory:
+def twins_from(
+    given: Sequence[TwinSource], size: int = CACHE_SIZE, life: float = CACHE_LIFE
+) -> TwinDirectory:
     """Return the directory that paths and URLs name.
 
     A path is a JSON file, ``http`` a registrar and ``ws`` a node of the chain; for the latter two,
-    ``size`` twins are cached. Several sources are combined by ``Failover``. Nothing is opened yet.
+    ``size`` twins are cached for ``life`` seconds. Several sources are combined by ``Failover``.
+    Nothing is opened yet.
 
     Raises:
         ValueError: the list is empty, or an item is neither a path nor a supported URL.
-        TypeError: ``texts`` is not a collection of strings.
+        TypeError: ``given`` is not a collection of strings and paths.
         ImportError: a required package is not installed.
     """
+    texts: Any = given
+    if isinstance(given, list | tuple):
+        texts = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in given]
     sources = [_source(text) for text in strings("twins", texts, "twins.json")]
     directory = sources[0] if len(sources) == 1 else Failover(sources)
     if all(isinstance(source, FileTwins) for source in sources):
         return directory
-    return CachedTwins(directory, size)
+    return CachedTwins(directory, size, life)

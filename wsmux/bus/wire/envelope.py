@@ -12,21 +12,26 @@ import re
 from enum import StrEnum
 from hashlib import md5
 
-from ..errors import FROM_RELAY, BadMessage
+from ..errors import EXPIRED, FROM_RELAY, BadMessage, BusError
 from .address import Address, put_address
 from .messages import DecodeError, Envelope
 
 __all__ = [
     "JSON_SCHEMA",
+    "MAX_AHEAD",
     "MAX_ENVELOPE",
+    "MAX_LIFE",
     "Kind",
+    "accepted_until",
     "digest",
     "error",
     "is_fail_fast",
+    "is_for_relay",
     "kind_of",
     "parse",
     "pong_for",
     "relay_error",
+    "relay_response",
     "request",
     "response",
     "stamp",
@@ -37,8 +42,20 @@ __all__ = [
 # in several frames, which a relay passes on in one that no peer accepts.
 MAX_ENVELOPE = 16 * 1024 * 1024
 
+# Seconds after its timestamp that a receiver accepts an envelope at most, whatever its expiration.
+# The reference gateway lets requests live for 1800 s and answers for 3600, and its relay keeps
+# nothing for longer. Signatures are remembered for as long, so a life without bound would make the
+# memory for them unbounded, too.
+MAX_LIFE = 3600
+
+# Seconds more that an envelope may have left on arrival, since the sender's clock may be fast.
+MAX_AHEAD = 300
+
 # The npm client sets this schema on every envelope it receives before it checks the signature.
 JSON_SCHEMA = "application/json"
+
+# How the commands begin that a relay answers itself, if a request with them goes to twin 0.
+RELAY_COMMANDS = "relay."
 
 FAIL_FAST = "fail-fast"
 _TAG_MARKS = re.compile(r"[,\s]+")
@@ -124,9 +141,39 @@ def time_left(envelope: Envelope, now: int) -> int:
     return envelope.timestamp + envelope.expiration - now
 
 
+def accepted_until(envelope: Envelope, now: int) -> int:
+    """Return the Unix second from which a receiver refuses an envelope.
+
+    That is when it expires, but at most ``MAX_LIFE`` after its timestamp.
+
+    Raises:
+        BusError: code 102; it is refused at ``now``, or it is dated so far ahead that it would be
+            accepted for longer than ``MAX_LIFE`` and ``MAX_AHEAD``.
+    """
+    end = envelope.timestamp + min(envelope.expiration, MAX_LIFE)
+    twin = envelope.source.twin or None
+    if end <= now:
+        raise BusError(EXPIRED, "the message has expired", twin=twin)
+    if end > now + MAX_LIFE + MAX_AHEAD:
+        ahead = envelope.timestamp - now
+        text = f"the message is dated {ahead} seconds ahead of this side's clock"
+        raise BusError(EXPIRED, text, twin=twin)
+    return end
+
+
 def is_fail_fast(tags: str | None) -> bool:
     """Return whether tags ask relays not to queue for an absent twin; case-sensitive."""
     return FAIL_FAST in _TAG_MARKS.split(tags or "")
+
+
+def is_for_relay(envelope: Envelope) -> bool:
+    """Return whether an envelope is a request to the relay itself."""
+    return (
+        kind_of(envelope) is Kind.REQUEST
+        and envelope.HasField("destination")
+        and not envelope.destination.twin
+        and envelope.request.command.startswith(RELAY_COMMANDS)
+    )
 
 
 def request(
@@ -184,18 +231,33 @@ def error(
     return made
 
 
-def relay_error(asked: Envelope, text: str, now: int) -> Envelope:
+def relay_error(
+    asked: Envelope, text: str, now: int, *, code: int = FROM_RELAY, to: Address | None = None
+) -> Envelope:
     """Return the error that a relay sends to the source of a request that it did not deliver.
 
-    It is unsigned and has no source, which tells peers that it comes from a relay. If the request's
-    source was refused, set the destination to the connection's own address with ``put_address``.
-    The reference relay leaves the destination empty in errors of its federation; here it is always
-    set.
+    It is unsigned and has no source, which tells peers that it comes from a relay. The reference
+    relay leaves the destination empty in errors of its federation; here it is always set.
+
+    Args:
+        asked: the request.
+        text: the text of the error.
+        now: Unix seconds.
+        code: the code; another one than 0 is for twins that use what the reference relay lacks.
+        to: the connection's own address, where the source of the request may be wrong.
     """
-    made = Envelope(uid=asked.uid, timestamp=now, expiration=RELAY_ERROR_LIFE)
-    made.destination.CopyFrom(asked.source)
-    made.error.code = FROM_RELAY
+    made = _of_relay(asked, now, to)
+    made.error.code = code
     made.error.message = text
+    return made
+
+
+def relay_response(asked: Envelope, to: Address, data: bytes, now: int) -> Envelope:
+    """Return the answer of a relay to a request to itself, unsigned and without a source."""
+    made = _of_relay(asked, now, to)
+    made.schema = JSON_SCHEMA
+    made.response.SetInParent()
+    made.plain = data
     return made
 
 
@@ -208,6 +270,15 @@ def pong_for(ping: Envelope) -> Envelope:
     for name, other in (("source", ping.destination), ("destination", ping.source)):
         made.ClearField(name)
         getattr(made, name).CopyFrom(other)
+    return made
+
+
+def _of_relay(asked: Envelope, now: int, to: Address | None) -> Envelope:
+    made = Envelope(uid=asked.uid, timestamp=now, expiration=RELAY_ERROR_LIFE)
+    if to is None:
+        made.destination.CopyFrom(asked.source)
+    else:
+        put_address(made.destination, to)
     return made
 
 

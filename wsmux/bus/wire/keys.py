@@ -33,6 +33,9 @@ SIGNATURE_BYTES = 65
 SEED_BYTES = 32
 STRETCHING = 2048
 
+# Bits of a new mnemonic, 12 words.
+STRENGTH = 128
+
 # Substrate's published words for tests; a secret that is only a path derives from them.
 DEV_WORDS = "bottom drive obey lake curtain smoke basket hold race lonely fit walk"
 
@@ -71,6 +74,14 @@ class KeyType(StrEnum):
     def prefix(self) -> bytes:
         """The byte that precedes a signature."""
         return self[0].encode()
+
+
+def _key_type(given: str) -> KeyType:
+    try:
+        return KeyType(given)
+    except ValueError:
+        types = " or ".join(repr(str(each)) for each in KeyType)
+        raise ValueError(f"expected the key type {types}, got {given!r}") from None
 
 
 def _sr25519() -> Any:
@@ -147,12 +158,24 @@ _PAIRS = {KeyType.ED25519: _ed25519_pair, KeyType.SR25519: _sr25519_pair}
 
 
 class Identity:
-    """Hold the keys of one twin; may be used by any number of threads. Made by ``from_secret``."""
+    """Hold the keys of one twin; may be used by any number of threads.
+
+    Made by ``generate`` or ``from_secret``.
+    """
 
     def __init__(self, seed: bytes, path: str, key_type: KeyType) -> None:
-        self._key_type = key_type
+        self._seed, self._path, self._key_type = seed, path, key_type
         self._account, self._sign = _PAIRS[key_type](seed, _junctions(path))
         self._box = Box(seed)
+        self._mnemonic: str | None = None
+
+    @classmethod
+    def generate(cls, key_type: KeyType | str = KeyType.ED25519) -> Self:
+        """Return a new identity, whose ``mnemonic`` is to be kept; arguments as ``from_secret``."""
+        words: str = Mnemonic("english").generate(STRENGTH)
+        made = cls.from_secret(words, key_type)
+        made._mnemonic = words
+        return made
 
     @classmethod
     def from_secret(cls, text: str, key_type: KeyType | str) -> Self:
@@ -164,13 +187,17 @@ class Identity:
             key_type: ``"ed25519"``, or ``"sr25519"``, which needs an extra package.
 
         Raises:
-            ValueError: the secret or the type is invalid. The message never contains the secret.
+            ValueError: the secret or the type is invalid. The message contains no secret.
             ImportError: the type is sr25519, and its package is not installed.
         """
         secret, slashes, path = text.strip().partition("//")
         if slashes and not secret:
             secret = DEV_WORDS
-        return cls(_seed_of(secret), slashes + path, KeyType(key_type))
+        return cls(_seed_of(secret), slashes + path, _key_type(key_type))
+
+    def with_key_type(self, key_type: KeyType | str) -> Self:
+        """Return the identity that the same secret has with another type; see ``from_secret``."""
+        return type(self)(self._seed, self._path, _key_type(key_type))
 
     def __repr__(self) -> str:
         return f"Identity({self.address}, {self._key_type})"
@@ -179,6 +206,11 @@ class Identity:
         raise TypeError(
             "an identity holds secrets and cannot be pickled: create it where it is used"
         )
+
+    @property
+    def mnemonic(self) -> str | None:
+        """The words of a generated identity, from which ``from_secret`` makes it again."""
+        return self._mnemonic
 
     @property
     def key_type(self) -> KeyType:

@@ -122,7 +122,8 @@ def check_token(
     except ImportError as failure:
         raise TokenRefused(500, str(failure)) from failure
     if not valid:
-        raise TokenRefused(401, f"the signature is not of the account of twin {twin.id}")
+        text = f"the signature is not of the account of twin {twin.id}"
+        raise TokenRefused(401, f"{text}: check the secret, the number and the key type")
     return token.claims
 
 

@@ -1,0 +1,180 @@
+"""Calls that wait: those that are idempotent are sent again, and all end in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from wsmux.bus.client import Client
+from wsmux.bus.errors import BusError, CallTimeout
+from wsmux.bus.session import pending
+from wsmux.bus.session.pending import Call, PendingCalls
+from wsmux.bus.wire.address import Address
+from wsmux.bus.wire.envelope import Kind, kind_of, relay_error
+from wsmux.bus.wire.messages import Envelope
+from wsmux.runtime.deadline import Deadline
+
+from ...helpers.bus.clients import BOB, WAIT, calling, known, serving, staged
+from ...helpers.bus.scripted_relay import StageRelay
+from ...helpers.waiting import wait_for
+
+relay = pytest.fixture(staged)
+twins = pytest.fixture(known)
+alice = pytest.fixture(calling)
+bob = pytest.fixture(serving)
+
+
+class Losing:
+    """Lose the first messages of a kind at the relay."""
+
+    def __init__(self, relay: StageRelay, kind: Kind, count: int = 1) -> None:
+        self.lost: list[Envelope] = []
+        self.seen: list[Envelope] = []
+        self._kind, self._count = kind, count
+        relay.change = self._change
+
+    def _change(self, envelope: Envelope) -> list[Envelope]:
+        if kind_of(envelope) is not self._kind:
+            return [envelope]
+        self.seen.append(envelope)
+        if len(self.lost) < self._count:
+            self.lost.append(envelope)
+            return []
+        return [envelope]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send again after less than in earnest."""
+    monkeypatch.setattr(pending, "REPEAT", 0.05)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("kind", [Kind.REQUEST, Kind.RESPONSE])
+def test_a_lost_message_of_an_idempotent_call_is_made_good(
+    relay: StageRelay, alice: Client, bob: Client, kind: Kind
+) -> None:
+    ran: list[object] = []
+    bob.serve({"count": lambda payload: (ran.append(payload), len(ran))[1]})
+    losing = Losing(relay, kind)
+    assert alice.call(2, "count", "x", timeout=WAIT, idempotent=True) == 1
+    assert ran == ["x"]  # a copy of it is not run again
+    assert losing.seen[1].SerializeToString() == losing.lost[0].SerializeToString()
+
+
+@pytest.mark.usefixtures("soon")
+def test_other_calls_are_sent_once_while_the_connection_stands(
+    relay: StageRelay, alice: Client, bob: Client
+) -> None:
+    losing = Losing(relay, Kind.REQUEST)
+    with pytest.raises(CallTimeout):
+        alice.call(2, "add", [1], timeout=0.5)
+    assert len(losing.seen) == 1
+
+
+@pytest.mark.usefixtures("soon")
+def test_an_error_of_the_relay_ends_no_call_that_was_sent_again(
+    relay: StageRelay, alice: Client, bob: Client
+) -> None:
+    go_on = threading.Event()
+    bob.serve({"slow": lambda payload: go_on.wait(WAIT)})
+    copies: list[Envelope] = []
+
+    def refuse_copies(envelope: Envelope) -> list[Envelope]:
+        if kind_of(envelope) is not Kind.REQUEST:
+            return [envelope]
+        copies.append(envelope)
+        if len(copies) == 1:
+            return [envelope]
+        refusal = relay_error(envelope, "exceeded rate limits", envelope.timestamp)
+        if len(copies) == 3:
+            go_on.set()
+        return [refusal]
+
+    relay.change = refuse_copies
+    assert alice.call(2, "slow", timeout=WAIT, idempotent=True) is True
+
+
+def test_an_error_of_the_relay_ends_a_call_that_was_sent_once(
+    relay: StageRelay, alice: Client
+) -> None:
+    relay.change = lambda envelope: [relay_error(envelope, "no such twin", envelope.timestamp)]
+    with pytest.raises(BusError, match="no such twin"):
+        alice.call(2, "add", timeout=WAIT, idempotent=True)
+
+
+@pytest.fixture
+def sent() -> list[bytes]:
+    return []
+
+
+@pytest.fixture
+def calls(sent: list[bytes]) -> Iterator[PendingCalls]:
+    made = PendingCalls("test", sent.append)
+    yield made
+    made.close(lambda call: ValueError("closed"), Deadline(WAIT))
+
+
+def call_of(uid: str, timeout: float = WAIT, signed: bytes = b"signed") -> Call:
+    return Call(
+        uid,
+        BOB.record(),
+        Address(2),
+        "add",
+        False,
+        Deadline(timeout),
+        Future(),
+        lambda data, schema: data,
+        signed,
+    )
+
+
+@pytest.mark.usefixtures("soon")
+def test_copies_come_at_growing_intervals_until_the_answer(
+    calls: PendingCalls, sent: list[bytes]
+) -> None:
+    call = call_of("one")
+    calls.add(call)
+    calls.repeat(call)
+    wait_for(lambda: len(sent) == 3)
+    assert calls.copies(call) == 3
+    calls.settle(call, "answer")
+    assert call.future.result() == "answer"
+    assert calls.copies(call) == 0
+    calls.repeat(call)  # it was answered meanwhile
+    assert calls.copies(call) == 0
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_cancelled_call_is_not_sent_again(calls: PendingCalls, sent: list[bytes]) -> None:
+    cancelled, other = call_of("one"), call_of("two", signed=b"other")
+    for call in (cancelled, other):
+        calls.add(call)
+    cancelled.future.cancel()
+    for call in (cancelled, other):
+        calls.repeat(call)
+    wait_for(lambda: len(sent) >= 2)
+    assert set(sent) == {b"other"}
+
+
+def test_what_a_resender_takes_counts_as_a_copy(calls: PendingCalls) -> None:
+    call, empty = call_of("one"), call_of("two", signed=b"")
+    for each in (call, empty):
+        calls.add(each)
+    assert calls.copies(call) == 0
+    assert [each.signed for each in calls.unanswered()] == [b"signed"]
+    assert (calls.copies(call), calls.copies(empty)) == (1, 0)
+    calls.settle(call, "answer")
+    assert calls.copies(call) == 0
+
+
+def test_an_idempotent_call_times_out_like_others(calls: PendingCalls) -> None:
+    call = call_of("one", timeout=0.05)
+    calls.add(call)
+    calls.repeat(call)
+    with pytest.raises(CallTimeout, match="timed out waiting for the answer to 'add'"):
+        call.future.result(WAIT)
+    assert len(calls) == 0
