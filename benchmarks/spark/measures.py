@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from examples.flights.spark_session import spark_session
+from wsmux.cli.terminal import talk
 
 from ..blocking import Blocking, repeated
 from ..peer import Measure
@@ -65,6 +66,7 @@ class SparkClient(Workers):
     @cached_property
     def session(self) -> Any:
         """The session; everything is loaded and compiled that jobs need."""
+        talk("Spark begins")
         session = self.enter_context(spark_session("benchmarks", TASKS))
         warm_up(session)
         return session

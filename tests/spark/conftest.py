@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import connection_settings
-
 from ..helpers.programs import VARIABLE, required
+from ..helpers.spark.inside import links_held
 from ..helpers.spark.sessions import SLOTS, environment, new_session
 
 
@@ -38,7 +37,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def links() -> Iterator[dict[Any, Any]]:
     """Return what this process holds of recipes, and close it behind the test."""
-    held = connection_settings._links._held
+    held = links_held()
     yield held
     for link in list(held.values()):
         link.close()

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import wsmux
 from wsmux import rpc
 from wsmux.spark import Link, Recipe, SparkError, connection, error_from
 from wsmux.spark import rpc as spark_rpc
-from wsmux.spark.connection_settings import _links
+from wsmux.spark.connection_settings import _links, retry_waits
 
 from ..helpers.rpc.refusing import Refusing
 from ..helpers.spark.servers import WAIT, Seen, offered
@@ -203,7 +204,7 @@ def test_a_token_that_cannot_be_made_is_told_without_its_text() -> None:
     def token() -> str:
         raise LookupError(TOKEN)
 
-    recipe = connection("ws://127.0.0.1:1/", token=token, retries=0)
+    recipe = connection("ws://127.0.0.1:1/", token=token, retries=0, connect_timeout=0.1)
     with pytest.raises(SparkError, match="token= failed with LookupError") as caught:
         recipe.streams()
     assert TOKEN not in str(caught.value)
@@ -317,10 +318,78 @@ def test_a_lost_connection_is_made_anew_for_the_next_stream(streams: wsmux.Serve
 
 
 def test_nobody_there_is_tried_again_and_then_told() -> None:
+    """Each attempt has its time, of which the waits within it take a quarter at most."""
     pauses: list[float] = []
-    recipe = connection("ws://127.0.0.1:1/?key=hidden", retries=2, retry_backoff=0.5)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        time.sleep(seconds)
+
+    recipe = connection(
+        "ws://127.0.0.1:1/?key=hidden", connect_timeout=0.4, retries=1, retry_backoff=0.05
+    )
+    start = time.monotonic()
     with pytest.raises(SparkError, match=r"NO_CONNECTION.*url=ws://127.0.0.1:1/") as caught:
-        Link(recipe, pauses.append).open_stream("tail")
-    assert 0.25 <= pauses[0] <= 0.5 <= pauses[1] <= 1.0
-    assert len(pauses) == 2
+        Link(recipe, pause).open_stream("tail")
+    assert time.monotonic() - start > 2 * 0.3
+    assert 0.025 <= pauses[0] <= 0.05 <= pauses[1] <= 0.1
+    assert max(pauses) <= 0.1
+    assert "refused" in str(caught.value)
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("retry_backoff", [0, 0.01])
+def test_a_server_that_comes_late_is_waited_for(retry_backoff: float) -> None:
+    """It costs no repetition, of which there is none here."""
+    with wsmux.serve(stream_handler=echo) as server:
+        port = server.port
+    servers: list[wsmux.Server] = []
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 10:
+            servers.append(wsmux.serve(stream_handler=echo, port=port))
+
+    recipe = connection(
+        f"ws://127.0.0.1:{port}", connect_timeout=WAIT, retries=0, retry_backoff=retry_backoff
+    )
+    link = Link(recipe, pause)
+    try:
+        with link.open_stream("tail") as stream:
+            assert stream.read()
+    finally:
+        link.close()
+        for each in servers:
+            each.shutdown(0)
+    assert len(pauses) == 10
+    assert all(0 < each <= 2.0 for each in pauses)
+
+
+def test_waits_between_attempts_to_connect_are_no_shorter_than_wished() -> None:
+    waits = retry_waits(connection("ws://h/", connect_timeout=10, retry_backoff=60))
+    assert 30 <= waits.next() <= 60
+    assert 30 <= waits.next() <= 60
+
+
+def test_who_waits_for_another_thread_to_connect_has_its_own_time() -> None:
+    """One thread is held in its attempt, for longer than the other waits."""
+    asked, gate = threading.Event(), threading.Event()
+
+    def token() -> str:
+        asked.set()
+        gate.wait(WAIT)
+        return TOKEN
+
+    with wsmux.serve(lambda c: c.wait_closed()) as server:
+        recipe = connection(server.url, token=token, retries=0, connect_timeout=0.2)
+        holding = threading.Thread(target=recipe.streams)
+        holding.start()
+        try:
+            assert asked.wait(WAIT)
+            with pytest.raises(SparkError, match=r"^\[TIMEOUT\] connecting: another thread"):
+                recipe.streams()
+        finally:
+            gate.set()
+            holding.join(WAIT)
+        assert not recipe.streams().closed  # the other's

@@ -92,6 +92,18 @@ def test_other_errors_are_none_of_ours() -> None:
     assert error_from(RuntimeError(SPARK_TEXT)) is None
 
 
+def test_a_format_that_spark_did_not_find_is_told_with_what_to_do() -> None:
+    """Spark looks formats up in a worker, and says no more than this when that was killed."""
+    text = "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make sure the provider name"
+    found = error_from(RuntimeError(text.format("wsmux")))
+    assert found is not None
+    assert (found.code, found.what) == ("DATA_SOURCE_NOT_FOUND", 'format("wsmux")')
+    assert "was killed, or has no wsmux; run it again after wsmux.spark.register(spark)" in str(
+        found
+    )
+    assert error_from(RuntimeError(text.format("kafka"))) is None
+
+
 def test_an_address_is_shown_without_secrets() -> None:
     assert shown_url("wss://me:pass@host:1/a?token=x#y") == "wss://host:1/a"
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,48 +13,15 @@ import pytest
 from wsmux.spark import DataServer, SparkError, connection, error_from, rpc, ship
 
 from ..helpers.spark.counting import CountingListener
+from ..helpers.spark.job_servers import JobServer
 from ..helpers.spark.servers import Seen, echo, offered
-from ..helpers.spark.sessions import ROOT, SLOTS
+from ..helpers.spark.sessions import SLOTS
 from ..helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]
 
 # Seconds that a job may take on a busy machine.
 WAIT = 90.0
-
-
-class JobServer:
-    """Run ``job_server`` on one port, again after it was killed."""
-
-    def __init__(self, log: Path) -> None:
-        self.log = log
-        self.port = 0
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.spark.job_server", str(self.port), str(self.log)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate(timeout=WAIT)
-
-    def close(self) -> None:
-        if self._process.poll() is None:
-            self._process.communicate(timeout=WAIT)
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}"
-
-    def lines(self) -> Counter[str]:
-        return Counter(self.log.read_text().split("\n")[:-1]) if self.log.exists() else Counter()
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +67,15 @@ def test_a_column_in_one_line(spark: Any, server: JobServer) -> None:
     assert dict(found.dtypes)["twice"] == "bigint"
     assert found.where("twice = 2 * a and b = 2 * a").count() == 1000
     assert frame(spark, 10).transform(call.on).count() == 10
+
+
+def test_a_column_has_the_type_of_the_procedure(spark: Any, server: JobServer) -> None:
+    """Whether Spark is given the call as it is, or what makes a DataFrame of it."""
+    call = rpc(connection(server.url), "job.twice").columns("a", into="twice")
+    given = frame(spark, 100)
+    for found in (call.on(given), given.mapInArrow(call, call.schema(given.schema))):
+        assert dict(found.dtypes)["twice"] == "bigint"
+        assert found.where("twice = 2 * a").count() == 100
 
 
 def test_a_struct_of_several_columns(spark: Any, server: JobServer) -> None:
@@ -168,12 +141,15 @@ def test_nobody_there_fails_the_job_in_words(spark: Any) -> None:
     conn = connection(
         "ws://127.0.0.1:1/", token="sesame", connect_timeout=0.3, retries=1, retry_backoff=0.01
     )
-    error = failure(
-        lambda: rpc(conn, "job.many").columns("a", into="c").on(frame(spark, 1)).count()
-    )
+    given = frame(spark, 1)
+    call = rpc(conn, "job.many").columns("a", into="c", into_type="string")
+    error = failure(lambda: call.on(given).count())
     assert error.code == "UNEXPECTED_DISCONNECT"
     assert "refused" in error.message
     assert "sesame" not in str(error)
+    with pytest.raises(SparkError, match=r"UNEXPECTED_DISCONNECT\] job.many") as caught:
+        rpc(conn, "job.many").columns("a", into="c").on(given)  # which asks for the type
+    assert "sesame" not in str(caught.value)
 
 
 # Faults

@@ -24,9 +24,8 @@ CALLS = {
 SERVER = {
     "DataServer",
     "DatasetStore",
-    "DirectoryDatasets",
+    "DeltaDatasets",
     "DirectoryTopics",
-    "MemoryDatasets",
     "MemoryTopics",
     "NamedStream",
     "Retention",

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from .shipping import ship
     from .source.registration import register
     from .store.base import DatasetStore, Retention, TopicStore
-    from .store.directory_stores import DirectoryDatasets, DirectoryTopics
-    from .store.memory import MemoryDatasets, MemoryTopics
+    from .store.datasets import DeltaDatasets
+    from .store.directory_stores import DirectoryTopics
+    from .store.memory import MemoryTopics
 
 __all__ = [
     "DataServer",
     "DatasetStore",
     "Deduplicator",
-    "DirectoryDatasets",
+    "DeltaDatasets",
     "DirectoryTopics",
     "Link",
-    "MemoryDatasets",
     "MemoryTopics",
     "NamedStream",
     "Procedure",
@@ -65,7 +65,8 @@ __getattr__ = lazy_names(
         "shipping": ("ship",),
         "source.registration": ("register",),
         "store.base": ("DatasetStore", "Retention", "TopicStore"),
-        "store.directory_stores": ("DirectoryDatasets", "DirectoryTopics"),
-        "store.memory": ("MemoryDatasets", "MemoryTopics"),
+        "store.datasets": ("DeltaDatasets",),
+        "store.directory_stores": ("DirectoryTopics",),
+        "store.memory": ("MemoryTopics",),
     },
 )

@@ -38,14 +38,22 @@ from ..mux.stream import Stream
 from ..rpc import Client, Options
 from ..rpc import connect as connect_rpc
 from ..runtime import fork
-from ..runtime.backoff import delay_after
+from ..runtime.backoff import Backoff, delay_after
+from ..runtime.deadline import Deadline
 from ..runtime.hints import check_characters, wrong_url
 from .errors import SparkError, hide, place, shown_url
 
-__all__ = ["Link", "Recipe", "connection", "retry_delay"]
+__all__ = ["Link", "Recipe", "connection", "retry_delay", "retry_waits"]
 
-# Seconds between attempts, at most.
+# Seconds between repetitions, at most.
 LONGEST_RETRY = 30.0
+
+# Seconds between attempts to connect, at most, so that a server that comes back is soon found; and
+# at least, where nobody wishes to wait.
+LONGEST_WAIT, SHORTEST_WAIT = 2.0, 0.02
+
+# The fraction (1/n) of ``connect_timeout`` that such a wait may take.
+WAITS = 4
 
 # Bytes of the first line of a stream, each way.
 MAX_LINE = 64 * 1024
@@ -91,12 +99,16 @@ class Link:
         """Return the connection for streams, opened again if it was lost; blocks while it connects.
 
         Raises:
-            SparkError: UNAUTHORIZED or NO_CONNECTION, after retries.
+            SparkError: UNAUTHORIZED; NO_CONNECTION or TIMEOUT, after retries of up to
+                ``connect_timeout`` each.
         """
         return self._again("connecting", self._connected)
 
     def open_stream(self, name: str | None = None, /, **header: Any) -> Stream:
         """Open a stream, connecting first if needed, and retrying after transient errors.
+
+        A server that is away is waited for as a call waits: ``connect_timeout`` seconds at each
+        attempt, of which there are ``retries`` and one.
 
         With a name, the stream begins with one line of JSON each way: ``{"stream": name}`` merged
         with ``header``; then the server's ``{"ok": true}``, or a refusal, which is raised.
@@ -141,7 +153,7 @@ class Link:
 
     def failure(self, error: Exception, what: str) -> SparkError:
         """Return the exception for an error of a connection or a stream."""
-        if isinstance(error, HandshakeError) and error.status in UNWELCOME:
+        if _is_unwelcome(error):
             return self.error(UNAUTHORIZED, str(error), what)
         if isinstance(error, TimeoutError):
             return self.error(TIMEOUT, str(error), what)
@@ -178,7 +190,7 @@ class Link:
         return self._headers()
 
     def _is_fatal(self, error: Exception) -> bool:
-        self._refused = isinstance(error, HandshakeError) and error.status in UNWELCOME
+        self._refused = _is_unwelcome(error)
         return self._refused
 
     def _headers(self) -> dict[str, str]:
@@ -199,19 +211,39 @@ class Link:
     # Streams
 
     def _connected(self) -> Connection:
-        with self._lock:
+        """Return the connection, opened by as many attempts as fit ``connect_timeout``."""
+        recipe = self.recipe
+        deadline = Deadline(recipe.connect_timeout)
+        waits = retry_waits(recipe)
+        while True:
+            try:
+                return self._connect(deadline)
+            except (WsmuxError, OSError) as error:
+                wait = waits.next()
+                left = deadline.remaining()
+                if _is_unwelcome(error) or (left is not None and left <= wait):
+                    raise
+            self._pause(wait)
+
+    def _connect(self, deadline: Deadline) -> Connection:
+        """Return the connection, opened by one attempt if there is none."""
+        if not self._lock.acquire(timeout=deadline.park_seconds()):
+            raise TimeoutError("another thread is still connecting")
+        try:
             if self._streams is None or self._streams.closed:
                 self._streams = None
                 window = self.recipe.window
                 self._streams = connect_mux(
                     self.recipe.url,
-                    timeout=self.recipe.connect_timeout,
+                    timeout=deadline.remaining(),
                     config=Config() if window is None else Config(receive_window=window),
                     headers=self._headers(),
                     ssl_context=self._ssl_context(),
                     accept_streams=False,
                 )
             return self._streams
+        finally:
+            self._lock.release()
 
     def _opened(self, what: str, line: bytes) -> tuple[Stream, dict[str, Any]]:
         stream = self._connected().open_stream(timeout=self.recipe.connect_timeout)
@@ -250,6 +282,20 @@ class Link:
 def retry_delay(first: float, failures: int) -> float:
     """Return the seconds to wait after a number of failures; see ``connection``."""
     return delay_after(failures, first, LONGEST_RETRY, least=0.5)
+
+
+def retry_waits(recipe: Recipe) -> Backoff:
+    """Return the waits between attempts to reach a server that is away.
+
+    They are those before repetitions, but shorter, so that several fit ``connect_timeout``.
+    """
+    first = max(recipe.retry_backoff, SHORTEST_WAIT)
+    return Backoff(first, max(first, min(LONGEST_WAIT, recipe.connect_timeout / WAITS)), least=0.5)
+
+
+def _is_unwelcome(error: Exception) -> bool:
+    """Return whether the server refuses the credentials, whoever asks again."""
+    return isinstance(error, HandshakeError) and error.status in UNWELCOME
 
 
 def _token(token: str | Callable[[], str]) -> str:
@@ -378,13 +424,14 @@ def connection(
         window: receive window of each stream in bytes, 256 KiB by default.
         ssl_ca: for ``wss://``, the certificates to trust instead of the system's: a file on the
             workers, or PEM text.
-        connect_timeout: seconds that a call or a stream waits for a connection.
+        connect_timeout: seconds that a call or a stream waits for a connection, at each of its
+            attempts: with ``retries=3``, a server may be away for four times as long.
         call_timeout: seconds per call, unless it has its own timeout.
         retries: repetitions after a transient error: a lost connection, a refused stream or a
             timeout.
-        retry_backoff: seconds before the first repetition, doubled for each further one up to 30 s.
-            Up to half of it is left out at random, so that the tasks of a job do not retry all at
-            once.
+        retry_backoff: seconds before the first repetition, doubled for each further one up to 30 s,
+            and between attempts to connect a stream, there up to 2 s. Up to half of it is left out
+            at random, so that the tasks of a job do not retry all at once.
 
     Raises:
         ValueError: an argument is invalid.

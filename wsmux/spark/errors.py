@@ -29,6 +29,15 @@ _LINE = re.compile(
 )
 
 
+# What Spark says of the format in its own words, with no trace of why.
+_NOT_FOUND = re.compile(r"\[(DATA_SOURCE_NOT_FOUND)\][^\n]*\bwsmux\b")
+_WHY = (
+    "Spark did not find the format wsmux: the Python worker in which it looks formats up was "
+    "killed, or has no wsmux; run it again after wsmux.spark.register(spark), and see that "
+    "PYSPARK_PYTHON is a Python that has wsmux"
+)
+
+
 class SparkError(WsmuxError):
     """Report an error in a task, or while planning one.
 
@@ -61,7 +70,7 @@ def error_from(error: BaseException) -> SparkError | None:
 
     It takes the last one in the text of a ``PythonException``, ``AnalysisException``,
     ``StreamingQueryException`` or similar. The result has the same code, message and place, all as
-    text.
+    text. Spark's own DATA_SOURCE_NOT_FOUND for ``wsmux`` becomes one that says what to do.
 
     >>> text = "Traceback ...: wsmux.spark.errors.SparkError: [BAD] a.b: odd (partition=3)"
     >>> found = error_from(RuntimeError(text))
@@ -72,7 +81,8 @@ def error_from(error: BaseException) -> SparkError | None:
         return error
     found = list(_LINE.finditer(str(error)))
     if not found:
-        return None
+        unknown = _NOT_FOUND.search(str(error))
+        return None if unknown is None else SparkError(unknown[1], _WHY, 'format("wsmux")')
     last = found[-1]
     pairs = (pair.partition("=") for pair in (last["place"] or "").split())
     where = {name: value for name, _, value in pairs}

@@ -1,7 +1,7 @@
 """Ship wsmux to the workers of a cluster where it cannot be installed.
 
 A client needs only pure Python packages, and ``msgpack``, which has a pure Python fallback; so all
-of it fits into a zip of about 400 KB, which Spark puts on the path of its workers. That covers
+of it fits into a zip of about 800 KB, which Spark puts on the path of its workers. That covers
 calls and streams; parts that need pyarrow use the workers' own.
 """
 
@@ -24,7 +24,7 @@ PACKAGES = ("wsmux", "websocket", "simple_websocket", "wsproto", "h11", "msgpack
 OPTIONAL = ("pyspark_wsmux",)
 
 # Not needed by workers.
-LEFT_OUT = ("wsmux/cli/", "websocket/tests/")
+LEFT_OUT = ("wsmux/bus/", "wsmux/cli/", "websocket/tests/")
 
 # The earliest time in a zip, so that equal contents make equal files.
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -94,3 +94,24 @@ def wide() -> Any:
     fields = [pa.field(name, column.type) for name, column in COLUMNS.items()]
     fields[0] = fields[0].with_metadata({"variant": "true"})
     return pa.record_batch(list(COLUMNS.values()), schema=pa.schema(fields))
+
+
+# Those of the above that a Delta table keeps, and the types that it makes of some.
+REFUSED = {
+    *("uint64", "float16", "time32", "time64", "seconds", "seconds in a zone", "nanos"),
+    *("duration", "decimal256", "null", "seconds within"),
+}
+CHANGED = {
+    "large_string": pa.string(),
+    "fixed binary": pa.binary(),
+    "date64": pa.date32(),
+    "large list": pa.list_(pa.string()),
+    "fixed list": pa.list_(pa.int32()),
+    "fixed list within": pa.list_(pa.list_(pa.int32())),
+}
+
+
+def delta_wide() -> Any:
+    """Return a batch with a column of every type that a Delta table takes."""
+    batch = wide()
+    return batch.select([name for name in batch.schema.names if name not in REFUSED])

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from wsmux.rpc import RiverError
-from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
+from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.store.directory_stores import DirectoryTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .topics import add, held
@@ -42,7 +43,7 @@ class Table:
     """Keep rows in a dataset, a transaction for each number."""
 
     def __init__(self, directory: Path, file_format: str) -> None:
-        self._store = DirectoryDatasets(directory, file_format=file_format)
+        self._store = DeltaDatasets(directory)
 
     def write(self, number: int) -> None:
         begun = self._store.begin("d", "append", SCHEMA, "filling", number)

@@ -15,7 +15,7 @@ from wsmux.spark import DataServer, SparkError, connection, error_from, serve_da
 from wsmux.spark.connection_settings import Recipe
 from wsmux.spark.source.planning import ask_once
 from wsmux.spark.store.base import DAY, Committed, Table
-from wsmux.spark.store.memory import MemoryDatasets
+from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.schemas import schema_bytes
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 PATIENCE = 90.0
 
 
-class Watched(MemoryDatasets):
+class Watched(DeltaDatasets):
     """Be a store that notes what is asked, and does harm when told to.
 
     Attributes:

@@ -45,6 +45,11 @@ def offered(log: Log) -> rpc.Service:
 
     @service.rpc()
     @batched
+    def twice(ctx: rpc.Context, row: int) -> int:
+        return row * 2
+
+    @service.rpc()
+    @batched
     def city(ctx: rpc.Context, row: Any) -> Any:
         return {"city": f"city {row['a']}", "size": row["b"]}
 

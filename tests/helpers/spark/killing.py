@@ -18,7 +18,8 @@ import wsmux
 from wsmux import rpc
 from wsmux.rpc import RiverError
 from wsmux.runtime.deadline import Deadline
-from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
+from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.store.directory_stores import DirectoryTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .bulk import call, get, put, schema_of
@@ -241,7 +242,7 @@ def survive(directory: Path, file_format: str, kills: int, seed: int) -> None:
 
 def check(directory: Path, threads: list[Any]) -> None:
     """Compare the directory with what the writers know to be committed."""
-    datasets, topics = DirectoryDatasets(directory), DirectoryTopics(directory)
+    datasets, topics = DeltaDatasets(directory), DirectoryTopics(directory)
     found = [
         each
         for one in datasets.describe("d").ranges

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from wsmux.runtime.lazy_imports import pa, pc, pq
+from wsmux.runtime.lazy_imports import delta, pa, pc, pq
 from wsmux.spark.server.data_server import serve_data
 
 # What makes a difference to who comes after.
@@ -30,10 +30,11 @@ def mortal(change: Callable[..., Any], count: itertools.count[int], after: int) 
         number = next(count)
         if number == after and after % 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        result = change(*arguments, **options)
-        if number == after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        try:
+            return change(*arguments, **options)
+        finally:  # also where it failed: no other change has this number
+            if number == after:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     return change_or_die
 
@@ -49,7 +50,7 @@ def serve(directory: str, port: int, after: int, file_format: str) -> None:
 
 def main() -> None:
     directory, file_format = sys.argv[1:]
-    for module in (pa.schema, pc.equal, pq.ParquetWriter):
+    for module in (pa.schema, pc.equal, pq.ParquetWriter, delta.Schema):
         assert callable(module)  # imported by now
     gc.freeze()
     for line in sys.stdin:

@@ -130,6 +130,15 @@ def offered(seen: Seen) -> rpc.Service:
     def answer(ctx: rpc.Context, row: Any) -> Any:
         return ANSWERS.get(row) if isinstance(row, str) else row
 
+    @service.rpc(init={"type": "integer"}, response={"type": "integer"})
+    @batched
+    def twice(ctx: rpc.Context, row: Any) -> Any:
+        return row * 2
+
+    @service.rpc(init={"type": "integer"}, response={"type": "integer"})
+    def twice_alone(ctx: rpc.Context, row: Any) -> Any:
+        return row * 2
+
     @service.rpc()
     @arrow_batches
     def doubled(ctx: rpc.Context, batch: Any) -> Any:

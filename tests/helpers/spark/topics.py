@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from wsmux.spark.store.base import TopicStore
-from wsmux.spark.store.memory import MemoryTopics
 
 from .arrow_data import SCHEMA, ids, rows
 from .format_servers import opts
 
-__all__ = ["Sink", "add", "follow", "held", "home_of", "option_list", "started"]
+__all__ = ["Sink", "add", "follow", "held", "option_list", "started"]
 
 
 def add(topics: TopicStore, topic: str, batch: int, *counts: int, first: int = 0) -> int:
@@ -34,11 +33,6 @@ def held(topics: TopicStore, topic: str) -> list[int]:
     heads = topics.heads(topic)
     spans = enumerate(zip(heads.earliest, heads.latest, strict=True))
     return [each for at, span in spans for each in ids(topics.read(topic, at, *span).batches)]
-
-
-def home_of(topics: MemoryTopics, topic: str) -> Any:
-    """Return where a topic is kept, to be looked at and changed while it is locked."""
-    return topics._home(topic)
 
 
 def option_list(url: str, topic: str, **options: Any) -> dict[str, str]:

@@ -54,6 +54,70 @@ def column(found: Any, name: str = "out") -> list[Any]:
     return [row[name] for row in rows(found)]
 
 
+# The type of the column
+
+
+def test_a_column_has_the_type_of_the_procedure(server: RpcServer) -> None:
+    (found,) = call(server, "twice", "a")(batches([1, 2], kind=pa.int32()))
+    assert (found.schema.field("out").type, column([found])) == (pa.int64(), [2, 4])
+
+
+def test_a_type_that_is_given_goes_before_that_of_the_procedure(server: RpcServer) -> None:
+    (found,) = call(server, "twice", "a", into_type="double")(batches([1]))
+    assert found.schema.field("out").type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_rows"), [("many", 8), ("same", 8), ("twice_alone", 8), ("twice", 1)]
+)
+def test_a_procedure_that_tells_no_type_makes_strings(
+    server: RpcServer, name: str, batch_rows: int
+) -> None:
+    asked = call(server, name, "a", batch_rows=batch_rows, error_col="err")
+    (found,) = asked(batches([1]))
+    assert found.schema.field("out").type == pa.string()
+
+
+# Errors that say what to do
+
+
+@pytest.mark.parametrize(("name", "batch_rows"), [("twice", 8), ("twice_alone", 1), ("one", 1)])
+def test_null_for_a_procedure_that_does_not_take_it_is_told(
+    server: RpcServer, name: str, batch_rows: int
+) -> None:
+    asked = call(server, name, "a", batch_rows=batch_rows, error_col="err")
+    found = rows(asked(batches([1, None, 3])))
+    assert [row["err"] is None for row in found] == [True, False, True]
+    text = (
+        "; column a is null in this row: if that is why, leave such rows out, as by "
+        "df.where('a is not null'), or let the procedure take null"
+    )
+    assert found[1]["err"].endswith(text)
+    with pytest.raises(SparkError) as caught:
+        list(call(server, name, "a", batch_rows=batch_rows)(batches([1, None, 3])))
+    assert caught.value.message.endswith(text)
+    assert caught.value.place["row"] == 1
+
+
+def test_the_columns_that_are_null_are_named(server: RpcServer) -> None:
+    asked = call(server, "twice", "b", "a", "c", error_col="err")
+    (row,) = rows(asked(batches([None], [1], [None], kind=pa.int32())))
+    assert "; columns a, c are null in this row: if that is why" in row["err"]
+
+
+def test_an_error_of_the_procedure_is_not_put_down_to_null(server: RpcServer) -> None:
+    asked = call(server, "answer", "a", "b", into_type="int", error_col="err")
+    (row,) = rows(asked(batches(["x"], [None])))
+    assert "null in this row" not in row["err"]
+
+
+def test_a_message_of_rows_for_a_procedure_of_one_is_told(server: RpcServer) -> None:
+    with pytest.raises(SparkError, match=r"INVALID_REQUEST.*batch_rows=1 is for others"):
+        list(call(server, "twice_alone", "a")(batches([1])))
+    with pytest.raises(SparkError, match=r"BAD_ANSWER.*batch_rows=1 is for others"):
+        list(call(server, "same", "a")(batches([1])))
+
+
 # What is sent
 
 
@@ -151,6 +215,7 @@ def test_keys_tell_the_server_of_repetitions(server: RpcServer, seen: Seen) -> N
         ("bytes", "binary", b"raw"),
         ("true", "boolean", True),
         ("nothing", "int", None),
+        ("int", "string", "7"),
         ("int", None, "7"),
         ("text", None, "plain"),
         ("object", None, '{"city":"Ulm","size":3}'),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from wsmux.rpc import RiverError
+from wsmux.rpc import Client, Context, Err, RiverError, Service, connect, serve
+from wsmux.rpc.schema.document import serialize
 from wsmux.spark import Deduplicator, batched
-from wsmux.spark.calls.batches import NotAnswers, keyed_row, read_answers, rows_message
+from wsmux.spark.calls.batches import NotAnswers, keyed_row, read_answers, read_type, rows_message
 
 from ...helpers.spark.servers import WAIT
 
@@ -45,6 +48,112 @@ def test_answers_hold_values_and_errors_by_row() -> None:
 def test_what_are_no_answers_is_refused(answer: Any) -> None:
     with pytest.raises(NotAnswers):
         read_answers(answer, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"$values": []}, None),
+        ({"$values": [], "$type": "bigint"}, "bigint"),
+        ({"$values": [], "$type": "struct<a: int>"}, "struct<a:int>"),
+    ],
+)
+def test_the_answer_to_no_rows_may_tell_a_type(answer: Any, expected: str | None) -> None:
+    found = read_type(answer)
+    assert (found and str(found)) == expected
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], {"$values": [1]}, {"$values": [], "$type": "odd"}, {"$values": [], "$type": 5}],
+)
+def test_what_tells_no_type_is_refused(answer: Any) -> None:
+    with pytest.raises(NotAnswers):
+        read_type(answer)
+
+
+# What schemas and annotations are about
+
+WHOLE = {"type": "integer"}
+
+
+def typed() -> Service:
+    """Return a service whose procedures take whole numbers, and never the unlucky one."""
+    service = Service("typed")
+
+    @service.rpc(init=WHOLE, response=WHOLE)
+    @batched
+    def double(ctx: Context, row: Any) -> Any:
+        return row * 2
+
+    @service.rpc(init=WHOLE)
+    @batched(whole=True)
+    def doubles(ctx: Context, rows: list[int]) -> list[int | Err]:
+        assert None not in rows
+        return [row * 2 if row != 13 else Err(RiverError("BAD", "unlucky")) for row in rows]
+
+    @service.rpc(init=WHOLE)
+    @batched(deduplicator=Deduplicator())
+    def keyed(ctx: Context, row: int) -> int:
+        return row * 2
+
+    def logged(handler: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(handler)(lambda ctx, init: handler(ctx, init))
+
+    service.rpc(init=WHOLE, name="wrapped")(logged(batched(lambda ctx, row: row * 2)))
+
+    @service.rpc()
+    @batched
+    def untyped(ctx: Context, row: Any) -> Any:
+        return row
+
+    return service
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with serve([typed()]) as server, connect(server.url, timeout=WAIT) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", ["double", "doubles", "keyed", "wrapped"])
+def test_a_row_that_the_schema_forbids_refuses_no_other(client: Client, name: str) -> None:
+    message = rows_message([1, None, 3, "x"], ["a", "b", "c", "d"])
+    values, errors = read_answers(client.rpc("typed", name, message), 4)
+    assert values == [2, None, 6, None]
+    assert {at: (error.code, error.message) for at, error in errors.items()} == dict.fromkeys(
+        (1, 3), ("INVALID_REQUEST", "the row failed validation: must be integer")
+    )
+
+
+def test_errors_of_the_function_stay_at_their_rows(client: Client) -> None:
+    values, errors = read_answers(client.rpc("typed", "doubles", rows_message([None, 13, 2])), 3)
+    assert values == [None, None, 4]
+    assert {at: error.code for at, error in errors.items()} == {0: "INVALID_REQUEST", 1: "BAD"}
+    values, errors = read_answers(client.rpc("typed", "doubles", rows_message([None])), 1)
+    assert list(errors) == [0]
+
+
+def test_a_caller_with_one_row_has_it_checked_as_ever(client: Client) -> None:
+    assert client.rpc("typed", "double", 4) == 8
+    with pytest.raises(RiverError, match="procedure init failed validation: must be integer"):
+        client.rpc("typed", "double", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("double", "bigint"), ("doubles", "bigint"), ("keyed", "bigint"), ("untyped", None)],
+)
+def test_no_rows_are_answered_with_the_type(
+    client: Client, name: str, expected: str | None
+) -> None:
+    found = read_type(client.rpc("typed", name, rows_message([])))
+    assert (found and str(found)) == expected
+
+
+def test_the_schema_that_is_served_is_that_of_a_row() -> None:
+    told = serialize([typed()])["services"]["typed"]["procedures"]["double"]
+    assert (told["init"], told["output"]) == (WHOLE, WHOLE)
 
 
 def test_whole_batches_and_a_deduplicator_exclude_each_other() -> None:

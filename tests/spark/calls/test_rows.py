@@ -114,6 +114,20 @@ def test_bad_rows_are_results_if_that_is_wished(
     assert (crash.error.code, crash.error.message) == ("UNCAUGHT_ERROR", "the handler failed")
 
 
+@pytest.mark.parametrize(("name", "batch_rows"), [("twice", 2), ("twice_alone", 1)])
+def test_none_for_a_procedure_that_does_not_take_it_is_told(
+    server: RpcServer, name: str, batch_rows: int
+) -> None:
+    call = procedure(server, name).rows(batch_rows=batch_rows, on_error="result")
+    one, bad, other = call([1, None, "x"])
+    assert one == Ok(2)
+    assert bad.error.message.endswith(
+        "must be integer; the row is None: if that is why, filter such rows out, or let the "
+        "procedure take null"
+    )
+    assert other.error.message.endswith("must be integer")
+
+
 def test_a_row_that_cannot_be_sent_fails_alone(server: RpcServer) -> None:
     call = procedure(server, "one").rows(on_error="result")
     one, bad, last = call([1, object(), 3])

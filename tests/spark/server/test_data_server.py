@@ -12,6 +12,7 @@ import pytest
 
 import wsmux
 from wsmux import rpc
+from wsmux.diagnostics.status import Watched, document
 from wsmux.exceptions import HandshakeError
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import FAILED, MAX_HEADER, Code, Receipt, refusal
@@ -153,6 +154,16 @@ def test_calls_and_streams_share_a_port(calls: rpc.Client, streams: wsmux.Connec
         stream.write(b"data")
         stream.close_write()
         assert stream.read() == b"x:data"
+
+
+def test_both_are_shown_on_a_live_page(
+    server: DataServer, calls: rpc.Client, streams: wsmux.Connection
+) -> None:
+    calls.wait_connected(WAIT)
+    wait_for(lambda: server.connections)
+    told = document(Watched(server, sessions=True).sources(), 1.0)
+    assert [each["client_id"] for each in told["sessions"]] == [calls.client_id]
+    assert [each["name"] for each in told["connections"]] == [server.connections[0].name]
 
 
 def test_another_subprotocol_is_refused(server: DataServer) -> None:

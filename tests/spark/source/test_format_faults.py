@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wsmux.spark import DirectoryDatasets
+from wsmux.spark import DeltaDatasets
 from wsmux.testing import FaultProxy
 
 from ...helpers.spark.arrow_data import ids as ids_of
@@ -162,7 +162,7 @@ def test_a_job_that_is_cancelled_leaves_nothing_visible(spark: Any) -> None:
 def test_a_server_that_is_killed_is_waited_for(spark: Any, tmp_path: Path) -> None:
     """It dies within a write and within a read, and comes back; the jobs hear nothing of it."""
     nursery = Nursery(tmp_path / "data", "arrow")
-    options = {"retries": 50, "connectTimeout": 20}
+    options = {"connectTimeout": 20}
     gate = tmp_path / "gate"
     many = 1_000_000  # more than all buffers on the way take
 
@@ -204,7 +204,7 @@ def test_a_server_that_is_killed_is_waited_for(spark: Any, tmp_path: Path) -> No
         frame = frame.mapInArrow(held, "id bigint")
         during(lambda: found.append(summed(frame)))
         assert found == [(many, many, many * (many - 1) // 2)]
-        assert kept(DirectoryDatasets(tmp_path / "data", file_format="arrow")) == list(range(many))
+        assert kept(DeltaDatasets(tmp_path / "data")) == list(range(many))
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
         nursery.close()

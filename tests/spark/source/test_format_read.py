@@ -13,7 +13,15 @@ from wsmux.spark.store.base import Retention
 from wsmux.spark.store.memory import MemoryTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, pa, rows
-from ...helpers.spark.format_servers import PATIENCE, failure, filled, load, opts, served
+from ...helpers.spark.format_servers import (
+    PATIENCE,
+    failure,
+    filled,
+    load,
+    opts,
+    save,
+    served,
+)
 from ...helpers.spark.topics import add
 from ...helpers.waiting import wait_for
 
@@ -77,10 +85,10 @@ def test_every_type_that_spark_has_a_word_for(spark: Any) -> None:
     moment = datetime(2024, 7, 1, 12, tzinfo=UTC)
     schema = pa.schema(
         [pa.field(name, kind) for name, kind, *_ in KINDS]
-        + [pa.field("at", pa.timestamp("s", "Europe/Berlin"), False)]
+        + [pa.field("at", pa.timestamp("ms", "UTC"), False)]
     )
     arrays = [pa.array(values, kind) for _, kind, values, *_ in KINDS]
-    arrays.append(pa.array([moment, moment], pa.timestamp("s", "Europe/Berlin")))
+    arrays.append(pa.array([moment, moment], pa.timestamp("ms", "UTC")))
     with served() as (server, _):
         filled(server.url, "d", [pa.record_batch(arrays, schema=schema)])
         frame = load(spark, server.url)
@@ -99,13 +107,46 @@ def test_every_type_that_spark_has_a_word_for(spark: Any) -> None:
 def test_a_type_that_spark_has_no_word_for_is_named(spark: Any) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("odd", pa.uint64())])
     batch = pa.record_batch([pa.array([1]), pa.array([2], pa.uint64())], schema=schema)
-    with served() as (server, _):
-        filled(server.url, "d", [batch])
-        found = failure(lambda: load(spark, server.url))
-        assert (found.code, found.what) == ("WRONG_TYPE", "dataset d")
+    topics = MemoryTopics()
+    topics.create("t", schema)
+    with serve_data(topics=topics) as server:
+        txn = topics.begin("t", "q", 0, schema).txn
+        part = topics.open_part(txn, 0, 0, schema)
+        part.write(batch)
+        topics.commit(txn, [part.finish(1, 1)])
+        place = {"dataset": None, "topic": "t"}
+        found = failure(lambda: load(spark, server.url, **place))
+        assert (found.code, found.what) == ("WRONG_TYPE", "topic t")
         expected = "column 'odd' is uint64, for which Spark has no type; name others in the option"
         assert found.message == f"{expected} columns"
-        assert ids(load(spark, server.url, columns="id")) == [1]
+        assert ids(load(spark, server.url, **place, columns="id")) == [1]
+
+
+def test_a_type_that_delta_has_no_word_for_is_named(spark: Any) -> None:
+    with served() as (server, _):
+        frame = spark.sql("SELECT INTERVAL '1' DAY AS pause, 1 AS id")
+        found = failure(lambda: save(frame, server.url))
+        assert found.code == "WRONG_SCHEMA"
+        expected = "column 'pause': Delta has no type duration[us]; cast it to int64 or string"
+        assert expected in found.message
+
+
+def test_a_version_is_read_as_it_was(spark: Any) -> None:
+    with served() as (server, _):
+        filled(server.url, "d", [rows(0, 10)])
+        filled(server.url, "d", [rows(10, 10)])
+        other = pa.record_batch([pa.array([7])], names=["id"])
+        filled(server.url, "d", [other], mode="overwrite")
+        assert ids(load(spark, server.url)) == [7]
+        assert ids(load(spark, server.url, versionAsOf=0)) == list(range(10))
+        before = load(spark, server.url, versionAsOf=1)
+        assert before.columns == ["id", "word"]
+        assert ids(before) == list(range(20))
+        assert ids(load(spark, server.url, timestampAsOf="2100-01-01")) == [7]
+        found = failure(lambda: load(spark, server.url, versionAsOf=9))
+        assert found.message == "dataset d has no version 9; the newest is 2"
+        found = failure(lambda: load(spark, server.url, timestampAsOf="2020-01-01"))
+        assert found.code == "VERSION_GONE"
 
 
 def test_columns_are_chosen_by_the_option_or_by_a_schema(spark: Any) -> None:

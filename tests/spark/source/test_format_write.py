@@ -57,6 +57,17 @@ def test_append_adds_and_overwrite_replaces(spark: Any) -> None:
         assert store.aborted == []
 
 
+def test_columns_are_added_when_schemas_are_merged(spark: Any) -> None:
+    with served() as (server, store):
+        save(frame_of(spark, 0, 4), server.url)
+        more = spark.sql("SELECT 'x' AS extra, CAST(7 AS INT) AS id")
+        assert failure(lambda: save(more, server.url)).code == "WRONG_SCHEMA"
+        save(more, server.url, mergeSchema="true")
+        assert kept(store) == [0, 1, 2, 3, 7]
+        assert store.describe("d").schema.names[-1] == "extra"
+        assert str(store.describe("d").schema.field("id").type) == "int64"
+
+
 def test_types_come_as_spark_has_them(spark: Any) -> None:
     frame = spark.sql(
         "SELECT 1Y tiny, 'ü' word, 1.25BD money, X'00ff' raw, DATE'2024-02-29' day,"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,10 +26,12 @@ from wsmux.testing import FaultProxy
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows
 from ...helpers.spark.format_servers import filled, quick, served
+from ...helpers.timeouts import WAIT
+from ...helpers.waiting import wait_for
 
 pytestmark = pytest.mark.spark
 
-# Each of 300 KB, so that they are not joined.
+# 3.4 MB, which are read back in pieces of about 1 MB.
 COUNT, EACH = 200_000, 20_000
 BATCHES = [rows(start, EACH) for start in range(0, COUNT, EACH)]
 
@@ -55,7 +59,7 @@ def test_a_reading_that_is_cut_goes_on_where_it_was() -> None:
     with served() as (server, store), FaultProxy(server.port) as proxy:
         filled(server.url, "d", BATCHES)
         header = header_of(server.url)
-        proxy.cut_after(700_000, 700_000, 700_000)
+        proxy.cut_after(1_400_000, 1_400_000)
         found = list(read_batches(quick(proxy.url), header, SCHEMA))
         assert ids(found) == list(range(COUNT))
         assert not proxy.cutting
@@ -68,7 +72,7 @@ def test_a_reading_that_comes_to_nothing_fails_after_its_retries() -> None:
     with served() as (server, store), FaultProxy(server.port) as proxy:
         filled(server.url, "d", BATCHES)
         header = header_of(server.url)
-        recipe = quick(proxy.url, retries=2)
+        recipe = quick(proxy.url, retries=2, connect_timeout=0.2)
         batches = read_batches(recipe, header, SCHEMA)
         next(batches)
         proxy.lose("down")
@@ -77,6 +81,46 @@ def test_a_reading_that_comes_to_nothing_fails_after_its_retries() -> None:
         with pytest.raises(SparkError) as caught:
             list(batches)
         assert (caught.value.code, caught.value.what) == ("NO_CONNECTION", "stream read")
+
+
+@contextmanager
+def away(proxy: FaultProxy) -> Iterator[None]:
+    """Let no server be there for the block, until it was looked for six times."""
+    proxy.refusing = True
+    proxy.cut()
+
+    def come_back() -> None:
+        wait_for(lambda: proxy.refused >= 6)
+        proxy.refusing = False
+
+    coming = threading.Thread(target=come_back)
+    coming.start()
+    yield
+    coming.join(WAIT)
+    assert not proxy.refusing
+
+
+def test_a_server_that_is_away_is_waited_for_by_a_reading() -> None:
+    with served() as (server, _), FaultProxy(server.port) as proxy:
+        filled(server.url, "d", BATCHES)
+        header = header_of(server.url)
+        recipe = quick(proxy.url, retries=1, window=16 * 1024)
+        batches = read_batches(recipe, header, SCHEMA, 10)
+        found = [next(batches)]
+        with away(proxy):
+            found += batches
+        assert ids(found) == list(range(COUNT))
+
+
+def test_a_server_that_is_away_is_waited_for_by_a_part() -> None:
+    with served() as (server, _), FaultProxy(server.port) as proxy:
+        header = begun(server.url)
+        recipe = quick(proxy.url, retries=1)
+        with away(proxy):
+            receipt = task_writer.stage(recipe, header, SCHEMA, iter(BATCHES))
+        committed(server.url, header, receipt)
+        found = list(read_batches(quick(server.url), header_of(server.url), SCHEMA))
+        assert ids(found) == list(range(COUNT))
 
 
 def test_a_reading_that_is_closed_cancels_its_stream() -> None:

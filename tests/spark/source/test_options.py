@@ -136,6 +136,9 @@ def test_an_option_like_none_is_refused_with_all_there_are() -> None:
         (Action.READ, "maxRowsPerTrigger", 1),
         (Action.READ, "txnAppId", "a"),
         (Action.READ, "frameBytes", 4096),
+        (Action.READ, "mergeSchema", "true"),
+        (Action.WRITE, "versionAsOf", 1),
+        (Action.STREAM_READ, "timestampAsOf", "2026-11-27"),
         (Action.WRITE, "columns", "a"),
         (Action.WRITE, "pushdown", "true"),
         (Action.STREAM_READ, "endingOffsets", "latest"),
@@ -179,6 +182,9 @@ def test_a_schema_takes_the_options_of_both_reads() -> None:
         ("callTimeout", "inf", "a number of seconds above 0"),
         ("callTimeout", "soon", "a number of seconds above 0"),
         ("retryBackoff", "-1", "a number of seconds, 0 or more"),
+        ("versionAsOf", "-1", "a whole number from 0 up"),
+        ("timestampAsOf", "noon", "a time such as 2026-11-27"),
+        ("timestampAsOf", "1969-12-31", "a time since 1970"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_expected(name: str, value: str, wanted: str) -> None:
@@ -195,6 +201,18 @@ def test_a_bad_value_is_refused_with_what_is_expected(name: str, value: str, wan
 def test_bad_offsets_are_refused(value: str) -> None:
     message = refusal(topic="t", startingOffsets=value)
     assert message.startswith("the option startingOffsets must be earliest, latest or JSON")
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1970-01-02", 86_400_000),
+        ("1970-01-01T00:00:01.5", 1500),
+        (" 1970-01-01 02:00:00+01:00 ", 3_600_000),
+    ],
+)
+def test_a_time_is_in_utc_without_a_zone(text: str, moment: int) -> None:
+    assert parsed(timestampAsOf=text).timestamp == moment
 
 
 def test_a_long_value_is_cut() -> None:
@@ -232,6 +250,16 @@ def test_what_is_missing_is_named() -> None:
         (
             Action.READ,
             {"topic": "t", "pushdown": "true"},
+            "can only be used with the option dataset",
+        ),
+        (
+            Action.READ,
+            {"dataset": "d", "versionAsOf": 1, "timestampAsOf": "2026-11-27"},
+            "versionAsOf and timestampAsOf exclude each other",
+        ),
+        (
+            Action.WRITE,
+            {"topic": "t", "mergeSchema": "true"},
             "can only be used with the option dataset",
         ),
         (Action.WRITE, {"txnAppId": "a"}, "the option txnAppId needs the option txnVersion"),

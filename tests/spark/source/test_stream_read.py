@@ -16,7 +16,8 @@ from wsmux.spark.store.memory import MemoryTopics
 from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA
 from ...helpers.spark.format_servers import PATIENCE
-from ...helpers.spark.topics import Sink, add, follow, home_of, option_list, started
+from ...helpers.spark.inside import home_of
+from ...helpers.spark.topics import Sink, add, follow, option_list, started
 from ...helpers.waiting import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.hang_bound(180)]

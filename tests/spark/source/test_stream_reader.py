@@ -17,7 +17,8 @@ from wsmux.testing import FaultProxy
 
 from ...helpers.inside import calls_of
 from ...helpers.spark.arrow_data import SCHEMA, ids, pa
-from ...helpers.spark.topics import add, home_of, option_list
+from ...helpers.spark.inside import home_of
+from ...helpers.spark.topics import add, option_list
 from ...helpers.waiting import wait_for
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")

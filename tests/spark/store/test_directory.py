@@ -15,46 +15,53 @@ import pytest
 
 from wsmux.rpc import RiverError
 from wsmux.spark.store import commit_log as log_module
-from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics, open_directory
+from wsmux.spark.store.directory_stores import DirectoryTopics, open_directory
 
-from ...helpers.spark.arrow_data import SCHEMA, ids, rows
+from ...helpers.spark.arrow_data import SCHEMA, rows
+from ...helpers.spark.topics import held
 
 pytestmark = pytest.mark.spark
 
 
-def write(store: DirectoryDatasets, name: str, start: int, mode: str = "append") -> str:
-    """Commit ten rows; return the transaction."""
-    txn = store.begin(name, mode, SCHEMA).txn
+def staged(store: DirectoryTopics, name: str, start: int, batch: int | None = None) -> Any:
+    """Stage ten rows as a batch; return its transaction and receipt."""
+    txn = store.begin(name, "q", start // 10 if batch is None else batch, SCHEMA).txn
     part = store.open_part(txn, 0, 0, SCHEMA)
     part.write(rows(start, 10))
-    store.commit(txn, [part.finish(1, 1)])
-    return txn
+    return txn, part.finish(1, 1)
 
 
-def read(store: DirectoryDatasets, name: str) -> list[int]:
-    ranges = store.describe(name).ranges
-    return [each for one in ranges for each in ids(store.read(one.token).batches)]
+def write(store: DirectoryTopics, name: str, start: int) -> None:
+    """Commit ten rows."""
+    txn, receipt = staged(store, name, start)
+    store.commit(txn, [receipt])
+
+
+def read(store: DirectoryTopics, name: str) -> list[int]:
+    return held(store, name)
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    store = DirectoryDatasets(tmp_path / "store", sync=False)
+    store = topics(tmp_path / "store")
+    store.create("d", SCHEMA)
+    store.create("other", SCHEMA)
     for start in (0, 10, 20):
         write(store, "d", start)
     write(store, "other", 0)
     return tmp_path / "store"
 
 
-def datasets(directory: Path, **options: Any) -> DirectoryDatasets:
-    return DirectoryDatasets(directory, sync=False, **options)
+def topics(directory: Path, **options: Any) -> DirectoryTopics:
+    return DirectoryTopics(directory, sync=False, **options)
 
 
 def entry(directory: Path, number: int, name: str = "d") -> Path:
-    return directory / "datasets" / name / "_log" / f"{number:020d}.json"
+    return directory / "topics" / name / "_log" / f"{number:020d}.json"
 
 
 def part(directory: Path) -> Path:
-    return min((directory / "datasets" / "d" / "parts").glob("*/*.parquet"))
+    return min((directory / "topics" / "d" / "parts").glob("*/*.parquet"))
 
 
 # Which directory
@@ -82,17 +89,17 @@ def test_a_store_of_another_layout_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_link_to_a_store_is_a_store(directory: Path) -> None:
     directory.with_name("link").symlink_to(directory)
-    assert read(datasets(directory.with_name("link")), "other") == list(range(10))
+    assert read(topics(directory.with_name("link")), "other") == list(range(10))
 
 
 def test_a_format_has_a_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="format must be one of parquet, arrow"):
-        DirectoryDatasets(tmp_path, file_format="csv")
+        DirectoryTopics(tmp_path, file_format="csv")
 
 
 def test_files_of_both_formats_are_read(directory: Path) -> None:
-    write(datasets(directory, file_format="arrow"), "d", 30)
-    assert read(datasets(directory), "d") == list(range(40))
+    write(topics(directory, file_format="arrow"), "d", 30)
+    assert read(topics(directory), "d") == list(range(40))
 
 
 # Damage
@@ -106,12 +113,12 @@ def link_outside(path: Path) -> None:
     path.symlink_to(outside)
 
 
-def dataset(directory: Path) -> Path:
-    return directory / "datasets" / "d"
+def topic(directory: Path) -> Path:
+    return directory / "topics" / "d"
 
 
 def log(directory: Path) -> Path:
-    return dataset(directory) / "_log"
+    return topic(directory) / "_log"
 
 
 def put(path: Path, data: bytes) -> None:
@@ -139,16 +146,15 @@ LOG_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "foreign": (lambda d: put(log(d) / "x.txt", b""), "_log/x.txt does not belong here"),
     "name": (lambda d: no_commit(d, files=WORTHLESS), r"damaged.*there is no file '\.\./\.\./x'"),
     "state": (lambda d: put(log(d) / f"{3:020d}.state.json", b"{}"), "3.state.json is damaged"),
-    "no log": (lambda d: shutil.rmtree(log(d)), "datasets/d/_log is missing"),
-    "log a file": (lambda d: put(log(d), b""), "datasets/d/_log is a file"),
-    "log a link": (lambda d: link_outside(log(d)), "datasets/d/_log is a symbolic link"),
-    "no parts": (lambda d: shutil.rmtree(dataset(d) / "parts"), "datasets/d/parts is missing"),
-    "a file": (lambda d: put(dataset(d), b""), "datasets/d is a file"),
-    "a link": (lambda d: link_outside(dataset(d)), "datasets/d is a symbolic link"),
+    "no log": (lambda d: shutil.rmtree(log(d)), "topics/d/_log is missing"),
+    "log a file": (lambda d: put(log(d), b""), "topics/d/_log is a file"),
+    "log a link": (lambda d: link_outside(log(d)), "topics/d/_log is a symbolic link"),
+    "no parts": (lambda d: shutil.rmtree(topic(d) / "parts"), "topics/d/parts is missing"),
+    "a file": (lambda d: put(topic(d), b""), "topics/d is a file"),
+    "a link": (lambda d: link_outside(topic(d)), "topics/d is a symbolic link"),
 }
 
 PART_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "schema": (lambda d: no_commit(d, schema="?"), "damaged schema"),
     "part garbage": (lambda d: put(part(d), b"garbage"), "parquet is damaged"),
     "part empty": (lambda d: put(part(d), b""), "parquet is damaged"),
     "part cut": (lambda d: put(part(d), part(d).read_bytes()[:-9]), "parquet is damaged"),
@@ -163,7 +169,7 @@ def test_damage_is_named_and_the_rest_goes_on(directory: Path, case: str) -> Non
     damage, words = (LOG_DAMAGE | PART_DAMAGE)[case]
     damage(directory)
     before = sorted(directory.rglob("*"))
-    store = datasets(directory)
+    store = topics(directory)
     with pytest.raises(RiverError, match=words) as caught:
         read(store, "d")
     assert caught.value.code == "CORRUPT"
@@ -174,45 +180,19 @@ def test_damage_is_named_and_the_rest_goes_on(directory: Path, case: str) -> Non
     assert read(store, "other") == list(range(20))
 
 
-def test_a_bit_that_has_changed_among_values_is_found(tmp_path: Path) -> None:
-    store = datasets(tmp_path / "store")
-    txn = store.begin("d", "append", SCHEMA).txn
-    staging = store.open_part(txn, 0, 0, SCHEMA)
-    staging.write(rows(0, 10_000))
-    store.commit(txn, [staging.finish(1, 1)])
-    path = part(tmp_path / "store")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(RiverError, match="parquet is damaged"):
-        read(store, "d")
-
-
 @pytest.mark.parametrize("case", LOG_DAMAGE)
-def test_a_damaged_log_takes_no_commit_and_is_listed(directory: Path, case: str) -> None:
+def test_a_damaged_log_takes_no_commit(directory: Path, case: str) -> None:
     LOG_DAMAGE[case][0](directory)
-    store = datasets(directory)
     with pytest.raises(RiverError) as caught:
-        write(store, "d", 30)
+        write(topics(directory), "d", 30)
     assert caught.value.code == "CORRUPT"
-    damaged, other = store.list()
-    assert (damaged.name, damaged.error) == ("d", caught.value.message)
-    assert (other.name, other.rows, other.error) == ("other", 10, None)
-
-
-def test_foreign_files_beside_datasets_are_not_datasets(directory: Path) -> None:
-    (directory / "datasets" / "read me!").write_text("hello")
-    (directory / "datasets" / ".hidden?").mkdir()
-    assert [info.name for info in datasets(directory).list()] == ["d", "other"]
-
-
-def test_a_link_to_datasets_outside_is_refused(directory: Path) -> None:
-    link_outside(directory / "datasets")
-    with pytest.raises(RiverError, match="datasets is a symbolic link"):
-        datasets(directory)
 
 
 # Staging and time
+
+
+def key(txn: str) -> str:
+    return txn.rpartition(":")[2]
 
 
 def tree(directory: Path) -> set[str]:
@@ -220,45 +200,34 @@ def tree(directory: Path) -> set[str]:
 
 
 def test_a_sweep_removes_what_no_version_holds(directory: Path) -> None:
-    store = datasets(directory)
+    store = topics(directory)
     kept = tree(directory)
-    txn = store.begin("d", "append", SCHEMA).txn
-    staging = store.open_part(txn, 0, 0, SCHEMA)
-    staging.write(rows(0, 1))
-    staging.finish(1, 1)
+    txn, _ = staged(store, "d", 0, batch=9)
     unfinished = store.open_part(txn, 1, 0, SCHEMA)
     unfinished.write(rows(0, 1))
-    home = dataset(directory)
+    home = topic(directory)
     (home / "_log" / ".0123").write_text("of a process that is no more")
     (home / "parts" / ".0123").mkdir()
-    (directory / "datasets" / f"~{'0' * 32}" / "_log").mkdir(parents=True)
+    (directory / "topics" / f"~{'0' * 32}" / "_log").mkdir(parents=True)
     loser = part(directory).parent / "p9-9-x"
     loser.write_text("finished after its transaction was committed")
     store.expire(time.time())
-    assert {f"datasets/d/parts/{txn[-32:]}", "datasets/d/_log/.0123"} < tree(directory)
+    assert {f"topics/d/parts/{key(txn)}", "topics/d/_log/.0123"} < tree(directory)
     store.expire(time.time() + 10**6)
     unfinished.discard()
-    assert tree(directory) == kept | {"datasets/d/_lock", "datasets/other/_lock"}
-
-
-def test_what_was_overwritten_is_removed_in_time(directory: Path) -> None:
-    store = datasets(directory)
-    txn = write(store, "d", 50, "overwrite")
-    store.expire(time.time() + 10**6)
-    assert os.listdir(dataset(directory) / "parts") == [txn[-32:]]
-    assert read(datasets(directory), "d") == list(range(50, 60))
+    assert tree(directory) == kept | {"topics/d/_lock", "topics/other/_lock"}
 
 
 def test_losers_go_with_the_commit(directory: Path) -> None:
-    store = datasets(directory)
-    txn = store.begin("d", "append", SCHEMA).txn
+    store = topics(directory)
+    txn = store.begin("d", "q", 9, SCHEMA).txn
     receipts = []
     for attempt in range(3):
         staging = store.open_part(txn, 0, attempt, SCHEMA)
         staging.write(rows(0, 1))
         receipts.append(staging.finish(1, 1))
     store.commit(txn, receipts[1:2])
-    left = os.listdir(dataset(directory) / "parts" / txn[-32:])
+    left = os.listdir(topic(directory) / "parts" / key(txn))
     assert sorted(left) == sorted(["txn.json", receipts[1].file, f"{receipts[1].file}.json"])
 
 
@@ -269,7 +238,7 @@ def test_a_process_that_was_away_for_long_catches_up(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "BETWEEN_STATES", 3)
-    away, here = datasets(directory), datasets(directory)
+    away, here = topics(directory), topics(directory)
     assert read(away, "d") == list(range(30))
     for start in range(30, 200, 10):
         write(here, "d", start)
@@ -277,33 +246,28 @@ def test_a_process_that_was_away_for_long_catches_up(
     assert read(away, "d") == list(range(200))
     write(away, "d", 200)
     assert read(here, "d") == list(range(210))
-    assert read(datasets(directory), "d") == list(range(210))
+    assert read(topics(directory), "d") == list(range(210))
 
 
-def test_a_dataset_that_was_removed_and_made_again_is_another_one(directory: Path) -> None:
-    store = datasets(directory)
-    token = store.describe("d").ranges[0].token
-    shutil.rmtree(dataset(directory))
-    with pytest.raises(RiverError, match="there is no dataset d"):
+def test_a_topic_that_was_removed_and_made_again_is_another_one(directory: Path) -> None:
+    store = topics(directory)
+    assert read(store, "d") == list(range(30))
+    shutil.rmtree(topic(directory))
+    with pytest.raises(RiverError, match="there is no topic d"):
         store.describe("d")
-    other = datasets(directory)
+    other = topics(directory)
+    other.create("d", SCHEMA)
     for start in range(70, 150, 10):  # more than there were, so that numbers tell nothing
         write(other, "d", start)
     assert read(store, "d") == list(range(70, 150))
-    with pytest.raises(RiverError, match="was removed, and made again") as caught:
-        store.read(token)
-    assert caught.value.code == "VERSION_GONE"
 
 
 def test_a_commit_cut_short_is_done_by_the_next(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies when the entry is there, before it could answer or tidy up."""
-    store = datasets(directory)
-    txn = store.begin("d", "append", SCHEMA).txn
-    staging = store.open_part(txn, 0, 0, SCHEMA)
-    staging.write(rows(30, 10))
-    receipt = staging.finish(1, 1)
+    store = topics(directory)
+    txn, receipt = staged(store, "d", 30)
     link = os.link
 
     def die(*names: Any) -> None:
@@ -314,24 +278,21 @@ def test_a_commit_cut_short_is_done_by_the_next(
         dying.setattr(os, "link", die)
         with pytest.raises(KeyboardInterrupt):
             store.commit(txn, [receipt])
-    again = datasets(directory)
+    again = topics(directory)
     assert read(again, "d") == list(range(40))
     assert again.commit(txn, [receipt]).version == 4
     assert read(again, "d") == read(store, "d") == list(range(40))
 
 
 def test_a_commit_that_waits_in_vain_says_so_and_can_be_made_again(directory: Path) -> None:
-    store = datasets(directory, lock_timeout=0.05)
-    txn = store.begin("d", "append", SCHEMA).txn
-    part = store.open_part(txn, 0, 0, SCHEMA)
-    part.write(rows(30, 10))
-    receipt = part.finish(1, 1)
-    with (directory / "datasets" / "d" / "_lock").open() as holder:
+    store = topics(directory, lock_timeout=0.05)
+    txn, receipt = staged(store, "d", 30)
+    with (directory / "topics" / "d" / "_lock").open() as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        with pytest.raises(RiverError, match=r"datasets/d/_lock was held .* for 0\.05 s") as caught:
+        with pytest.raises(RiverError, match=r"topics/d/_lock was held .* for 0\.05 s") as caught:
             store.commit(txn, [receipt])
         assert caught.value.code == "BUSY"
-        write(store, "other", 10)  # another dataset goes on
+        write(store, "other", 10)  # another topic goes on
         store.expire(time.time())  # so do sweeps, with a warning
         assert read(store, "d") == list(range(30))
     assert store.commit(txn, [receipt]).version == 4
@@ -343,17 +304,15 @@ def test_a_lock_timeout_is_checked(tmp_path: Path) -> None:
         DirectoryTopics(tmp_path, lock_timeout=0)
 
 
-def test_topics_share_the_directory(directory: Path) -> None:
-    topics = DirectoryTopics(directory, sync=False)
-    topics.create("d", SCHEMA)
-    assert read(datasets(directory), "d") == list(range(30))
+def test_a_damaged_offset_is_named(directory: Path) -> None:
     (directory / "topics" / "d" / "queries").mkdir()
     (directory / "topics" / "d" / "queries" / f"{'0' * 32}.json").write_text('{"offsets": "x"}')
     with pytest.raises(RiverError, match=r"queries/0{32}\.json is damaged"):
-        topics.release("d", "q", [0])
+        topics(directory).release("d", "q", [0])
 
 
 def test_what_is_safe_from_a_crash_reads_the_same(tmp_path: Path) -> None:
-    store = DirectoryDatasets(tmp_path, sync=True)
+    store = DirectoryTopics(tmp_path, sync=True)
+    store.create("d", SCHEMA)
     write(store, "d", 0)
-    assert read(DirectoryDatasets(tmp_path), "d") == list(range(10))
+    assert read(DirectoryTopics(tmp_path), "d") == list(range(10))

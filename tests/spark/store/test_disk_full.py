@@ -13,8 +13,9 @@ from ...helpers.programs import needs
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.parametrize("kind", ["table", "topic"]),
-    pytest.mark.parametrize("file_format", ["parquet", "arrow"]),
+    pytest.mark.parametrize(
+        ("kind", "file_format"), [("table", "delta"), ("topic", "parquet"), ("topic", "arrow")]
+    ),
 ]
 
 

@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import Receipt
 from wsmux.spark.store.base import Committed, DatasetStore, Part, Retention, TopicStore
-from wsmux.spark.store.directory_stores import DirectoryDatasets, DirectoryTopics
-from wsmux.spark.store.memory import MemoryDatasets, MemoryTopics
+from wsmux.spark.store.datasets import DeltaDatasets
+from wsmux.spark.store.directory_stores import DirectoryTopics
+from wsmux.spark.store.memory import MemoryTopics
 
 from ...helpers.spark.arrow_data import SCHEMA, ids, rows
 
@@ -118,7 +119,7 @@ class DatasetMachine(Machine):
         self.store = self.open_store()
         self.versions: list[list[int]] = []
         self.overwritten: list[int] = []
-        self.oldest = 1
+        self.oldest = 0
         self.apps: dict[str, tuple[int, Txn]] = {}
         self.tokens: list[tuple[str, int, list[int]]] = []
 
@@ -168,8 +169,8 @@ class DatasetMachine(Machine):
     def committed(self, txn: Txn, receipts: list[Receipt]) -> None:
         new = [each for receipt in receipts for each in txn.parts[receipt]]
         old = self.versions[-1] if self.versions and txn.mode != "overwrite" else []
-        self.versions.append(old + new)
         version = len(self.versions)
+        self.versions.append(old + new)
         if txn.mode == "overwrite":
             self.overwritten.append(version)
         size = sum(receipt.bytes for receipt in receipts)
@@ -209,7 +210,7 @@ class DatasetMachine(Machine):
     @rule(partitions=st.integers(1, 5))
     def describe(self, partitions: int) -> None:
         if self.versions:
-            version = len(self.versions)
+            version = len(self.versions) - 1
             found: list[int] = []
             for one in self.store.describe("d", partitions).ranges:
                 part = self.versions[-1][len(found) : len(found) + one.rows]
@@ -255,7 +256,7 @@ class DatasetMachine(Machine):
         if not self.versions:
             assert code == "NO_DATASET"
             return
-        assert told.version == len(self.versions)
+        assert told.version == len(self.versions) - 1
         assert told.rows == len(self.versions[-1])
         found = [each for one in told.ranges for each in ids(self.store.read(one.token).batches)]
         assert found == self.versions[-1]
@@ -402,15 +403,9 @@ class TopicMachine(Machine):
                 assert ids(self.store.read("t", place, start, end).batches) == held[start:end]
 
 
-class MemoryDatasetMachine(DatasetMachine):
+class DeltaMachine(DatasetMachine):
     def open_store(self) -> DatasetStore:
-        store: DatasetStore = getattr(self, "store", None) or MemoryDatasets(ttl=TTL)
-        return store
-
-
-class DirectoryDatasetMachine(DatasetMachine):
-    def open_store(self) -> DatasetStore:
-        return DirectoryDatasets(self.directory, file_format="arrow", ttl=TTL, sync=False)
+        return DeltaDatasets(self.directory, ttl=TTL, sync=False)
 
 
 class MemoryTopicMachine(TopicMachine):
@@ -434,7 +429,6 @@ def bounded(machine: type[RuleBasedStateMachine], examples: int) -> Any:
     return case
 
 
-TestMemoryDatasets = bounded(MemoryDatasetMachine, 60)
-TestDirectoryDatasets = bounded(DirectoryDatasetMachine, 30)
+TestDeltaDatasets = bounded(DeltaMachine, 40)
 TestMemoryTopics = bounded(MemoryTopicMachine, 60)
 TestDirectoryTopics = bounded(DirectoryTopicMachine, 30)

@@ -1,4 +1,4 @@
-"""What every store of datasets does, in memory and in a directory."""
+"""What a store of datasets does, in a directory of its own and in one that others share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,20 @@ import pytest
 from wsmux.rpc import RiverError
 from wsmux.spark.protocol import Receipt
 from wsmux.spark.store.base import Committed, DatasetStore
-from wsmux.spark.store.directory_stores import DirectoryDatasets
+from wsmux.spark.store.datasets import DeltaDatasets
 from wsmux.spark.store.filters import parse_filters
-from wsmux.spark.store.memory import MemoryDatasets
+from wsmux.spark.store.schemas import takes
 
-from ...helpers.spark.arrow_data import SCHEMA, ids, pa, rows, wide
+from ...helpers.spark.arrow_data import (
+    CHANGED,
+    COLUMNS,
+    REFUSED,
+    SCHEMA,
+    delta_wide,
+    ids,
+    pa,
+    rows,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -25,14 +34,13 @@ TTL = 3600.0
 Open = Callable[[], DatasetStore]
 
 
-@pytest.fixture(params=["memory", "parquet", "arrow"])
+@pytest.fixture(params=["temporary", "directory"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Return what opens the same store again, as another process does; memory is there once."""
-    if request.param == "memory":
-        store = MemoryDatasets(ttl=TTL)
+    """Return what opens the same store again, as another process does; or a temporary one."""
+    if request.param == "temporary":
+        store = DeltaDatasets(ttl=TTL)
         return lambda: store
-    kind = request.param
-    return lambda: DirectoryDatasets(tmp_path, file_format=kind, ttl=TTL, sync=False)
+    return lambda: DeltaDatasets(tmp_path, ttl=TTL, sync=False)
 
 
 @pytest.fixture
@@ -70,10 +78,11 @@ def refused(code: str, function: Any, *arguments: Any, **named: Any) -> str:
 
 
 def test_what_is_committed_is_read(store: DatasetStore, reopen: Open) -> None:
-    assert written(store, rows(0, 10), rows(10, 5)) == Committed(1, 15, 100)
+    assert written(store, rows(0, 10), rows(10, 5)) == Committed(0, 15, 100)
     assert everything(store) == everything(reopen()) == list(range(15))
     told = reopen().describe("d")
-    assert (told.schema, told.version, told.rows, told.bytes) == (SCHEMA, 1, 15, 100)
+    assert (told.schema, told.version, told.rows) == (SCHEMA, 0, 15)
+    assert told.bytes > 100
 
 
 def test_what_is_staged_is_not_seen(store: DatasetStore) -> None:
@@ -96,15 +105,15 @@ def test_append_adds_and_overwrite_replaces(store: DatasetStore) -> None:
     written(store, rows(0, 3))
     written(store, rows(3, 3))
     assert everything(store) == list(range(6))
-    assert written(store, rows(9, 2), mode="overwrite").version == 3
+    assert written(store, rows(9, 2), mode="overwrite").version == 2
     assert everything(store) == [9, 10]
 
 
 def test_overwriting_with_nothing_leaves_nothing(store: DatasetStore) -> None:
     written(store, rows(0, 3))
     txn = store.begin("d", "overwrite", SCHEMA).txn
-    assert store.commit(txn, []) == Committed(2, 0, 0)
-    assert store.commit(txn, []) == Committed(2, 0, 0)
+    assert store.commit(txn, []) == Committed(1, 0, 0)
+    assert store.commit(txn, []) == Committed(1, 0, 0)
     told = store.describe("d", 8)
     assert (told.ranges, told.rows, told.schema) == ([], 0, SCHEMA)
 
@@ -125,14 +134,36 @@ def test_create_wants_nothing_there(store: DatasetStore) -> None:
     assert everything(store) == [0]
 
 
-def test_every_type_is_kept(store: DatasetStore) -> None:
-    written(store, wide())
-    (one,) = store.describe("d").ranges
-    table = store.read(one.token)
-    assert table.schema.equals(wide().schema, check_metadata=True)
+def test_every_type_is_kept(store: DatasetStore, reopen: Open) -> None:
+    given = delta_wide()
+    written(store, given)
+    (one,) = reopen().describe("d").ranges
+    table = reopen().read(one.token)
     (batch,) = table.batches
-    assert batch.schema.equals(wide().schema, check_metadata=True)
-    assert str(batch.to_pylist()) == str(wide().to_pylist())
+    assert batch.schema.equals(table.schema, check_metadata=True)
+    assert batch.schema.field(0).metadata == given.schema.field(0).metadata
+    for field in given.schema:
+        kept = batch.schema.field(field.name)
+        wanted = field.with_type(CHANGED.get(field.name, field.type))
+        takes(pa.schema([kept]), pa.schema([wanted]), "the dataset")
+    assert str(batch.to_pylist()) == str(given.to_pylist())
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_type_that_is_not_kept_is_refused_with_its_column(store: DatasetStore, name: str) -> None:
+    schema = pa.schema([("id", pa.int64()), (name, COLUMNS[name].type)])
+    message = refused("WRONG_SCHEMA", store.begin, "d", "append", schema)
+    assert name in message
+    assert "cast it to" in message
+
+
+def test_nanoseconds_are_kept_as_microseconds(store: DatasetStore) -> None:
+    nanos = pa.array([1_700_000_000_123_456_789, None], pa.timestamp("ns"))
+    written(store, pa.record_batch([nanos], names=["at"]))
+    (one,) = store.describe("d").ranges
+    (batch,) = store.read(one.token).batches
+    assert batch.schema.types == [pa.timestamp("us")]
+    assert batch.column(0).cast(pa.int64()).to_pylist() == [1_700_000_000_123_456, None]
 
 
 def test_dictionaries_are_kept_decoded(store: DatasetStore) -> None:
@@ -286,6 +317,77 @@ def test_a_schema_that_cannot_be_stored_leaves_nothing(store: DatasetStore) -> N
     assert store.list() == []
 
 
+def merged(store: DatasetStore, batch: Any) -> Committed:
+    txn = store.begin("d", "append", batch.schema, merge_schema=True).txn
+    return store.commit(txn, [staged(store, txn, batch)])
+
+
+def test_schemas_are_merged_when_asked_to(store: DatasetStore, reopen: Open) -> None:
+    """Columns are added, missing, in another order, and narrower than they are here."""
+    written(store, rows(0, 2))
+    added = pa.record_batch(
+        [pa.array([{"x": 1}]), pa.array([7], pa.int8()), pa.array(["w9"])],
+        schema=pa.schema(
+            [
+                ("more", pa.struct([("x", pa.int64())])),
+                pa.field("id", pa.int8(), False),
+                ("word", pa.string()),
+            ]
+        ),
+    )
+    assert merged(store, added).version == 1
+    assert merged(store, rows(8, 1).select(["id"])).version == 2
+    told = reopen().describe("d", 1)
+    assert told.schema.names == ["id", "word", "more"]
+    assert not told.schema.field("id").nullable
+    found = [row for batch in store.read(told.ranges[0].token).batches for row in batch.to_pylist()]
+    assert found == [
+        {"id": 0, "word": "w0", "more": None},
+        {"id": 1, "word": "w1", "more": None},
+        {"id": 7, "word": "w9", "more": {"x": 1}},
+        {"id": 8, "word": None, "more": None},
+    ]
+    refused("WRONG_SCHEMA", store.begin, "d", "append", SCHEMA)
+    assert store.describe("d", version=0).schema == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (pa.schema([("word", pa.string())]), "'id' of dataset d is never null, and is missing"),
+        (pa.schema([("id", pa.int64())]), "'id' is never null"),
+        (pa.schema([("id", pa.int8())]), "'id' of dataset d is never null, and may be here"),
+        (pa.schema([pa.field("id", pa.float32(), False)]), "'id' is int64, here float"),
+        (pa.schema([pa.field("id", pa.int8(), False), ("ID", pa.int8())]), "tell apart"),
+        (pa.schema([pa.field("id", pa.int8(), False), ("Word", pa.int8())]), "tell apart"),
+    ],
+)
+def test_schemas_that_cannot_be_merged(store: DatasetStore, schema: Any, words: str) -> None:
+    written(store, rows(0, 2))
+    message = refused("WRONG_SCHEMA", store.begin, "d", "append", schema, merge_schema=True)
+    assert words in message
+
+
+def test_what_others_have_merged_meanwhile_stays(store: DatasetStore, reopen: Open) -> None:
+    written(store, rows(0, 1))
+
+    def more(name: str, kind: Any) -> Any:
+        fields = [pa.field("id", pa.int64(), False), (name, kind)]
+        return pa.record_batch([pa.array([5]), pa.array([6], kind)], schema=pa.schema(fields))
+
+    one, other = more("one", pa.int64()), more("other", pa.int32())
+    txn = store.begin("d", "append", one.schema, merge_schema=True).txn
+    receipt = staged(store, txn, one)
+    merged(reopen(), other)
+    store.commit(txn, [receipt])
+    told = store.describe("d", 1)
+    assert told.schema.names == ["id", "word", "other", "one"]
+    found = [row for batch in store.read(told.ranges[0].token).batches for row in batch.to_pylist()]
+    assert [(row["other"], row["one"]) for row in found] == [(None, None), (6, None), (None, 6)]
+    late = pa.schema([pa.field("id", pa.int64(), False), ("one", pa.string())])
+    refused("WRONG_SCHEMA", store.begin, "d", "append", late, merge_schema=True)
+
+
 def test_a_mode_is_one_of_three(store: DatasetStore) -> None:
     refused("BAD_REQUEST", store.begin, "d", "ignore", SCHEMA)
 
@@ -354,8 +456,8 @@ def test_a_version_stays_readable_until_its_time_is_over(store: DatasetStore, re
     begun = store.read(token)
     store.expire(time.time() + TTL + 60)
     message = refused("VERSION_GONE", reopen().read, token)
-    assert "version 1" in message
-    assert "the oldest is 3" in message
+    assert "version 0" in message
+    assert "the oldest is 2" in message
     refused("VERSION_GONE", store.read, token)
     assert everything(reopen()) == list(range(10, 15))
     with pytest.raises(RiverError, match="no longer kept"):
@@ -370,15 +472,38 @@ def test_appended_versions_stay_readable(store: DatasetStore) -> None:
     assert ids(store.read(token).batches) == list(range(5))
 
 
+def test_a_version_is_read_as_it_was(store: DatasetStore, reopen: Open) -> None:
+    written(store, rows(0, 5))
+    between = time.time() + 0.002
+    while time.time() < between + 0.002:
+        pass  # commits are told apart by milliseconds
+    written(store, rows(5, 5))
+    other = pa.record_batch([pa.array(["x"])], names=["other"])
+    written(store, other, mode="overwrite")
+
+    def held(**when: Any) -> list[int]:
+        told = reopen().describe("d", 1, **when)
+        assert told.schema == SCHEMA
+        return [each for one in told.ranges for each in ids(store.read(one.token).batches)]
+
+    assert held(version=0) == held(timestamp=between) == list(range(5))
+    assert held(version=1) == list(range(10))
+    for told in (store.describe("d", version=2), store.describe("d", timestamp=time.time() + 60)):
+        assert (told.version, told.schema.names) == (2, ["other"])
+    assert "the newest is 2" in refused("BAD_REQUEST", store.describe, "d", version=3)
+    assert "the oldest" in refused("VERSION_GONE", store.describe, "d", timestamp=1.0)
+    store.expire(time.time() + TTL + 60)
+    assert "the oldest is 2" in refused("VERSION_GONE", store.describe, "d", version=1)
+
+
 def test_tokens_that_never_were(store: DatasetStore) -> None:
     written(store, rows(0, 5))
     token = store.describe("d").ranges[0].token
     name, home, *_ = token.split(":")
     refused("BAD_TOKEN", store.read, "nonsense")
     refused("BAD_TOKEN", store.read, f"{name}:{home}:9:0:1")
-    refused("BAD_TOKEN", store.read, f"{name}:{home}:1:0:6")
-    refused("VERSION_GONE", store.read, f"{name}:{home}:0:0:1")
-    refused("VERSION_GONE", store.read, f"{name}:00000000:1:0:1")
+    refused("BAD_TOKEN", store.read, f"{name}:{home}:0:0:6")
+    refused("VERSION_GONE", store.read, f"{name}:00000000:0:0:1")
     refused("NO_DATASET", store.read, f"other:{home}:1:0:1")
 
 
@@ -396,19 +521,16 @@ def test_what_nobody_commits_is_swept(store: DatasetStore, reopen: Open) -> None
     assert everything(store) == [0, 1]
 
 
-def test_a_commit_is_known_when_its_name_is_forgotten(store: DatasetStore, reopen: Open) -> None:
-    txn = store.begin("d", "append", SCHEMA).txn
-    receipt = staged(store, txn, rows(0, 5))
-    answer = store.commit(txn, [receipt])
+def test_what_an_app_wrote_last_is_known_when_names_are_forgotten(
+    store: DatasetStore, reopen: Open
+) -> None:
+    last = store.begin("d", "append", SCHEMA, "etl", 3)
+    kept = store.commit(last.txn, [staged(store, last.txn, rows(10, 1))])
     written(store, rows(0, 1), mode="overwrite")
-    written(store, rows(9, 1), mode="overwrite")
-    last = store.begin("d", "append", SCHEMA).txn
-    kept = store.commit(last, [staged(store, last, rows(10, 1))])
     store.expire(time.time() + TTL + 60)
-    assert reopen().commit(last, []) == kept
-    assert reopen().abort(last) is True
-    refused("NO_TXN", reopen().commit, txn, [receipt])
-    assert answer.version == 1
+    assert reopen().begin("d", "append", SCHEMA, "etl", 3) == (last.txn, True)
+    assert reopen().commit(last.txn, []) == store.commit(last.txn, []) == kept
+    assert reopen().abort(last.txn) is True
 
 
 def test_a_list_tells_the_newest_versions(store: DatasetStore) -> None:
@@ -416,12 +538,13 @@ def test_a_list_tells_the_newest_versions(store: DatasetStore) -> None:
     written(store, rows(5, 5))
     begun = store.begin("e", "append", SCHEMA)
     store.commit(begun.txn, [])
+    told = store.describe("d").bytes
     assert [tuple(info) for info in store.list()] == [
-        ("d", 2, 10, 200, None),
-        ("e", 1, 0, 0, None),
+        ("d", 1, 10, told, None),
+        ("e", 0, 0, 0, None),
     ]
 
 
 def test_a_store_lives_for_more_than_no_time() -> None:
     with pytest.raises(ValueError, match="ttl"):
-        MemoryDatasets(ttl=0)
+        DeltaDatasets(ttl=0)

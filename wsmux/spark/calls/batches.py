@@ -6,6 +6,9 @@ in ``"$errors": [[row, code, message, extra], ...]``, with rows counted from 0; 
 missing if there are none. A row thus costs no more than its value, and any River server can take
 part: in TypeScript such a procedure is a loop.
 
+The answer to a message of no rows may tell the type of all values in Spark's DDL, as in
+``{"$values": [], "$type": "bigint"}``: a column of them then has it.
+
 A key identifies a row permanently: work repeated under the same key should take effect once. Calls
 that are repeated after an error carry the same keys, and ``Deduplicator`` answers them with the
 first result for as long as it remembers that. A request of an upload whose rows have keys is
@@ -23,6 +26,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...rpc import Context, Err, RiverError
 from ...runtime.logs import logger
+from ..ddl import Ddl, parse
+from .result_types import annotated_type, schema_type
 
 __all__ = [
     "Answers",
@@ -32,14 +37,17 @@ __all__ = [
     "batched",
     "keyed_row",
     "read_answers",
+    "read_type",
     "rows_message",
 ]
 
-ROWS, KEYS, VALUES, ERRORS = "$rows", "$keys", "$values", "$errors"
+ROWS, KEYS, VALUES, ERRORS, TYPE = "$rows", "$keys", "$values", "$errors", "$type"
 ROW, KEY = "$row", "$key"
 
-# River's code for undeclared errors, and the text that the caller gets.
+# River's codes for undeclared errors and for values that a schema forbids, and what the caller is
+# told of them.
 UNCAUGHT_ERROR, FAILED = "UNCAUGHT_ERROR", "the handler failed"
+INVALID_REQUEST = "INVALID_REQUEST"
 
 # Default bounds of a deduplicator: a million rows of a few hundred bytes are as much memory as a
 # server can spare, and no job retries for longer than an hour.
@@ -96,7 +104,54 @@ def read_answers(answer: Any, count: int) -> Answers:
     return Answers(values, errors)
 
 
+def read_type(answer: Any) -> Ddl | None:
+    """Parse the answer to a message of no rows; return the type that it tells, if any.
+
+    Raises:
+        NotAnswers: it is malformed.
+    """
+    read_answers(answer, 0)
+    told = answer.get(TYPE)
+    if told is None:
+        return None
+    try:
+        return parse(str(told))
+    except ValueError as error:
+        raise NotAnswers(f"{TYPE} must tell a type of Spark's: {error}") from error
+
+
 # Server side
+
+
+class _Message:
+    """Be the schema of one row, or of its result, that lets messages of many pass.
+
+    The handler checks their rows one by one, so that one that is refused refuses no other.
+
+    Args:
+        schema: a schema of ``wsmux.rpc``, whose place it takes.
+        field: the field that messages of many have.
+    """
+
+    def __init__(self, schema: Any, field: str) -> None:
+        self._schema = schema
+        self._field = field
+
+    @property
+    def json(self) -> Any:
+        """Return the schema of one as JSON data."""
+        return self._schema.json
+
+    def check(self, value: Any) -> dict[str, Any] | None:
+        """Return what is wrong with a message, as the schema does."""
+        if isinstance(value, Mapping) and isinstance(value.get(self._field), list):
+            return None
+        return self.check_row(value)
+
+    def check_row(self, value: Any) -> dict[str, Any] | None:
+        """Return what is wrong with a row, as the schema does."""
+        wrong: dict[str, Any] | None = self._schema.check(value)
+        return wrong
 
 
 def batched(
@@ -111,6 +166,11 @@ def batched(
     sent as it is, declared or not, any other exception as UNCAUGHT_ERROR. The rows of one message
     are handled one after another, messages concurrently. A caller that sends anything but a message
     of rows calls the function for that one row, and gets a plain answer.
+
+    Schemas given to the decorator of the service, and annotations of the function, are of one row
+    and its result. A row that the schema of the init forbids is answered with INVALID_REQUEST.
+    ``.columns()`` makes a column of the type that the schema of the response allows, or else of
+    the one that the function is annotated to return.
 
     Args:
         handler: the function.
@@ -130,20 +190,63 @@ def batched(
     if handler is None:
         return functools.partial(batched, whole=whole, deduplicator=deduplicator)
     handle = handler
+    schemas: dict[tuple[str, str], tuple[_Message | None, Ddl | None]] = {}
+    annotated = annotated_type(handler, whole)
+
+    def adapt_schemas(
+        service: str, procedure: str, init: Any, response: Any
+    ) -> tuple[_Message, _Message]:
+        row = _Message(init, ROWS)
+        checked = None if init.json in ({}, True) else row
+        schemas[service, procedure] = checked, schema_type(response.json) or annotated
+        return row, _Message(response, VALUES)
 
     @functools.wraps(handle)
     def answer(ctx: Context, init: Any) -> Any:
         rows = init.get(ROWS) if isinstance(init, Mapping) else None
         if not isinstance(rows, list):
             return _alone(handle, ctx, init) if whole else handle(ctx, init)
+        row, kind = schemas.get((ctx.service, ctx.procedure), (None, annotated))
+        if not rows:
+            return {VALUES: [], TYPE: str(kind)} if kind else {VALUES: []}
+        refused = {} if row is None else _refused(row, rows)
+        kept = [each for at, each in enumerate(rows) if at not in refused] if refused else rows
         if whole:
-            return _answer(_checked(handle(ctx, rows), len(rows)))
-        keys = init.get(KEYS)
-        if deduplicator is None or not isinstance(keys, list) or len(keys) != len(rows):
-            return _answer(_results(handle, ctx, rows))
-        return _answer(_results(deduplicator.wrap(handle), ctx, list(zip(keys, rows, strict=True))))
+            results = _checked(handle(ctx, kept), len(kept)) if kept else []
+        elif deduplicator is None or not _are_keys(keys := init.get(KEYS), rows):
+            results = _results(handle, ctx, kept)
+        else:
+            keyed = [
+                pair for at, pair in enumerate(zip(keys, rows, strict=True)) if at not in refused
+            ]
+            results = _results(deduplicator.wrap(handle), ctx, keyed)
+        return _answer(_merged(results, refused))
 
+    answer.adapt_schemas = adapt_schemas  # type: ignore[attr-defined]
     return answer
+
+
+def _are_keys(keys: Any, rows: list[Any]) -> bool:
+    return isinstance(keys, list) and len(keys) == len(rows)
+
+
+def _refused(row: _Message, rows: list[Any]) -> dict[int, RiverError]:
+    """Return the errors of rows that their schema forbids."""
+    found = ((at, row.check_row(each)) for at, each in enumerate(rows))
+    return {at: _forbidden(wrong) for at, wrong in found if wrong is not None}
+
+
+def _forbidden(wrong: dict[str, Any]) -> RiverError:
+    first = wrong["firstValidationErrors"][0]
+    path = f"{first['path']} " if first["path"] else ""
+    return RiverError(INVALID_REQUEST, f"the row failed validation: {path}{first['message']}")
+
+
+def _merged(results: list[Any], refused: Mapping[int, RiverError]) -> list[Any]:
+    """Return results with the errors of refused rows at their places."""
+    for at in sorted(refused):
+        results.insert(at, Err(refused[at]))
+    return results
 
 
 def _results(handle: Handler, ctx: Context, rows: list[Any]) -> list[Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ...rpc import RiverError
+from ..connection_settings import Link
 from ..ddl import Ddl
 from .arrow import Misfit, column_of, json_text, rows_of
 from .batches import rows_message
 from .pipeline import Plan
-from .task_calls import Target, TaskCalls
+from .task_calls import Target, TaskCalls, of_nulls
 from .values import plainer
 
 __all__ = ["ColumnCalls"]
@@ -55,22 +56,32 @@ class ColumnCalls:
     into_type: Ddl | None
     error_col: str | None
     key: str | None
+    asks: bool
+    """Whether the server can be asked for the type of results, and was not yet."""
 
     def on(self, df: Any) -> Any:
-        """Return a DataFrame with the column; the same as ``df.transform(call.on)``."""
-        return df.mapInArrow(self, self.schema(df.schema))
+        """Return a DataFrame with the column; the same as ``df.transform(call.on)``.
+
+        Without ``into_type``, blocks while it asks the server for it, as ``schema`` does.
+        """
+        self._check(df.columns)
+        typed = self._asked()
+        return df.mapInArrow(typed, typed.schema(df.schema))
 
     def schema(self, schema: Any) -> Any:
         """Return the schema of the result, given that of the DataFrame (``StructType``).
 
+        Without ``into_type``, blocks while it asks the server, on a connection of its own.
+
         Raises:
             ValueError: a column is missing, or a new one already exists.
+            SparkError: the server was not reached, or did not answer in time.
         """
         from pyspark.sql.pandas.types import from_arrow_type
         from pyspark.sql.types import StructField, StructType
 
         self._check(schema.names)
-        added = [(self.into, self.into_type or TEXT)]
+        added = [(self.into, self._asked().into_type or TEXT)]
         added += [] if self.error_col is None else [(self.error_col, TEXT)]
         return StructType(
             [
@@ -79,19 +90,42 @@ class ColumnCalls:
             ]
         )
 
+    def _asked(self) -> ColumnCalls:
+        """Do what ``_typed`` does on the driver, which keeps no connection."""
+        with self.target.recipe.once() as link:
+            return self._typed(link)
+
+    def _typed(self, link: Link) -> ColumnCalls:
+        """Return what knows the type of the results, if the procedure tells one."""
+        if self.into_type is not None or not self.asks:
+            return self
+        kind = TaskCalls(self.target, self.plan, self.timeout, link).result_type()
+        return replace(self, into_type=kind, asks=False)
+
     def __call__(self, batches: Iterable[Any]) -> Generator[Any]:
         """Yield each record batch with the results of its rows."""
         asking = TaskCalls(self.target, self.plan, self.timeout)
+        yield from self._typed(asking.link)._results(batches, asking)
+
+    def _results(self, batches: Iterable[Any], asking: TaskCalls) -> Generator[Any]:
         many = self.batch_rows > 1 or self.key is not None
         held: deque[_Held] = deque()  # not yielded yet, in order
         with closing(asking.ask(self._messages(batches, held, many))) as outcomes:
             for part, value, error in outcomes:
                 values, errors = asking.answers(value, error, part.rows, many)
                 part.held.values[part.start : part.start + part.rows] = values
-                part.held.errors.update({part.start + row: errors[row] for row in errors})
+                for row, failed in errors.items():
+                    part.held.errors[part.start + row] = self._told(failed, part, row)
                 part.held.left -= part.rows
                 yield from self._whole(held, asking)
         yield from self._whole(held, asking)
+
+    def _told(self, error: RiverError, part: _Part, row: int) -> RiverError:
+        """Return the error of a row, with the columns that are null there if they may be why."""
+        batch = part.held.batch
+        sent = self.columns or tuple(batch.schema.names)
+        at = part.start + row
+        return of_nulls(error, [name for name in sent if not batch.column(name)[at].is_valid])
 
     def _messages(
         self, batches: Iterable[Any], held: deque[_Held], many: bool
@@ -126,9 +160,9 @@ class ColumnCalls:
     def _finished(self, held: _Held, asking: TaskCalls) -> Any:
         import pyarrow as pa
 
-        values, kind = held.values, self.into_type
-        if kind is None:
-            kind, values = TEXT, [json_text(value) for value in values]
+        values, kind = held.values, self.into_type or TEXT
+        if kind == TEXT:
+            values = [json_text(value) for value in values]
 
         def misfit(row: int, error: Misfit) -> None:
             held.errors[row] = RiverError(WRONG_TYPE, f"the result {error}")

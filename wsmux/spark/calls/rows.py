@@ -11,7 +11,7 @@ from typing import Any
 from ...rpc import Err, Ok
 from .batches import rows_message
 from .pipeline import Plan
-from .task_calls import Target, TaskCalls
+from .task_calls import Target, TaskCalls, of_none
 from .values import plain_all, plainer
 
 __all__ = ["Key", "RowCalls", "key_of"]
@@ -43,11 +43,13 @@ class RowCalls:
         many = self.batch_rows > 1 or self.key is not None
         messages = self._of_many(iter(rows)) if many else self._of_one(rows)
         with closing(asking.ask(messages)) as outcomes:
-            for count, value, error in outcomes:
+            for sent, value, error in outcomes:
                 if error is None and not many:
                     yield value if self.raises else Ok(value)
                     continue
-                values, errors = asking.answers(value, error, count, many)
+                some = sent if many else [sent]
+                values, errors = asking.answers(value, error, len(some), many)
+                errors = {at: of_none(errors[at], some[at]) for at in errors}
                 if not self.raises:
                     yield from _results(values, errors)
                 elif errors:
@@ -57,16 +59,16 @@ class RowCalls:
                 else:
                     yield from values
 
-    def _of_one(self, rows: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def _of_one(self, rows: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         make_plain = plainer(self.target.recipe.codec)
-        return ((1, make_plain(row)) for row in rows)
+        return ((row, make_plain(row)) for row in rows)
 
-    def _of_many(self, rows: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    def _of_many(self, rows: Iterator[Any]) -> Iterator[tuple[list[Any], Any]]:
         make_plain = plainer(self.target.recipe.codec)
         take = None if self.key is None else key_of(self.key)
         while chunk := list(islice(rows, self.batch_rows)):
             keys = None if take is None else plain_all(list(map(take, chunk)), make_plain)
-            yield len(chunk), rows_message(plain_all(chunk, make_plain), keys)
+            yield chunk, rows_message(plain_all(chunk, make_plain), keys)
 
 
 def _results(values: Sequence[Any], errors: dict[int, Any]) -> Iterator[Any]:

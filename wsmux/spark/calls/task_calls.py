@@ -9,13 +9,29 @@ from typing import Any
 
 from ...rpc import Completions, EncodeError, PendingCall, RiverError
 from ..connection_settings import TIMEOUT, UNAUTHORIZED, Link, Recipe
+from ..ddl import Ddl
 from ..errors import SparkError
-from .batches import Answers, NotAnswers, read_answers
+from .batches import (
+    INVALID_REQUEST,
+    UNCAUGHT_ERROR,
+    Answers,
+    NotAnswers,
+    read_answers,
+    read_type,
+    rows_message,
+)
 from .pipeline import Pipeline, Plan, Starter, pipeline
 
-__all__ = ["Target", "TaskCalls", "failure"]
+__all__ = ["Target", "TaskCalls", "failure", "of_none", "of_nulls"]
 
 UNEXPECTED_DISCONNECT = "UNEXPECTED_DISCONNECT"
+# Behind what a procedure says of a message of many rows.
+ONE_BY_ONE = (
+    "; a message of rows is for procedures made by wsmux.spark.batched: batch_rows=1 is for others"
+)
+
+# Codes of rows that a procedure would not take, or fails at.
+NOT_TAKEN = frozenset({INVALID_REQUEST, UNCAUGHT_ERROR})
 CANNOT_SEND, BAD_ANSWER, CLIENT_FAILED = "CANNOT_SEND", "BAD_ANSWER", "CLIENT_FAILED"
 
 
@@ -38,10 +54,13 @@ class TaskCalls:
         target: the procedure.
         plan: how calls are kept in flight.
         timeout: seconds per call.
+        link: the connection, by default this process's.
     """
 
-    def __init__(self, target: Target, plan: Plan, timeout: float) -> None:
-        self.link = target.recipe.link()
+    def __init__(
+        self, target: Target, plan: Plan, timeout: float, link: Link | None = None
+    ) -> None:
+        self.link = target.recipe.link() if link is None else link
         self._target = target
         self._starter = _River(self.link, target, timeout)
         self._pipeline: Pipeline = pipeline(self._starter, plan)
@@ -66,9 +85,28 @@ class TaskCalls:
             try:
                 return read_answers(value, count)
             except NotAnswers as wrong:
-                error = RiverError(BAD_ANSWER, str(wrong))
+                error = RiverError(BAD_ANSWER, f"{wrong}{ONE_BY_ONE}")
         told = river_error(error)
+        if many and told.code == INVALID_REQUEST:
+            told = RiverError(told.code, f"{told.message}{ONE_BY_ONE}", told.extra)
         return Answers([None] * count, dict.fromkeys(range(count), told))
+
+    def result_type(self) -> Ddl | None:
+        """Ask for the type of results, by a message of no rows; ``None`` if none is told.
+
+        Raises:
+            SparkError: the connection is lost, or no answer came in time, and retries failed.
+        """
+        with closing(self.ask([(None, rows_message([]))])) as outcomes:
+            _, answer, error = next(outcomes)
+        if isinstance(error, RiverError):
+            return None  # the procedure is not for such messages; the rows themselves will tell
+        if error is not None:
+            raise self.error(error)
+        try:
+            return read_type(answer)
+        except NotAnswers:
+            return None
 
     def error(self, error: Exception, **more: Any) -> SparkError:
         """Return the exception for a failed call."""
@@ -119,6 +157,26 @@ def river_error(error: Exception) -> RiverError:
     if isinstance(error, EncodeError):
         return RiverError(CANNOT_SEND, str(error))
     return RiverError(CLIENT_FAILED, f"{type(error).__name__}: {error}")
+
+
+def of_nulls(error: RiverError, names: Sequence[str]) -> RiverError:
+    """Return the error of a row, and say that it may be for these columns, which are null."""
+    if not names or error.code not in NOT_TAKEN:
+        return error
+    what = f"column {names[0]} is" if len(names) == 1 else f"columns {', '.join(names)} are"
+    text = (
+        f"{error.message}; {what} null in this row: if that is why, leave such rows out, as by "
+        f"df.where('{names[0]} is not null'), or let the procedure take null"
+    )
+    return RiverError(error.code, text, error.extra)
+
+
+def of_none(error: RiverError, row: Any) -> RiverError:
+    """Return the error of a row of an RDD, and say that the row may be why if it is ``None``."""
+    if row is not None or error.code not in NOT_TAKEN:
+        return error
+    text = f"{error.message}; the row is None: if that is why, filter such rows out, or let the "
+    return RiverError(error.code, f"{text}procedure take null", error.extra)
 
 
 def failure(

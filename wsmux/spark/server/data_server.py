@@ -23,15 +23,16 @@ from ...config import MIB, Config
 from ...endpoints.acceptor import DRAIN, MAX_CONNECTIONS, listen
 from ...endpoints.connection_options import DEFAULT_WORKERS, ConnectionOptions
 from ...handshake.access import Access, TokenCheck, is_loopback
-from ...rpc import RpcHandler, Service, Serving, handler
+from ...rpc import RpcHandler, Service, Serving, SessionInfo, handler
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ...server import Server
 from ..protocol import READ, WRITE
 from ..store.base import DAY, DatasetStore, Retention, TopicStore
-from ..store.directory_stores import DirectoryDatasets, DirectoryTopics
-from ..store.memory import MemoryDatasets, MemoryTopics
+from ..store.datasets import DeltaDatasets
+from ..store.directory_stores import DirectoryTopics
+from ..store.memory import MemoryTopics
 from .arrow_stream import Limits
 from .named_streams import Handler, NamedStream, NamedStreams, ReadStream, WriteStream
 from .services import DatasetService, TopicService
@@ -55,7 +56,7 @@ class Stores(TypedDict, total=False):
     """Define the options with which ``serve_data`` makes stores."""
 
     file_format: str
-    """``"parquet"``, the default, or ``"arrow"``."""
+    """How topics are stored: ``"parquet"``, the default, or ``"arrow"``."""
     ttl: float
     """Seconds to keep staged parts, replaced versions and ids of transactions; default a day."""
     retention: Retention
@@ -147,6 +148,10 @@ class DataServer(Server):
     def __repr__(self) -> str:
         return f"<DataServer {self.url} connections={len(self.connections)}>"
 
+    def list_sessions(self) -> list[SessionInfo]:
+        """Return ``rpc.list_sessions()``."""
+        return self.rpc.list_sessions()
+
     def shutdown(self, timeout: float | None = DRAIN) -> None:
         """Stop accepting, let streams end for ``timeout`` seconds, then close the rest.
 
@@ -225,8 +230,9 @@ def serve_data(
     """Listen and serve datasets and topics in background threads; return the running server.
 
     Args:
-        directory: where to store them, in memory if omitted; or pass your own stores as
-            ``datasets`` and ``topics``.
+        directory: where to store them, each dataset as a Delta table; if omitted, topics are in
+            memory and datasets in a temporary directory. Or pass your own stores as ``datasets``
+            and ``topics``.
         host, port: where to listen; port 0 takes a free one, available as ``server.port``.
         token: what clients must send as ``Authorization: Bearer TOKEN``: a string, several, or a
             function that returns whether a token is valid. Required unless the address is loopback.
@@ -250,14 +256,11 @@ def serve_data(
         if serving.keys() & {"datasets", "topics"}:
             raise ValueError("directory and stores exclude each other")
         serving["topics"] = DirectoryTopics(directory, **stores)
-        stores.pop("retention", None)
-        serving["datasets"] = DirectoryDatasets(directory, **stores)
+        serving["datasets"] = DeltaDatasets(directory, **_but(stores, "file_format", "retention"))
     elif not serving.keys() & {"datasets", "topics"}:
-        for name in ("file_format", "sync", "lock_timeout"):
-            stores.pop(name, None)
-        serving["topics"] = MemoryTopics(**stores)
-        stores.pop("retention", None)
-        serving["datasets"] = MemoryDatasets(**stores)
+        kept = _but(stores, "file_format", "sync", "lock_timeout")
+        serving["topics"] = MemoryTopics(**kept)
+        serving["datasets"] = DeltaDatasets(**_but(kept, "retention"))
     elif stores:
         raise ValueError(f"{', '.join(stores)}: set these on your own stores")
     serving.setdefault("sweep", min(SWEEP, stores.get("ttl", DAY)))
@@ -267,3 +270,7 @@ def serve_data(
     except BaseException:
         listener.close()
         raise
+
+
+def _but(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in names}

@@ -6,11 +6,12 @@ Errors are those of ``protocol.Code``.
 ==================  ==============================================  ===============================
 procedure           init                                            response
 ==================  ==============================================  ===============================
-dataset.describe    dataset, partitions?, columns?, filters?        schema, version, rows, bytes,
-                                                                    ranges: [{token, rows, bytes}]
+dataset.describe    dataset, partitions?, columns?, filters?,       schema, version, rows, bytes,
+                    version? or timestamp? (ms since 1970)          ranges: [{token, rows, bytes}]
 dataset.list                                                        datasets: [{name, version,
                                                                     rows, bytes, error?}]
-dataset.begin       dataset, mode, schema, app?, app_version?       txn, done
+dataset.begin       dataset, mode, schema, app?, app_version?,      txn, done
+                    merge_schema?
 dataset.commit      txn, receipts                                   version, rows, bytes
 dataset.abort       txn                                             committed
 topic.describe      topic                                           schema, partitions, earliest,
@@ -87,7 +88,7 @@ class DatasetService(Service):
     def __init__(self, store: DatasetStore) -> None:
         super().__init__(DATASET_SERVICE, description="tables in versions")
         self.store = store
-        missing = (Code.NO_DATASET, Code.NO_COLUMN, Code.BAD_FILTER)
+        missing = (Code.NO_DATASET, Code.NO_COLUMN, Code.BAD_FILTER, Code.VERSION_GONE)
         refused = (Code.EXISTS, Code.WRONG_SCHEMA)
         self._add_rpc(self.describe, _errors(*missing))
         self._add_rpc(self.list, _errors())
@@ -99,16 +100,24 @@ class DatasetService(Service):
         self.rpc(init=OBJECT, response=OBJECT, errors=errors)(guarded(handler))
 
     def describe(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the latest version, split into ranges."""
+        """Return a version, the latest by default, split into ranges."""
         request = Request(init)
         partitions = request.whole("partitions", least=1) if "partitions" in request else None
         if partitions is not None and partitions > MAX_RANGES:
             raise refusal(Code.BAD_REQUEST, f"partitions may be up to {MAX_RANGES}")
+        when: dict[str, Any] = {}
+        if "version" in request:
+            when["version"] = request.whole("version")
+        if "timestamp" in request:
+            when["timestamp"] = request.whole("timestamp") / 1000
+        if len(when) > 1:
+            raise refusal(Code.BAD_REQUEST, "version and timestamp exclude each other")
         told = self.store.describe(
             request.text("dataset"),
             partitions,
             request.texts("columns"),
             parse_filters(request.given("filters")),
+            **when,
         )
         return {
             "schema": schema_bytes(told.schema),
@@ -129,12 +138,14 @@ class DatasetService(Service):
     def begin(self, ctx: Context, init: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a transaction."""
         request = Request(init)
+        more = {"merge_schema": True} if request.given("merge_schema") is True else {}
         begun = self.store.begin(
             request.text("dataset"),
             request.text("mode"),
             schema_of(request.raw("schema")),
             request.text("app") if "app" in request else None,
             request.whole("app_version") if "app_version" in request else None,
+            **more,
         )
         return begun._asdict()
 

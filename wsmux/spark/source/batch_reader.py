@@ -12,6 +12,9 @@ from pyspark.sql import datasource as api
 from pyspark.sql.types import StringType, StructType
 
 from ...rpc import RiverError
+from ..calls.batches import UNCAUGHT_ERROR
+from ..connection_settings import TIMEOUT
+from ..errors import SparkError
 from ..protocol import DATASET_SERVICE, TOPIC_SERVICE, Code, refusal
 from ..store.base import Heads
 from ..store.filters import matcher, parse_filters, wire_value
@@ -23,6 +26,9 @@ from .task_reader import read_batches
 from .types import arrow_schema, check_fits, spark_schema
 
 __all__ = ["BatchReader", "FilteringReader", "RangePartition", "reader_of", "schema_of_source"]
+
+# Codes of a server that cannot tell so many ranges: they fit no message, or no time.
+OVERTAXED = frozenset({UNCAUGHT_ERROR, TIMEOUT})
 
 
 def schema_of_source(options: Options) -> StructType:
@@ -72,15 +78,15 @@ class BatchReader(api.DataSourceReader):
             raise refused(self._recipe, error, options.target) from None
 
     def partitions(self) -> list[api.InputPartition]:
-        """Ask for the ranges of the latest version; each becomes one partition.
+        """Ask for the ranges of the version; each becomes one partition.
 
         Raises:
             SparkError: with the server's code; WRONG_SCHEMA if the columns have changed.
         """
         options = self._options
-        told = _described(options, options.num_partitions)
+        told = self._ranges("numPartitions", options.num_partitions)
         if options.dataset and len(told["ranges"]) < (options.min_partitions or 0):
-            told = _described(options, options.min_partitions)
+            told = self._ranges("minPartitions", options.min_partitions)
         try:
             stored = schema_of(told["schema"])
             check_fits(self._schema, stored, options.target)
@@ -90,6 +96,19 @@ class BatchReader(api.DataSourceReader):
         if self._schema.names != stored.names:
             headers = [{**header, "columns": self._schema.names} for header in headers]
         return [RangePartition(header) for header in headers]
+
+    def _ranges(self, option: str, wanted: int | None) -> dict[str, Any]:
+        """Ask for ranges, so many if wanted; a server that fails at that is told apart."""
+        try:
+            return _described(self._options, wanted)
+        except SparkError as error:
+            if wanted is None or error.code not in OVERTAXED:
+                raise
+            text = (
+                f"{error.message}; it was asked for {wanted:,} ranges by the option {option}: ask "
+                "for fewer, and write a dataset of many small files anew with coalesce(n)"
+            )
+            raise SparkError(error.code, text, error.what, error.place) from None
 
     def _headers(self, told: dict[str, Any]) -> list[dict[str, Any]]:
         if self._options.topic:
@@ -184,5 +203,10 @@ def _described(options: Options, partitions: int | None = None) -> dict[str, Any
     recipe = options.recipe()
     if options.topic:
         return ask_once(recipe, TOPIC_SERVICE, "describe", topic=options.topic)
-    more = {} if partitions is None else {"partitions": partitions}
+    given = {
+        "partitions": partitions,
+        "version": options.version,
+        "timestamp": options.timestamp,
+    }
+    more = {name: value for name, value in given.items() if value is not None}
     return ask_once(recipe, DATASET_SERVICE, "describe", dataset=options.dataset, **more)

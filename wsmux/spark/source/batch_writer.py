@@ -69,6 +69,8 @@ class BatchWriter(DataSourceArrowWriter):
         else:
             mode = "overwrite" if overwrite else "append"
             init |= {"dataset": options.dataset, "mode": mode}
+            if options.merge_schema:
+                init["merge_schema"] = True
             if options.app is not None:
                 init |= {"app": options.app, "app_version": options.app_version}
         return ask_once(self._recipe, self._service, "begin", **init)

@@ -12,12 +12,11 @@ import weakref
 
 from ...exceptions import WsmuxError
 from ...rpc import Subscription
-from ...runtime.backoff import delay_after
 from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
 from ...runtime.threads import daemon_thread
 from ..calls.task_calls import Target, failure, passes
-from ..connection_settings import NO_CONNECTION, Link, Recipe
+from ..connection_settings import NO_CONNECTION, Link, Recipe, retry_waits
 from ..errors import SparkError
 from ..protocol import TOPIC_SERVICE
 from ..store.base import Heads
@@ -26,9 +25,6 @@ __all__ = ["OffsetFeed"]
 
 # Seconds between checks whether the feed was dropped.
 SLICE = 0.5
-
-# Maximum seconds between attempts to subscribe again.
-MAX_PAUSE = 2.0
 
 _log = logger("wsmux.spark")
 
@@ -108,19 +104,18 @@ class _Feed:
     def run(self) -> None:
         """Subscribe, repeatedly, until stopped or permanently refused."""
         try:
-            attempt = 0
+            waits = retry_waits(self.recipe)
             while not self.stopped:
                 try:
                     self._follow()
                 except (WsmuxError, OSError, EOFError) as error:
                     if self.stopped:
                         return
-                    attempt = 0 if self.calm else attempt + 1
+                    if self.calm:
+                        waits.reset()
                     if not self._lost(error):
                         return
-                    self._pausing.wait(
-                        delay_after(attempt + 1, self.recipe.retry_backoff, MAX_PAUSE, least=0.5)
-                    )
+                    self._pausing.wait(waits.next())
         except Exception as error:
             _log.exception("the feed of topic %s failed", self._topic)
             self._fail(self.link.error(type(error).__name__, str(error), str(self._target)))

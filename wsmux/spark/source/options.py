@@ -9,6 +9,8 @@ header.NAME         a further header of the connections                         
 dataset, topic      the dataset or topic to read or write: one of the two         required
 columns             read only these, ``a,b`` or ``["a", "b"]``                    all
 pushdown            apply filters on the server (batch read of a dataset)         false
+versionAsOf         version of a dataset to read                                  the newest
+timestampAsOf       read what was the newest then: ISO 8601, in UTC without zone  now
 minPartitions       minimum number of partitions of a read                        the server's
 numPartitions       exact number of partitions, if there are enough rows          the server's
 startingOffsets     ``earliest``, ``latest`` or ``{"0": 17}``, for a topic        see below
@@ -17,11 +19,12 @@ maxRowsPerTrigger   maximum rows of a streaming batch                           
 maxBytesPerTrigger  approximate maximum bytes of a streaming batch                no limit
 failOnDataLoss      fail if offsets are gone, instead of skipping them            true
 txnAppId            id of the writer, so that a rerun writes nothing              none
+mergeSchema         let a dataset have further columns; some may be missing       false
 txnVersion          a number that increases with each write of that id            none
 batchRows           maximum rows of a record batch                                no limit
 frameBytes          bytes written at once, 1 KiB to 64 KiB                        65536
 window              receive window of a stream in bytes, 16 KiB or more           1 MiB
-connectTimeout      seconds to wait for a connection                              10
+connectTimeout      seconds to wait for a connection, at each attempt             10
 callTimeout         seconds per call, and for a stream without data               60
 retries             repetitions after transient errors                            3
 retryBackoff        seconds before them, doubled each time to 30, with jitter     0.2
@@ -37,6 +40,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -97,6 +101,8 @@ class Options:
     topic: str | None = None
     columns: tuple[str, ...] | None = None
     pushdown: bool = False
+    version: int | None = None
+    timestamp: int | None = None
     min_partitions: int | None = None
     num_partitions: int | None = None
     starting_offsets: Offsets | None = None
@@ -104,6 +110,7 @@ class Options:
     max_rows: int | None = None
     max_bytes: int | None = None
     fail_on_data_loss: bool = True
+    merge_schema: bool = False
     app: str | None = None
     app_version: int | None = None
     batch_rows: int | None = None
@@ -184,7 +191,11 @@ def _check(options: Options, given: set[str]) -> None:
         raise bad_option(f"{options.action.value} needs the option topic")
     if not options.dataset and not options.topic:
         raise bad_option(f"{options.action.value} needs the option dataset or the option topic")
-    for one, other in (("dataset", "topic"), ("minPartitions", "numPartitions")):
+    for one, other in (
+        ("dataset", "topic"),
+        ("minPartitions", "numPartitions"),
+        ("versionAsOf", "timestampAsOf"),
+    ):
         if {one, other} <= given:
             raise bad_option(f"the options {one} and {other} exclude each other")
     for one, other in (("txnAppId", "txnVersion"), ("txnVersion", "txnAppId")):
@@ -204,7 +215,7 @@ _OF_TOPICS = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
 )
-_OF_DATASETS = ("pushdown", "numPartitions")
+_OF_DATASETS = ("pushdown", "numPartitions", "versionAsOf", "timestampAsOf", "mergeSchema")
 
 
 def bad_option(text: str) -> SparkError:
@@ -285,6 +296,20 @@ def _seconds(zero: bool) -> Callable[[str, str], float]:
     return parse
 
 
+def _moment(name: str, value: str) -> int:
+    """Parse a time into milliseconds since 1970."""
+    try:
+        moment = datetime.fromisoformat(value.strip())
+    except ValueError:
+        wanted = "a time such as 2026-11-27, 2026-11-27T08:30:00 (UTC) or 2026-11-27 09:30+01:00"
+        raise _wrong(name, value, wanted) from None
+    known = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    since = (known - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if since < 0:
+        raise _wrong(name, value, "a time since 1970")
+    return since
+
+
 # Longer than any job, and short enough for the timeout of a lock.
 MAX_SECONDS = 1e6
 
@@ -336,6 +361,8 @@ _OPTIONS = (
     _Option("topic", "topic", _name),
     _Option("columns", "columns", _columns, _READS),
     _Option("pushdown", "pushdown", _truth, _BATCH_READ),
+    _Option("versionAsOf", "version", _whole(0), _BATCH_READ),
+    _Option("timestampAsOf", "timestamp", _moment, _BATCH_READ),
     _Option("minPartitions", "min_partitions", _whole(1, 100_000), _READS),
     _Option("numPartitions", "num_partitions", _whole(1, 100_000), _BATCH_READ),
     _Option("startingOffsets", "starting_offsets", _offsets, _READS),
@@ -343,6 +370,7 @@ _OPTIONS = (
     _Option("maxRowsPerTrigger", "max_rows", _whole(1), _STREAM_READ),
     _Option("maxBytesPerTrigger", "max_bytes", _whole(1), _STREAM_READ),
     _Option("failOnDataLoss", "fail_on_data_loss", _truth, _READS),
+    _Option("mergeSchema", "merge_schema", _truth, _WRITE),
     _Option("txnAppId", "app", _text, _WRITE),
     _Option("txnVersion", "app_version", _whole(0), _WRITE),
     _Option("batchRows", "batch_rows", _whole(1, 2**24)),

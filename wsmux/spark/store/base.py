@@ -71,7 +71,7 @@ class Range(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The newest version of a dataset, as ranges to be read apart from each other."""
+    """A version of a dataset, as ranges to be read apart from each other."""
 
     schema: Any
     version: int
@@ -162,10 +162,17 @@ class DatasetStore(ABC):
         partitions: int | None = None,
         columns: Sequence[str] | None = None,
         filters: Sequence[Filter] = (),
+        *,
+        version: int | None = None,
+        timestamp: float | None = None,
     ) -> Description:
-        """Return the newest version, in as many ranges as asked for if it has so many rows.
+        """Return a version, in as many ranges as asked for if it has so many rows.
 
         Columns and filters are checked, and change the schema only: ranges count all rows.
+
+        Args:
+            version: the one asked for, the newest by default. timestamp: the one that was the
+                newest then, in seconds since 1970.
         """
 
     @abstractmethod
@@ -180,6 +187,8 @@ class DatasetStore(ABC):
         schema: Any,
         app: str | None = None,
         app_version: int | None = None,
+        *,
+        merge_schema: bool = False,
     ) -> Begun:
         """Begin to write.
 
@@ -187,6 +196,8 @@ class DatasetStore(ABC):
             mode: ``append``, which creates it if need be, ``overwrite`` or ``create``.
             app, app_version: the writer, and a number that rises with everything it writes: what
                 has one that is not above the last committed is ``done``.
+            merge_schema: let columns be added, be missing or in another order; see
+                ``tables.types.merged``.
         """
 
     @abstractmethod

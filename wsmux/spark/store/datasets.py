@@ -1,35 +1,50 @@
-"""Keep datasets in homes: what begin, commit, abort and read mean, whatever holds the bytes."""
+"""Keep each dataset as a Delta table: what begin, commit, abort and read mean for one.
+
+::
+
+    DIRECTORY/datasets/NAME/    a Delta table, which anything that knows Delta may read; see
+                                ``tables.staging`` for what is not of Delta in it
+
+A transaction is remembered by the entry of the log that it made, and an app by what Delta calls an
+application transaction.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
+import tempfile
+import threading
 import time
 import uuid
+import weakref
 from builtins import list as List
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from ...rpc import RiverError
+from ...runtime.backoff import Backoff
+from ...runtime.deadline import Deadline
 from ...runtime.logs import logger
-from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, refusal
-from ..source.ranges import Group, cut, overlaps
-from .backend import Home, Homes, checked_parts
+from ..protocol import Code, RangeToken, Receipt, TxnId, check_name, is_name, refusal
+from ..source.ranges import cut, overlaps
+from ..tables.actions import DataFile, TableState
+from ..tables.data_files import checked_path, groups_of, read_file
+from ..tables.staging import Staged
+from ..tables.statistics import may_match
+from ..tables.table import Commit, DeltaDirectory
+from ..tables.types import aligned, arrow_of, delta_schema, fitted, kept_schema, merged
 from .base import DAY, Begun, Committed, DatasetInfo, DatasetStore, Description, Part, Range, Table
-from .dataset_state import DatasetState, StoredFile, init_entry
-from .filters import Filter, matcher
+from .directory import real_directory
+from .directory_stores import open_directory
+from .file_lock import FIRST_PAUSE, LOCK_TIMEOUT, LONGEST_PAUSE
+from .filters import Filter, Matcher, matcher
 from .schemas import bound_columns, stored_schema, takes
-from .transactions import (
-    FitPart,
-    Span,
-    clear,
-    homes_of,
-    ledger_schema,
-    no_txn,
-    scan,
-    schema_text,
-    sweep,
-)
+from .transactions import ledger_schema, no_txn, schema_text
 
-__all__ = ["MODES", "HomeDatasets"]
+__all__ = ["MODES", "DeltaDatasets"]
 
 # Characters of the name of an app: each is kept for good.
 MAX_APP = 1000
@@ -39,30 +54,87 @@ MODES = ("append", "overwrite", "create")
 _log = logger("wsmux.spark")
 
 
-class HomeDatasets(DatasetStore):
-    """Keep each dataset in a home.
+class DeltaDatasets(DatasetStore):
+    """Keep each dataset as a Delta table in a directory.
+
+    Any number of processes of a host may share the directory, and be killed at any time. Programs
+    that know Delta may read the tables meanwhile, and write to them: their commits and those made
+    here exclude each other as Delta says.
 
     Args:
+        directory: where; it may hold topics too. A temporary one by default, which goes with the
+            store.
         ttl: seconds that a transaction may stay without a write, that what it made is remembered
             by its name, and that a version can be read after it was overwritten.
+        sync: false does without making sure that what was committed survives a crash of the
+            machine, as a temporary directory does.
+        lock_timeout: seconds that a change waits for those of others before it fails with BUSY.
     """
 
     def __init__(
         self,
-        homes: Homes[DatasetState],
+        directory: str | os.PathLike[str] | None = None,
         *,
         ttl: float = DAY,
+        sync: bool = True,
+        lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not ttl > 0:
-            raise ValueError(f"ttl must be above 0, not {ttl!r}")
-        self._homes = homes
+        if not 0 < ttl < math.inf:
+            raise ValueError(f"ttl must be above 0 and finite, not {ttl!r}")
+        if not lock_timeout > 0:
+            raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        if directory is None:
+            directory = tempfile.mkdtemp(prefix="wsmux-datasets-")
+            weakref.finalize(self, _remove_own, directory, os.getpid())
+            sync = False
+        self._path = open_directory(directory) / "datasets"
         self._ttl = ttl
+        self._sync = sync
+        self._lock_timeout = lock_timeout
         self._clock = clock
-        self._settled: dict[str, set[str]] = {}
+        self._mutex = threading.Lock()
+        self._known: dict[str, tuple[tuple[int, int], DeltaDirectory]] = {}
 
-    def _home(self, name: str) -> Home[DatasetState]:
-        return self._homes.get(check_name(name, "dataset"), "dataset", Code.NO_DATASET)
+    # Tables
+
+    def _find(self, name: str) -> DeltaDirectory | None:
+        path, shown = self._path / name, f"datasets/{name}"
+        if not real_directory(path, shown):
+            return None
+        status = path.lstat()
+        inode = (status.st_dev, status.st_ino)
+        with self._mutex:
+            known = self._known.get(name)
+            if known is None or known[0] != inode:  # another one under the same name
+                table = DeltaDirectory(
+                    path,
+                    shown,
+                    sync=self._sync,
+                    lock_timeout=self._lock_timeout,
+                    ttl=self._ttl,
+                )
+                known = self._known[name] = (inode, table)
+            return known[1]
+
+    def _made(self, name: str) -> DeltaDirectory:
+        """Return the table of a name; make its directory if there is none."""
+        found = self._find(name)
+        if found is None:
+            (self._path / name).mkdir(exist_ok=True)
+            found = self._find(name)
+            if found is None:
+                raise refusal(Code.STORE_FAILED, f"datasets/{name} cannot be made")
+        return found
+
+    def _table(self, name: str) -> DeltaDirectory:
+        found = self._find(check_name(name, "dataset"))
+        if found is None:
+            raise _no_dataset(name)
+        return found
+
+    def _names(self) -> List[str]:
+        return sorted(name for name in os.listdir(self._path) if is_name(name))
 
     # Telling
 
@@ -72,40 +144,46 @@ class HomeDatasets(DatasetStore):
         partitions: int | None = None,
         columns: Sequence[str] | None = None,
         filters: Sequence[Filter] = (),
+        *,
+        version: int | None = None,
+        timestamp: float | None = None,
     ) -> Description:
-        home = self._home(dataset)
-        with home.view() as state:
-            if not state.version:
-                raise refusal(
-                    Code.NO_DATASET, f"nothing has been committed to dataset {dataset} yet"
-                )
-            version, ident = state.version, state.id
-            files, text = state.snapshot(version), state.schema(version)
-        schema = ledger_schema(text)
+        table = self._table(dataset)
+        with table.view() as state:
+            if state is None:
+                raise _no_dataset(dataset)
+            if version is None:
+                version = _version_at(state, dataset, timestamp)
+            if version > state.version:
+                text = f"dataset {dataset} has no version {version}; the newest is {state.version}"
+                raise refusal(Code.BAD_REQUEST, text)
+            _check_kept(state, dataset, version)
+            ident, files, schema = _short(state), state.snapshot(version), _schema(state, version)
         matcher(filters, schema)
-        cuts = cut(_groups(files), partitions)
+        rows, size = sum(map(table.rows_of, files)), sum(file.size for file in files)
+        groups = (group for file in files for group in groups_of(file))
         ranges = [
             Range(str(RangeToken(dataset, ident, version, each.start, each.end)), *_size(each))
-            for each in cuts
+            for each in cut(groups, partitions)
         ]
-        rows, size = sum(file.rows for file in files), sum(file.bytes for file in files)
         return Description(bound_columns(columns, schema), version, ranges, rows, size)
 
     def list(self) -> List[DatasetInfo]:
-        return [info for name in self._homes.names() if (info := self._info(name)) is not None]
+        return [info for name in self._names() if (info := self._info(name)) is not None]
 
     def _info(self, name: str) -> DatasetInfo | None:
         try:
-            home = self._homes.find(name)
-            if home is None:
+            table = self._find(name)
+            if table is None:
                 return None
-            with home.view() as state:
-                files, version = state.snapshot(state.version), state.version
+            with table.view() as state:
+                if state is None:
+                    return None
+                files, version = [*state.live.values()], state.version
+            rows = sum(map(table.rows_of, files))
         except RiverError as error:
             return DatasetInfo(name, 0, 0, 0, error.message)
-        if not version:
-            return None
-        return DatasetInfo(name, version, sum(f.rows for f in files), sum(f.bytes for f in files))
+        return DatasetInfo(name, version, rows, sum(file.size for file in files))
 
     # Writing
 
@@ -116,6 +194,8 @@ class HomeDatasets(DatasetStore):
         schema: Any,
         app: str | None = None,
         app_version: int | None = None,
+        *,
+        merge_schema: bool = False,
     ) -> Begun:
         check_name(dataset, "dataset")
         if mode not in MODES:
@@ -124,94 +204,133 @@ class HomeDatasets(DatasetStore):
             raise refusal(Code.BAD_REQUEST, "app and app_version go together")
         if app is not None and not 0 < len(app) <= MAX_APP:
             raise refusal(Code.BAD_REQUEST, f"an app name must have 1 to {MAX_APP} characters")
-        stored = stored_schema(schema)
-        self._homes.check_schema(stored)
-        home = self._homes.find(dataset)
-        if home is None:
-            home = self._homes.make(dataset, init_entry(uuid.uuid4().hex[:8]))
-        with home.view() as state:
-            if app is not None and app_version is not None:
-                written = state.written(app, app_version)
-                if written is not None:
-                    return Begun(str(TxnId("d", dataset, written[0])), True)
-            current = _current(state)
-        stored = _allowed(mode, dataset, current, stored)
-        info = {"mode": mode, "schema": schema_text(stored), "app": app, "app_version": app_version}
+        if app is not None and not _is_text(app):
+            raise refusal(Code.BAD_REQUEST, "an app name must be text that UTF-8 can tell")
+        if app_version is not None and not -(2**63) <= app_version < 2**63:
+            raise refusal(Code.BAD_REQUEST, "app_version must fit into 64 bits")
+        given = kept = _kept(schema)
+        table = self._made(dataset)
+        with table.view() as state:
+            if state is not None:
+                if app is not None and app_version is not None:
+                    written = _written(table, state, app, app_version)
+                    if written is not None:
+                        return Begun(str(TxnId("d", dataset, written)), True)
+                kept = _allowed(mode, dataset, state, kept, merge_schema)
+        info = {"mode": mode, "schema": schema_text(kept), "app": app, "app_version": app_version}
+        if merge_schema:
+            info["given"] = schema_text(given)
         txn = TxnId("d", dataset, uuid.uuid4().hex)
-        home.stage(txn.key, info)
+        table.staging.begin(txn.key, info)
         return Begun(str(txn), False)
 
-    def _txn(self, text: str) -> tuple[TxnId, Home[DatasetState] | None]:
+    def _txn(self, text: str) -> tuple[TxnId, DeltaDirectory | None]:
         txn = TxnId.parse(text, "d")
-        return txn, self._homes.find(txn.name)
+        return txn, self._find(txn.name)
 
     def check_open(self, txn: str) -> None:
         self._open_txn(txn)
 
-    def _open_txn(self, txn: str) -> tuple[TxnId, Home[DatasetState], dict[str, Any]]:
-        ident, home = self._txn(txn)
-        if home is None:
+    def _open_txn(self, txn: str) -> tuple[TxnId, DeltaDirectory, dict[str, Any]]:
+        ident, table = self._txn(txn)
+        if table is None:
             raise no_txn(txn)
-        with home.view() as state:
-            done = state.committed(ident.key)
-        info = home.staged(ident.key)
+        with table.view() as state:
+            done = _done(state, ident.key)
+        info = table.staging.info(ident.key)
         if info is None or done is not None:
             raise no_txn(txn, done)
-        return ident, home, info
+        return ident, table, info
 
     def open_part(self, txn: str, partition: int, attempt: int, schema: Any) -> Part:
-        ident, home, info = self._open_txn(txn)
-        stored = ledger_schema(info["schema"])
-        takes(stored, stored_schema(schema), "the transaction")
-        return FitPart(home.new_part(ident.key, partition, attempt, stored), stored)
+        ident, table, info = self._open_txn(txn)
+        kept = ledger_schema(info["schema"])
+        given = ledger_schema(info["given"]) if "given" in info else kept
+        takes(given, _kept(schema), "the transaction")
+        part = table.staging.new_part(ident.key, partition, attempt, kept)
+        return _FitPart(part, given, kept)
 
     def commit(self, txn: str, receipts: Sequence[Receipt]) -> Committed:
-        ident, home = self._txn(txn)
-        if home is None:
+        ident, table = self._txn(txn)
+        if table is None:
             raise no_txn(txn)
-        with home.locked() as state:
-            done = state.committed(ident.key)
-            if done is not None:
-                return done
-            info = home.staged(ident.key)
-            if info is None:
-                raise no_txn(txn)
-            if info["app"] is not None:
-                written = state.written(info["app"], info["app_version"])
-                if written is not None:  # another one was faster; asked again, the answer is this
-                    clear(home, ident.key, set())
-                    return written[1]
-            stored, current = ledger_schema(info["schema"]), _current(state)
-            kept = _allowed(info["mode"], ident.name, current, stored)
-            parts = checked_parts(home, ident.key, receipts)
-            files = [
-                {
-                    "file": f"{ident.key}/{receipt.file}",
-                    "rows": receipt.rows,
-                    "bytes": receipt.bytes,
-                    "groups": groups,
-                }
-                for receipt, groups in parts
-            ]
-            entry = {"kind": "commit", "txn": ident.key, "time": self._clock(), "files": files}
-            entry |= {name: info[name] for name in ("mode", "app", "app_version")}
-            if kept is not current:
-                entry["schema"] = info["schema"]
-            home.append(entry)
-            with home.view() as state:
-                made = state.committed(ident.key)
-            clear(home, ident.key, {receipt.file for receipt, _ in parts})
-        assert made is not None
-        return made
+        deadline, backoff = Deadline(self._lock_timeout), Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        with table.locked() as state:
+            while True:
+                # Looked at first: other threads bring the state up to date meanwhile.
+                version = -1 if state is None else state.version
+                done = _done(state, ident.key)
+                if done is not None:
+                    break
+                info = table.staging.info(ident.key)
+                if info is None:
+                    raise no_txn(txn)
+                done = self._superseded(table, state, info)
+                if done is not None:
+                    break
+                if deadline.expired():
+                    text = f"datasets/{table.name} is written to by others all the time"
+                    raise refusal(Code.BUSY, f"{text}: nothing was changed; ask again")
+                planned = self._planned(table, state, version, ident, info, receipts)
+                if not table.commit(planned):
+                    time.sleep(min(backoff.next(), deadline.remaining() or 0.0))
+                with table.view() as state:
+                    pass
+            _clear(table, ident.key)
+        table.keep_up()
+        return done
+
+    def _superseded(
+        self, table: DeltaDirectory, state: TableState | None, info: dict[str, Any]
+    ) -> Committed | None:
+        """Return what another transaction made that has written the same for an app."""
+        if state is None or info["app"] is None:
+            return None
+        key = _written(table, state, info["app"], info["app_version"])
+        if key is None:
+            return None
+        return _done(state, key) or Committed(state.version, 0, 0)
+
+    def _planned(
+        self,
+        table: DeltaDirectory,
+        state: TableState | None,
+        version: int,
+        ident: TxnId,
+        info: dict[str, Any],
+        receipts: Sequence[Receipt],
+    ) -> Commit:
+        kept, mode, merges = ledger_schema(info["schema"]), info["mode"], "given" in info
+        if state is not None:
+            kept = _allowed(mode, ident.name, state, kept, merges)
+        parts: list[Staged] = []
+        for receipt in receipts:
+            staged = table.staging.part(ident.key, receipt.file)
+            receipt.check(None if staged is None else staged.receipt)
+            if staged is not None and receipt.rows:
+                _check_staged(table, staged)
+                parts.append(staged)
+        return Commit(
+            version,
+            ident.key,
+            mode,
+            kept,
+            merges,
+            info["app"],
+            info["app_version"],
+            sum(each.receipt.rows for each in parts),
+            sum(each.receipt.bytes for each in parts),
+            parts,
+        )
 
     def abort(self, txn: str) -> bool:
-        ident, home = self._txn(txn)
-        if home is None:
+        ident, table = self._txn(txn)
+        if table is None:
             return False
-        with home.locked() as state:
-            if state.committed(ident.key) is not None:
+        with table.locked() as state:
+            if _done(state, ident.key) is not None:
                 return True
-            home.drop(ident.key)
+            table.staging.drop(ident.key, _holder(state))
         return False
 
     # Reading
@@ -224,77 +343,241 @@ class HomeDatasets(DatasetStore):
         filters: Sequence[Filter] = (),
     ) -> Table:
         wanted = RangeToken.parse(token)
-        home = self._home(wanted.name)
-        with home.view() as state:
-            _check_kept(state, wanted)
-            files, text = state.snapshot(wanted.version), state.schema(wanted.version)
-        if wanted.end > sum(file.rows for file in files):
+        table = self._table(wanted.name)
+        with table.view() as state:
+            kept = _checked(state, wanted)
+            files, schema = kept.snapshot(wanted.version), _schema(kept, wanted.version)
+        if wanted.end > sum(map(table.rows_of, files)):
             raise refusal(Code.BAD_TOKEN, f"version {wanted.version} has no rows {token}")
-        schema = ledger_schema(text)
         told, matches = bound_columns(columns, schema), matcher(filters, schema)
-        found = overlaps([file.rows for file in files], wanted.start, wanted.end)
-        spans = [Span(files[at].file, files[at].groups, range(*rows)) for at, *rows in found]
-        batches = scan(home, spans, schema, told.names, matches, skip_rows)
-        return Table(told, self._kept(batches, home, wanted))
+        found = list(overlaps([file.rows or 0 for file in files], wanted.start, wanted.end))
+        spans = [(files[at], range(start, end)) for at, start, end in found]
+        if filters:
+            keep = may_match(filters, schema, [file.stats for file, _ in spans])
+            spans = [span for span, may in zip(spans, keep, strict=True) if may]
+        batches = _scan(table, spans, schema, told.names, matches, skip_rows)
+        return Table(told, self._watched(batches, table, wanted))
 
-    def _kept(
-        self, batches: Iterator[Any], home: Home[DatasetState], wanted: RangeToken
+    def _watched(
+        self, batches: Iterator[Any], table: DeltaDirectory, wanted: RangeToken
     ) -> Iterator[Any]:
         """Pass batches on; say so if their version went away meanwhile."""
         try:
             yield from batches
         except FileNotFoundError as error:
-            with home.view() as state:
-                _check_kept(state, wanted)
+            with table.view() as state:
+                kept = _checked(state, wanted)
+                lost = [f for f in kept.gone if not (table.path / f.path).exists()]
+                kept.drop_gone(lost)  # removed by another process
+                _checked(state, wanted)
             raise refusal(Code.CORRUPT, f"{error} is missing") from error
 
     # Cleaning up
 
     def expire(self, now: float) -> None:
-        before = now - self._ttl
-        for home in homes_of(self._homes, "dataset"):
+        for name in self._names():
             try:
-                settled = self._settled.setdefault(home.name, set())
-                sweep(home, before, lambda state: state.vacuum_entry(before), settled)
-            except (RiverError, OSError) as error:
-                _log.warning("dataset %s cannot be swept: %s", home.name, error)
-        self._homes.tidy(before)
+                table = self._find(name)
+                if table is not None:
+                    self._sweep(table, now)
+            except Exception as error:  # others are swept, whatever is wrong with this one
+                _log.warning("dataset %s cannot be swept: %s", name, error)
+
+    def _sweep(self, table: DeltaDirectory, now: float) -> None:
+        before = now - self._ttl
+        with table.locked() as state:
+            held = _holder(state)
+            for key in table.staging.transactions():
+                done = _done(state, key) is not None
+                if done or table.staging.last_used(key) < before:
+                    table.staging.drop(key, held)
+            table.staging.tidy(held)
+            table.vacuum(now)
+            table.tidy(before)
+        table.keep_up()
 
 
-def _current(state: DatasetState) -> Any:
-    return ledger_schema(state.schema(state.version)) if state.version else None
+def _remove_own(directory: str, process: int) -> None:
+    """Remove a temporary directory, but not in a forked process, whose parent needs it."""
+    if os.getpid() == process:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _allowed(mode: str, dataset: str, current: Any, stored: Any) -> Any:
+class _FitPart(Part):
+    """Bring batches into the form that is kept before they are staged."""
+
+    def __init__(self, part: Part, given: Any, kept: Any) -> None:
+        self._part = part
+        self._given = given
+        self._kept = None if kept is given else kept
+
+    def write(self, batch: Any) -> None:
+        if batch.num_rows:
+            batch = fitted(batch, self._given)
+            self._part.write(batch if self._kept is None else aligned(batch, self._kept))
+
+    def finish(self, size: int, crc: int) -> Receipt:
+        return self._part.finish(size, crc)
+
+    def discard(self) -> None:
+        self._part.discard()
+
+
+def _scan(
+    table: DeltaDirectory,
+    spans: Sequence[tuple[DataFile, range]],
+    schema: Any,
+    columns: Sequence[str],
+    matches: Matcher,
+    skip: int,
+) -> Iterator[Any]:
+    """Yield the rows of spans that match, less the first ``skip``, some columns of them."""
+    needed = list(dict.fromkeys([*columns, *matches.columns]))
+    for file, rows in spans:
+        if skip and not matches:
+            rows, skip = rows[skip:], max(0, skip - len(rows))
+        if not rows:
+            continue
+        shown = f"datasets/{table.name}/{file.path}"
+        for batch in read_file(table.path, file, schema, needed, rows, shown):
+            batch = matches.apply(batch)
+            if skip and matches:
+                batch, skip = batch.slice(skip), max(0, skip - batch.num_rows)
+            if batch.num_rows:
+                yield batch.select(list(columns))
+
+
+def _is_text(text: str) -> bool:
+    """Return whether text can be encoded: it has no half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _no_dataset(name: str) -> RiverError:
+    return refusal(Code.NO_DATASET, f"there is no dataset {name}")
+
+
+def _kept(schema: Any) -> Any:
+    """Return a schema as a table keeps and tells it."""
+    return arrow_of(delta_schema(kept_schema(stored_schema(schema))))
+
+
+def _schema(state: TableState, version: int) -> Any:
+    return arrow_of(state.schema(version))
+
+
+def _short(state: TableState) -> str:
+    """Return what tells a table from a later one of its name, as it stands in tokens."""
+    return uuid.uuid5(uuid.NAMESPACE_OID, state.ident).hex[:8]
+
+
+def _done(state: TableState | None, key: str) -> Committed | None:
+    """Return what a transaction made, if it was committed."""
+    found = None if state is None else state.txns.get(key)
+    return None if found is None else found.made
+
+
+def _written(table: DeltaDirectory, state: TableState, app: str, app_version: int) -> str | None:
+    """Return the key of what an app wrote last, if its version is not below the one asked for."""
+    last = table.app_version(state, app)
+    if last is None or last < app_version:
+        return None
+    key = state.apps.get(app, (last, None))[1]
+    # Written by another program, or so long ago that the log tells the version only.
+    return key or uuid.uuid5(uuid.NAMESPACE_OID, app).hex
+
+
+def _allowed(mode: str, dataset: str, state: TableState, kept: Any, merges: bool) -> Any:
     """Return the schema that the dataset has when this is written.
 
     Raises:
         RiverError: EXISTS or WRONG_SCHEMA.
     """
-    if current is None or mode == "overwrite":
-        return stored
     if mode == "create":
         raise refusal(Code.EXISTS, f"there is already a dataset {dataset}")
-    takes(current, stored, f"dataset {dataset}")
+    why = state.why_read_only(mode)
+    if why is not None:
+        text = f"dataset {dataset} can only be read here: {why}"
+        raise refusal(Code.WRONG_SCHEMA, text)
+    if mode == "overwrite":
+        return kept
+    current = _schema(state, state.version)
+    if merges:
+        return _kept(merged(current, kept, f"dataset {dataset}"))
+    takes(current, kept, f"dataset {dataset}")
     return current
 
 
-def _check_kept(state: DatasetState, wanted: RangeToken) -> None:
+def _version_at(state: TableState, dataset: str, timestamp: float | None) -> int:
+    """Return the version that was the newest at a time, or is.
+
+    Raises:
+        RiverError: VERSION_GONE, for a time before the oldest.
+    """
+    if timestamp is None:
+        return state.version
+    found = state.version_at(timestamp)
+    if found is None:
+        then, first = (datetime.fromtimestamp(each, UTC) for each in (timestamp, state.first_time))
+        text = f"dataset {dataset} has no version of {then}; the oldest known is of {first}"
+        raise refusal(Code.VERSION_GONE, text)
+    return found
+
+
+def _check_kept(state: TableState, dataset: str, version: int) -> None:
+    if version < state.oldest:
+        text = f"version {version} of dataset {dataset} is no longer kept; the oldest is"
+        raise refusal(Code.VERSION_GONE, f"{text} {state.oldest}, the newest {state.version}")
+
+
+def _checked(state: TableState | None, wanted: RangeToken) -> TableState:
+    """Return the state if it still has the version of a token.
+
+    Raises:
+        RiverError: VERSION_GONE, BAD_TOKEN or NO_DATASET.
+    """
     what = f"version {wanted.version} of dataset {wanted.name}"
-    if state.id != wanted.home:
+    if state is None:
+        raise _no_dataset(wanted.name)
+    if _short(state) != wanted.home:
         text = f"{what} is gone: the dataset was removed, and made again"
         raise refusal(Code.VERSION_GONE, text)
-    if wanted.version < state.oldest:
-        text = f"{what} is no longer kept; the oldest is {state.oldest}, the newest {state.version}"
-        raise refusal(Code.VERSION_GONE, text)
+    _check_kept(state, wanted.name, wanted.version)
     if wanted.version > state.version:
         raise refusal(Code.BAD_TOKEN, f"{what} is not there; the newest is {state.version}")
+    return state
 
 
-def _groups(files: Sequence[StoredFile]) -> Iterator[Group]:
-    for file in files:
-        for rows in file.groups:
-            yield Group(rows, file.bytes * rows / file.rows)
+def _holder(state: TableState | None) -> Callable[[str], bool]:
+    """Return what tells whether some version holds a file."""
+    if state is None:
+        return lambda path: False
+    return state.holds
+
+
+def _clear(table: DeltaDirectory, key: str) -> None:
+    """Remove what a commit did not name; the commit is done, whatever comes of this."""
+    try:
+        with table.view() as state:
+            holds = _holder(state)
+        table.staging.drop(key, holds)
+    except (RiverError, OSError) as error:
+        _log.warning("what %s left in %s is not removed: %s", key, table.name, error)
+
+
+def _check_staged(table: DeltaDirectory, staged: Staged) -> None:
+    """Raise CORRUPT if the file of a finished part is not what it was: it may be lost."""
+    shown = f"datasets/{table.name}/{staged.path}"
+    try:
+        size = checked_path(table.path, staged.path, shown).lstat().st_size
+    except FileNotFoundError as error:
+        raise refusal(Code.CORRUPT, f"{shown} is missing: write it again") from error
+    if size != staged.size:
+        text = f"{shown} has {size} bytes, and was written with {staged.size}: write it again"
+        raise refusal(Code.CORRUPT, text)
 
 
 def _size(each: Any) -> tuple[int, int]:

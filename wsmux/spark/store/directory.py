@@ -1,4 +1,4 @@
-"""Let a dataset or topic live in a directory that several processes may share.
+"""Let a topic live in a directory that several processes may share.
 
 ::
 
@@ -36,7 +36,7 @@ from .file_lock import FileLock
 from .files import FORMATS, FileFormat
 from .schemas import first_line
 
-__all__ = ["DirectoryHome", "DirectoryHomes", "DirectoryPart", "read_staged"]
+__all__ = ["DirectoryHome", "DirectoryHomes", "DirectoryPart", "read_staged", "real_directory"]
 
 
 class DirectoryPart(Part):

@@ -1,10 +1,10 @@
-"""Offer stores in a directory, which any number of processes may share, and be killed at any time.
+"""Offer topics in a directory, which any number of processes may share, and be killed at any time.
 
 ::
 
     DIRECTORY/wsmux-store.json    tells that the directory is a store, and of which kind
-    DIRECTORY/datasets/NAME/      see ``directory``
-    DIRECTORY/topics/NAME/
+    DIRECTORY/datasets/NAME/      see ``datasets``
+    DIRECTORY/topics/NAME/        see ``directory``
 
 The lock of a dataset or topic is ``flock``, so the file system must know it, among machines too if
 several share the directory.
@@ -18,21 +18,18 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ..protocol import Code, refusal
 from .base import DAY, Retention
 from .change_watch import POLL
 from .commit_log import read_object, sync_directory, write_new
-from .dataset_state import DatasetState
-from .datasets import HomeDatasets
 from .directory import DirectoryHomes, real_directory
 from .file_lock import LOCK_TIMEOUT
 from .files import FORMATS, FileFormat
 from .topic_state import TopicState
 from .topics import HomeTopics
 
-__all__ = ["DirectoryDatasets", "DirectoryTopics", "open_directory"]
+__all__ = ["DirectoryTopics", "open_directory"]
 
 MARKER = "wsmux-store.json"
 LAYOUT = 1
@@ -75,11 +72,11 @@ def _format(name: str) -> FileFormat:
     return FORMATS[name]
 
 
-class DirectoryDatasets(HomeDatasets):
-    """Keep datasets in a directory; see ``HomeDatasets``.
+class DirectoryTopics(HomeTopics):
+    """Keep topics in a directory; see ``HomeTopics``.
 
     Args:
-        directory: where; it may hold topics too.
+        directory: where; it may hold datasets too.
         file_format: ``parquet`` or ``arrow``; what was written in the other one is read all the
             same.
         sync: false does without making sure that what was committed survives a crash of the
@@ -93,42 +90,16 @@ class DirectoryDatasets(HomeDatasets):
         *,
         file_format: str = "parquet",
         ttl: float = DAY,
-        sync: bool = True,
-        lock_timeout: float = LOCK_TIMEOUT,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        homes = _homes(directory, "datasets", DatasetState, file_format, sync, lock_timeout)
-        super().__init__(homes, ttl=ttl, clock=clock)
-
-
-class DirectoryTopics(HomeTopics):
-    """Keep topics in a directory; see ``HomeTopics`` and ``DirectoryDatasets``."""
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        file_format: str = "parquet",
-        ttl: float = DAY,
         retention: Retention | None = None,
         sync: bool = True,
         lock_timeout: float = LOCK_TIMEOUT,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        homes = _homes(directory, "topics", TopicState, file_format, sync, lock_timeout)
+        if not lock_timeout > 0:
+            raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
+        chosen = _format(file_format)
+        path = open_directory(directory) / "topics"
+        homes = DirectoryHomes(
+            path, "topics", TopicState, chosen, sync=sync, lock_timeout=lock_timeout
+        )
         super().__init__(homes, ttl=ttl, retention=retention, poll=POLL, clock=clock)
-
-
-def _homes(
-    directory: str | os.PathLike[str],
-    inner: str,
-    state: Any,
-    file_format: str,
-    sync: bool,
-    lock_timeout: float,
-) -> Any:
-    if not lock_timeout > 0:
-        raise ValueError(f"lock_timeout must be above 0, not {lock_timeout!r}")
-    chosen = _format(file_format)
-    path = open_directory(directory)
-    return DirectoryHomes(path / inner, inner, state, chosen, sync=sync, lock_timeout=lock_timeout)

@@ -17,7 +17,15 @@ from ...runtime.logs import logger
 from ..source.ranges import overlaps
 from .schemas import relaxed, restamp
 
-__all__ = ["FORMATS", "FileFormat", "FileWriter", "sized"]
+__all__ = [
+    "FORMATS",
+    "READ_BYTES",
+    "READ_ROWS",
+    "FileFormat",
+    "FileWriter",
+    "parquet_writer",
+    "sized",
+]
 
 
 # A row group is what is gathered in memory when writing, and the least that is read at once.
@@ -87,14 +95,14 @@ def _wanted(schema: Any, columns: Sequence[int]) -> Any:
 
 
 class _ParquetWriter(FileWriter):
-    def __init__(self, path: Path, schema: Any) -> None:
+    def __init__(self, path: Path, schema: Any, compression: str, names: list[str]) -> None:
         self._schema = relaxed(schema, fixed=False)
-        self._names = _file_names(schema)
+        self._names = names
         self._file = pa.OSFile(str(path), "wb")
         try:
             fields = zip(self._schema, self._names, strict=True)
             named = pa.schema([field.with_name(name) for field, name in fields])
-            self._writer = _parquet(self._file, named)
+            self._writer = _parquet(self._file, named, compression)
         except BaseException:
             self._file.close()
             raise
@@ -137,14 +145,24 @@ class _ParquetWriter(FileWriter):
             self._file.close()
 
 
-def _parquet(file: Any, schema: Any) -> Any:
+def parquet_writer(path: Path, schema: Any, compression: str, *, plain_names: bool) -> FileWriter:
+    """Return what writes a Parquet file.
+
+    Args:
+        plain_names: give columns other names in the file if one of them has a dot.
+    """
+    names = _file_names(schema) if plain_names else list(schema.names)
+    return _ParquetWriter(path, schema, compression, names)
+
+
+def _parquet(file: Any, schema: Any, compression: str) -> Any:
     # Dictionaries pay for text only: for numbers they take several times as long to write.
     types = pa.types
     texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
     return pq.ParquetWriter(
         file,
         schema,
-        compression="lz4",
+        compression=compression,
         use_dictionary=texts or False,
         write_page_checksum=True,
     )
@@ -163,11 +181,11 @@ class Parquet(FileFormat):
     name = "parquet"
 
     def create(self, path: Path, schema: Any) -> FileWriter:
-        return _ParquetWriter(path, schema)
+        return parquet_writer(path, schema, "lz4", plain_names=True)
 
     def check(self, schema: Any) -> None:
         with pa.BufferOutputStream() as sink:
-            _parquet(sink, relaxed(schema, fixed=False)).close()
+            _parquet(sink, relaxed(schema, fixed=False), "lz4").close()
 
     def read(
         self, path: Path, schema: Any, columns: Sequence[int], groups: Sequence[int], span: range

@@ -114,12 +114,17 @@ class Matcher:
     def __bool__(self) -> bool:
         return bool(self._tests)
 
-    def apply(self, batch: Any) -> Any:
-        """Return the rows of a record batch that match."""
+    def mask(self, batch: Any) -> Any:
+        """Return of each row whether it matches, null where that is not known; ``None`` for all."""
         mask = None
         for column, test in self._tests:
             one = test(batch.column(column))
             mask = one if mask is None else pc.and_(mask, one)
+        return mask
+
+    def apply(self, batch: Any) -> Any:
+        """Return the rows of a record batch that match."""
+        mask = self.mask(batch)
         return batch if mask is None else batch.filter(mask)  # what is null does not match
 
 

@@ -1,4 +1,4 @@
-"""Let datasets and topics live in this process's memory: for tests, and for what may be lost."""
+"""Let topics live in this process's memory: for tests, and for what may be lost."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from ..protocol import Code, Receipt, refusal
 from ..source.ranges import overlaps
 from .backend import Home, Homes, S, Staged
 from .base import DAY, Part, Retention
-from .dataset_state import DatasetState
-from .datasets import HomeDatasets
 from .files import sized
 from .topic_state import TopicState
 from .topics import HomeTopics
 
-__all__ = ["MemoryDatasets", "MemoryHome", "MemoryHomes", "MemoryTopics"]
+__all__ = ["MemoryHome", "MemoryHomes", "MemoryTopics"]
 
 
 @dataclass(slots=True)
@@ -185,13 +183,6 @@ class MemoryHomes(Homes[S]):
 
     def check_schema(self, schema: Any) -> None:
         """Take any that can be stored at all."""
-
-
-class MemoryDatasets(HomeDatasets):
-    """Keep datasets in memory; see ``HomeDatasets``."""
-
-    def __init__(self, *, ttl: float = DAY, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(MemoryHomes(DatasetState), ttl=ttl, clock=clock)
 
 
 class MemoryTopics(HomeTopics):

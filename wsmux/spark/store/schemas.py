@@ -20,6 +20,7 @@ __all__ = [
     "conform",
     "decoded_size",
     "first_line",
+    "inside",
     "relaxed",
     "restamp",
     "schema_bytes",
@@ -56,7 +57,7 @@ def check_text(fields: Iterable[Any]) -> None:
     """Raise ``UnicodeDecodeError`` for names, of columns and within, that are no UTF-8."""
     for field in fields:
         _ = field.name, getattr(field.type, "tz", None)
-        check_text(_inside(field.type))
+        check_text(inside(field.type))
 
 
 def first_line(error: BaseException) -> str:
@@ -219,11 +220,12 @@ def _fits_nulls(ours: Any, theirs: Any) -> bool:
         return False
     return all(
         _fits_nulls(mine, other)
-        for mine, other in zip(_inside(ours.type), _inside(theirs.type), strict=True)
+        for mine, other in zip(inside(ours.type), inside(theirs.type), strict=True)
     )
 
 
-def _inside(kind: Any) -> list[Any]:
+def inside(kind: Any) -> list[Any]:
+    """Return the fields within a type."""
     if pa.types.is_map(kind):
         return [kind.key_field, kind.item_field]
     return [kind.field(place) for place in range(kind.num_fields)]
@@ -255,19 +257,19 @@ def _breaks(field: Any, column: Any) -> bool:
         return True
     if not _forbids(field.type):
         return False
-    inner = zip(_inside(field.type), _parts(column), strict=True)
+    inner = zip(inside(field.type), _parts(column), strict=True)
     return any(_breaks(*each) for each in inner)
 
 
 def _forbids(kind: Any) -> bool:
     """Return whether something within a type is never null, so that there is something to check."""
-    return any(not field.nullable or _forbids(field.type) for field in _inside(kind))
+    return any(not field.nullable or _forbids(field.type) for field in inside(kind))
 
 
 def _parts(column: Any) -> list[Any]:
     """Return what is inside of a nested column, less what belongs to its nulls."""
     kind, types = column.type, pa.types
-    if not _inside(kind):
+    if not inside(kind):
         return []
     whole = column.drop_null()
     if types.is_struct(kind):

@@ -1,0 +1,143 @@
+"""The Parquet files of tables: exact sizes, any range read back, and files of other writers."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wsmux.rpc import RiverError
+from wsmux.spark.source.ranges import Group
+from wsmux.spark.store import files as files_module
+from wsmux.spark.tables.actions import DataFile
+from wsmux.spark.tables.data_files import (
+    GROUP_BYTES,
+    NewFile,
+    groups_of,
+    read_file,
+    rows_in,
+)
+
+from ...helpers.spark.arrow_data import SCHEMA, delta_wide, ids, pa, rows
+
+pytestmark = pytest.mark.spark
+
+
+def written(root: Path, *batches: Any, name: str = "x.parquet") -> DataFile:
+    file = NewFile(root / name, batches[0].schema, sync=True)
+    for batch in batches:
+        file.write(batch)
+    told = file.close()
+    assert told.size == os.path.getsize(root / name)
+    return DataFile(name, told.size, 0, told.rows, told.stats, {}, 0)
+
+
+def read(root: Path, file: DataFile, schema: Any, columns: Any, span: range) -> list[Any]:
+    return list(read_file(root, file, schema, columns, span, file.path))
+
+
+def test_any_range_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "GROUP_ROWS", 10)
+    file = written(tmp_path, *(rows(start, 7) for start in range(0, 35, 7)))
+    for start in range(0, 36, 5):
+        for end in range(start, 36, 5):
+            span = range(start, end)
+            assert ids(read(tmp_path, file, SCHEMA, ["id", "word"], span)) == list(span)
+
+
+def test_every_type_comes_back(tmp_path: Path) -> None:
+    batch = delta_wide()
+    schema = pa.schema([field for field in batch.schema if "fixed list" not in field.name])
+    part = batch.select(schema.names)
+    file = written(tmp_path, part)
+    (found,) = read(tmp_path, file, part.schema, part.schema.names, range(2))
+    assert found.schema.equals(part.schema, check_metadata=True)
+    assert str(found.to_pylist()) == str(part.to_pylist())
+
+
+def test_names_with_dots_do_not_lead_into_columns(tmp_path: Path) -> None:
+    batch = pa.record_batch(
+        [pa.array([1]), pa.array([2]), pa.array([{"b": 3}])], names=["a.b", "a", "c"]
+    )
+    file = written(tmp_path, batch)
+    for name in batch.schema.names:
+        (found,) = read(tmp_path, file, batch.schema, [name], range(1))
+        assert found.to_pydict() == batch.select([name]).to_pydict()
+
+
+def test_columns_that_the_file_has_not(tmp_path: Path) -> None:
+    file = written(tmp_path, rows(0, 3))
+    file.partition = {"day": "2024-02-29", "hour": None}
+    schema = pa.schema(
+        [*SCHEMA, pa.field("day", pa.date32()), ("hour", pa.int8()), ("new", pa.string())]
+    )
+    (found,) = read(tmp_path, file, schema, ["day", "hour", "new"], range(1, 3))
+    assert [str(row) for row in found.to_pylist()] == [
+        "{'day': datetime.date(2024, 2, 29), 'hour': None, 'new': None}"
+    ] * 2
+    assert found.schema == schema.empty_table().select(["day", "hour", "new"]).schema
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("2020-01-01 00:00:00.000000", pa.timestamp("us", "UTC"), datetime(2020, 1, 1, tzinfo=UTC)),
+        ("2020-01-01T00:00:00.0Z", pa.timestamp("us", "UTC"), datetime(2020, 1, 1, tzinfo=UTC)),
+        ("2020-01-01 00:00:00+00:00", pa.timestamp("us", "UTC"), datetime(2020, 1, 1, tzinfo=UTC)),
+        ("2020-01-01 00:00:00", pa.timestamp("us"), datetime(2020, 1, 1)),
+        ("\\u0001\\u00FF\\u0061", pa.binary(), b"\x01\xffa"),
+        ("\\u20ac", pa.binary(), b"\\u20ac"),
+        ("é", pa.binary(), "é".encode()),
+        ("", pa.string(), None),
+        ("", pa.int64(), None),
+    ],
+    ids=str,
+)
+def test_what_the_log_tells_of_a_partition(
+    tmp_path: Path, text: str, kind: Any, value: Any
+) -> None:
+    file = written(tmp_path, rows(0, 1))
+    file.partition = {"p": text}
+    schema = pa.schema([*SCHEMA, pa.field("p", kind)])
+    (found,) = read(tmp_path, file, schema, ["p"], range(1))
+    assert found.column(0).to_pylist() == [value]
+
+
+def test_nanoseconds_of_another_writer_are_read(tmp_path: Path) -> None:
+    nanos = pa.record_batch([pa.array([1_999], pa.timestamp("ns"))], names=["at"])
+    file = written(tmp_path, nanos)
+    schema = pa.schema([("at", pa.timestamp("us"))])
+    (found,) = read(tmp_path, file, schema, ["at"], range(1))
+    assert found.column(0).cast(pa.int64()).to_pylist() == [1]
+
+
+def test_what_is_abandoned_is_removed(tmp_path: Path) -> None:
+    file = NewFile(tmp_path / "x.parquet", SCHEMA, sync=False)
+    file.write(rows(0, 5))
+    file.abandon()
+    assert os.listdir(tmp_path) == []
+
+
+def test_large_files_are_cut_without_a_look_into_them() -> None:
+    def groups(size: int, count: int) -> list[Group]:
+        return list(groups_of(DataFile("x", size, 0, count, None, {}, 0)))
+
+    assert groups(100, 10) == [Group(10, 100.0)]
+    assert groups(100, 0) == []
+    cut = groups(5 * GROUP_BYTES, 11)
+    assert [group.rows for group in cut] == [2, 2, 2, 2, 3]
+    assert sum(group.bytes for group in cut) == 5 * GROUP_BYTES
+    assert [group.rows for group in groups(5 * GROUP_BYTES, 2)] == [1, 1]
+
+
+def test_rows_are_counted_where_no_statistics_tell(tmp_path: Path) -> None:
+    written(tmp_path, rows(0, 7))
+    assert rows_in(tmp_path, "x.parquet", "x") == 7
+    (tmp_path / "x.parquet").write_bytes(b"garbage")
+    with pytest.raises(RiverError, match="x is damaged"):
+        rows_in(tmp_path, "x.parquet", "x")
+    with pytest.raises(FileNotFoundError):
+        rows_in(tmp_path, "y.parquet", "y")

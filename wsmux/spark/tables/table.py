@@ -1,0 +1,632 @@
+"""Open a Delta table in a directory, follow its log, and commit to it.
+
+delta-rs reads what a log adds up to when a table is opened, checkpoints included, and makes the
+checkpoints. Entries are written here, since delta-rs makes none of what it writes safe from a crash
+and lists the whole log twice for each: an entry is written under a name that nobody looks at, made
+safe, and linked to its own name, which the system does once. So it is there whole or not at all,
+whoever else writes to the table, and a commit costs the same however long the log is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from ...exceptions import NoThreadError
+from ...rpc import RiverError
+from ...runtime.lazy_imports import delta, pa
+from ...runtime.logs import logger
+from ...runtime.threads import daemon_thread, start_thread
+from ..protocol import Code, refusal
+from ..store.commit_log import remove_file, write_new
+from ..store.directory import real_directory
+from ..store.file_lock import FileLock
+from ..store.schemas import first_line
+from .actions import (
+    REMOVED_AGE,
+    Action,
+    DataFile,
+    TableState,
+    Torn,
+    add_action,
+    check_readable,
+    commit_info,
+    entry_text,
+    parse_entry,
+    protocol_for,
+    remove_action,
+)
+from .data_files import checked_path, rows_in, sync_path
+from .staging import OWN, Staged, Staging
+from .types import delta_schema, has_naive_timestamps
+
+__all__ = ["Commit", "DeltaDirectory"]
+
+_ENTRY = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint.*\.parquet")
+
+# Entries from one checkpoint to the next, at least; more where a log is long, whose cost to read
+# is then shared by more commits.
+BETWEEN_CHECKPOINTS = 100
+LOG_SHARE = 8
+
+# Seconds that an entry stays where it is which is not whole.
+TORN_AGE = 10.0
+
+ENGINE = "wsmux"
+
+_log = logger("wsmux.spark")
+
+_Mark = tuple[int, int, int]
+
+# What entries raise that are none.
+_UNUSABLE = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+class Commit(NamedTuple):
+    """What is to be committed, and what to tell of it.
+
+    Attributes:
+        version: the newest one when this was planned, -1 without a table.
+    """
+
+    version: int
+    key: str
+    mode: str
+    schema: Any
+    merges: bool
+    app: str | None
+    app_version: int | None
+    rows: int
+    bytes: int
+    parts: Sequence[Staged]
+
+
+class DeltaDirectory:
+    """One Delta table in a directory, or what is staged for one that is not there yet.
+
+    Attributes:
+        name: what it is called. staging: what transactions have written.
+
+    Args:
+        path: the directory. shown: what to call it in errors. sync: whether to make sure that what
+            was committed survives a crash of the machine. lock_timeout: seconds that a change may
+            wait for those of others on this host. ttl: seconds that replaced versions are kept
+            for, at least; the log of a new table tells others to do so too.
+    """
+
+    def __init__(
+        self, path: Path, shown: str, *, sync: bool, lock_timeout: float, ttl: float
+    ) -> None:
+        self.name = path.name
+        self.path = path
+        self.staging = Staging(path, shown, sync=sync)
+        self._shown = shown
+        self._sync = sync
+        self._ttl = ttl
+        self._lock = FileLock(path / OWN / "lock", f"{shown}/{OWN}/lock", lock_timeout)
+        self._mutex = threading.Lock()
+        self._state: TableState | None = None
+        self._mark: _Mark | None = None  # of the newest entry's file
+        self._old_app: Callable[[str], int | None] = lambda app: None
+        self._first = 0  # the oldest entry, at the last look
+        self._checkpoint = 0
+        self._upkeep = threading.Lock()
+
+    # The state
+
+    @contextmanager
+    def locked(self) -> Iterator[TableState | None]:
+        """Keep other servers of this host from changing it; give the newest state.
+
+        Raises:
+            RiverError: BUSY or CORRUPT.
+        """
+        (self.path / OWN).mkdir(exist_ok=True)
+        real_directory(self.path / OWN, f"{self._shown}/{OWN}")  # and no link
+        with self._lock.held():
+            with self.view() as state:
+                pass  # only writers that are no servers change it now
+            yield state
+
+    @contextmanager
+    def view(self) -> Iterator[TableState | None]:
+        """Give the newest state, to be looked at only, and briefly; ``None`` without a table.
+
+        Raises:
+            RiverError: CORRUPT.
+        """
+        with self._mutex:
+            yield self._refresh_locked()
+
+    def app_version(self, state: TableState, app: str) -> int | None:
+        """Return the version that an app has written, ``None`` if it has none.
+
+        Raises:
+            RiverError: CORRUPT.
+        """
+        found = state.apps.get(app)
+        if found is not None:
+            return found[0]
+        try:
+            with self._asking():
+                return self._old_app(app)
+        except ValueError:  # it reads what may have been removed since the table was opened
+            pass
+        try:
+            with self._asking():
+                self._old_app = delta.DeltaTable(str(self.path)).transaction_version
+                return self._old_app(app)
+        except ValueError as error:
+            raise self._unusable(error) from error
+
+    def _entry(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020d}.json"
+
+    def _refresh_locked(self) -> TableState | None:
+        state = self._state
+        if state is None or self._mark != _mark(self._entry(state.version)):
+            # Not opened yet; or removed and made again since the last look.
+            return self._open_locked()
+        while self._follow_locked(state, state.version + 1):
+            pass
+        return state
+
+    def _follow_locked(self, state: TableState, version: int) -> bool:
+        path = self._entry(version)
+        mark = _mark(path)
+        if mark is None:
+            return False
+        try:
+            state.apply(version, self._parsed(path), mark[1] / 1e9)
+        except Torn as error:
+            if _mark(self._entry(version + 1)) is None:
+                return False  # a crash has torn it, or another writer is at it
+            self._state = None
+            raise self._corrupt(path, error) from error
+        except _UNUSABLE as error:
+            self._state = None  # it may be half applied
+            raise self._corrupt(path, error) from error
+        self._mark = mark
+        return True
+
+    def _parsed(self, path: Path) -> list[Action]:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError(f"{path.name} is not a file of the store")
+        return parse_entry(path.read_bytes())
+
+    def _corrupt(self, path: Path, error: Exception) -> RiverError:
+        text = f"{self._shown}/_delta_log/{path.name} cannot be used: {first_line(error)}"
+        return refusal(Code.CORRUPT, text)
+
+    def _unusable(self, error: Exception) -> RiverError:
+        return refusal(Code.CORRUPT, f"{self._shown} cannot be used: {first_line(error)}")
+
+    def _open_locked(self) -> TableState | None:
+        self._state = None
+        self._old_app = lambda app: None
+        log = self.path / "_delta_log"
+        if not real_directory(log, f"{self._shown}/_delta_log"):
+            if real_directory(self.path / "_log", f"{self._shown}/_log"):
+                text = f"{self._shown} was written before datasets were Delta tables: read it with"
+                raise refusal(Code.CORRUPT, f"{text} the version that wrote it, and write it again")
+            return None
+        numbers = self._numbers(log)
+        if numbers and self._torn(numbers[-1]) is not None:
+            numbers = numbers[:-1]  # nobody was told of it
+        if not numbers:
+            if any(_of_checkpoint(name) for name in os.listdir(log)):
+                text = "the entries of its log are gone, and what they add up to is still there"
+                raise self._unusable(ValueError(text))
+            return None
+        try:
+            state = self._loaded(numbers)
+        except FileNotFoundError:  # another process has just removed the oldest entries
+            return self._open_locked()
+        except _UNUSABLE as error:
+            raise self._unusable(error) from error
+        self._mark = _mark(self._entry(state.version))
+        self._state = state
+        while self._follow_locked(state, state.version + 1):
+            pass
+        return state
+
+    def _numbers(self, log: Path) -> list[int]:
+        """Return the numbers of all entries, without those below a gap."""
+        found = sorted(int(m[1]) for name in os.listdir(log) if (m := _ENTRY.fullmatch(name)))
+        for place in range(len(found) - 1, 0, -1):
+            if found[place - 1] != found[place] - 1:
+                return found[place:]
+        return found
+
+    def _torn(self, version: int) -> Torn | None:
+        """Return why an entry is not whole, ``None`` if it is, or is not there."""
+        try:
+            self._parsed(self._entry(version))
+        except Torn as error:
+            return error
+        except (FileNotFoundError, ValueError):
+            pass  # told with the rest
+        return None
+
+    def _set_aside(self, version: int, error: Torn) -> bool:
+        """Set aside an entry that a crash of the machine has torn: nobody was told of it.
+
+        With the lock held, before an entry takes its place. Return false if it is so new that
+        another program may be writing or copying it.
+        """
+        path = self._entry(version)
+        mark = _mark(path)
+        if mark is None or abs(time.time() - mark[1] / 1e9) < TORN_AGE:
+            return False
+        aside = self.path / OWN / "torn"
+        aside.mkdir(parents=True, exist_ok=True)
+        target = aside / f"{path.name}.{uuid.uuid4().hex[:8]}"
+        os.rename(path, target)
+        if self._sync:
+            sync_path(aside)
+            sync_path(path.parent)
+        _log.warning(
+            "%s/_delta_log/%s was torn by a crash (%s); it is now %s, and its transaction is "
+            "not committed",
+            self._shown,
+            path.name,
+            error,
+            target.relative_to(self.path),
+        )
+        return True
+
+    def _loaded(self, numbers: Sequence[int]) -> TableState:
+        """Return what the entries add up to, and what delta-rs reads where the first are gone.
+
+        Raises:
+            ValueError and others that ``TableState.apply`` raises.
+        """
+        first = numbers[0]
+        entries = [(number, self._parsed(self._entry(number))) for number in numbers]
+        state = self._base(first, entries) if first else TableState()
+        for number, actions in entries:
+            state.apply(number, actions, self._entry(number).lstat().st_mtime)
+        if not state.ident or not state.protocol:
+            raise ValueError("its log does not tell its schema and protocol")
+        if first and state.schemas[0][0] > first:  # what it was before is not known
+            state.oldest = max(state.oldest, state.schemas[0][0])
+        check_readable(state.protocol)
+        self._count_rows(state)
+        self._first, self._checkpoint = first, _last_checkpoint(self.path / "_delta_log")
+        return state
+
+    def _base(self, first: int, entries: Sequence[tuple[int, list[Action]]]) -> TableState:
+        """Return what a checkpoint tells that the entries do not."""
+        with self._asking():
+            # As of the last entry that is read here: others may have written since.
+            table = delta.DeltaTable(str(self.path), version=entries[-1][0])
+            adds = pa.table(table.get_add_actions()).to_pylist()
+            metadata, protocol = table.metadata(), table.protocol()
+            schema = str(table.schema().to_json())
+        self._old_app = table.transaction_version
+        state = TableState(version=first - 1, oldest=first, ident=str(metadata.id))
+        told = [action for _, actions in entries for action in actions]
+        since: set[str] = set()
+        for number, actions in entries:
+            for add in (action["add"] for action in actions if "add" in action):
+                if unquote(add["path"]) not in since and add.get("dataChange") is False:
+                    # It may have been there before, and if so, since when is not known.
+                    state.oldest = max(state.oldest, number)
+                since.add(unquote(add["path"]))
+        files = [_base_file(add) for add in adds]
+        state.live = {file.path: file for file in files if file.path not in since}
+        state.modified = max((file.modified for file in files), default=0)
+        state.protocol = _told_protocol(protocol)
+        state.metadata = {
+            "id": state.ident,
+            "name": metadata.name,
+            "description": metadata.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": list(metadata.partition_columns),
+            "configuration": dict(metadata.configuration),
+            "createdTime": metadata.created_time,
+        }
+        if not any("metaData" in action for action in told):
+            state.schemas = [(first, schema)]
+        return state
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Raise a ``ValueError`` for what delta-rs raises."""
+        try:
+            yield
+        except BaseException as error:  # it raises plain ones, and panics are no Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            text = first_line(error).replace(str(self.path), self._shown)
+            raise ValueError(f"it is no readable Delta table: {text}") from error
+
+    def _count_rows(self, state: TableState) -> None:
+        """Look into files without statistics, and whether those that were removed are there yet."""
+        lost = []
+        for file in state.gone:
+            try:
+                if file.rows is None:
+                    file.rows = rows_in(self.path, file.path, f"{self._shown}/{file.path}")
+                elif not (self.path / file.path).exists():
+                    lost.append(file)
+            except (FileNotFoundError, RiverError):  # the newest version does without it
+                lost.append(file)
+        state.drop_gone(lost)
+
+    def rows_of(self, file: DataFile) -> int:
+        """Return how many rows a file has; one of another writer may have to be looked into.
+
+        Raises:
+            RiverError: CORRUPT.
+        """
+        if file.rows is None:
+            shown = f"{self._shown}/{file.path}"
+            try:
+                file.rows = rows_in(self.path, file.path, shown)
+            except FileNotFoundError as error:
+                raise refusal(Code.CORRUPT, f"{shown} is missing") from error
+        return file.rows
+
+    # Changing
+
+    def commit(self, commit: Commit) -> bool:
+        """Add an entry, with the lock held; false if another writer was faster.
+
+        Look at the state again then, since it may forbid what it has allowed.
+        """
+        with self._mutex:
+            state = self._refresh_locked()
+            if state is not None and _last_checkpoint(self.path / "_delta_log") > state.version:
+                # What seemed the end of the log is where another process removes its entries.
+                state = self._open_locked()
+            version = 0 if state is None else state.version + 1
+            if version != commit.version + 1:
+                return False
+            torn = self._torn(version)
+            if torn is not None and not self._set_aside(version, torn):
+                return False
+            actions = self._actions(state, commit)
+            if state is None:
+                (self.path / "_delta_log").mkdir(exist_ok=True)
+                if self._sync:
+                    sync_path(self.path)
+                    sync_path(self.path.parent)  # the table may be new there
+            if not self._append(version, entry_text(actions)):
+                return False
+            self._refresh_locked()
+        return True
+
+    def _actions(self, state: TableState | None, commit: Commit) -> list[Action]:
+        now = time.time_ns() // 1_000_000
+        # The order of rows is that of these times, so no two commits have the same.
+        modified = max(now, 0 if state is None else state.modified + 1)
+        own = {"txn": commit.key, "rows": commit.rows, "bytes": commit.bytes}
+        mode = "Overwrite" if commit.mode == "overwrite" else "Append"
+        operation = "CREATE TABLE AS SELECT" if state is None else "WRITE"
+        actions = [commit_info(operation, mode, now, ENGINE, **own)]
+        if state is None or commit.mode == "overwrite" or commit.merges:
+            actions += _declared(state, commit.schema, now, self._ttl)
+        if commit.app is not None:
+            txn = {"appId": commit.app, "version": commit.app_version, "lastUpdated": now}
+            actions.append({"txn": txn})
+        if state is not None and commit.mode == "overwrite":
+            actions += [remove_action(file, now) for file in state.live.values()]
+        actions += [add_action(each.path, each.size, modified, each.stats) for each in commit.parts]
+        return actions
+
+    def _append(self, version: int, data: bytes) -> bool:
+        path = self._entry(version)
+        hidden = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            write_new(hidden, data, sync=self._sync)
+            os.link(hidden, path)
+        except FileExistsError:
+            return False
+        finally:
+            remove_file(hidden)
+        if self._sync:
+            sync_path(path.parent)
+        return True
+
+    # Cleaning up
+
+    def vacuum(self, now: float) -> None:
+        """Remove the files of versions replaced too long ago, with the lock held."""
+        with self._mutex:
+            state = self._refresh_locked()
+            paths: list[str] = []
+            # What is not understood here may need files that seem to be no version's.
+            if state is not None and state.why_read_only("append") is None:
+                paths = state.forget(now - max(self._ttl, state.removed_age))
+        for path in paths:
+            if str(PurePosixPath(path)) != path or path.startswith(("_delta_log", OWN)):
+                continue  # no name that a file of a table has
+            try:
+                found = checked_path(self.path, path, f"{self._shown}/{path}")
+            except (RiverError, FileNotFoundError, NotADirectoryError):
+                continue  # of a table that shares files with another one, or gone
+            remove_file(found)
+
+    def tidy(self, before: float) -> None:
+        """Remove entries whose making was cut short before a time."""
+        log = self.path / "_delta_log"
+        if not real_directory(log, f"{self._shown}/_delta_log"):
+            return
+        with os.scandir(log) as found:
+            for each in found:
+                own = each.name.startswith(".") and each.name.endswith(".tmp")
+                if own and each.stat(follow_symlinks=False).st_mtime < before:
+                    remove_file(Path(each.path))
+
+    def checkpoint_is_due(self) -> bool:
+        """Return whether a checkpoint is worth its cost."""
+        state = self._state
+        if state is None or state.why_read_only("append") is not None:
+            return False
+        length = state.version - self._first
+        return state.version - self._checkpoint >= max(BETWEEN_CHECKPOINTS, length // LOG_SHARE)
+
+    def keep_up(self) -> None:
+        """Begin to make a checkpoint in a thread of its own, if one is due and none is made."""
+        if self.checkpoint_is_due() and self._upkeep.acquire(blocking=False):
+            try:
+                thread = daemon_thread(self._make_checkpoint, name="wsmux-delta-checkpoint")
+                # The interpreter waits for it: Rust does not survive being cut off at the exit.
+                thread.daemon = False
+                start_thread(thread)
+            except NoThreadError as error:  # nobody waits for it; it is tried again
+                self._upkeep.release()
+                _log.warning("%s: a checkpoint was not made: %s", self._shown, error)
+            except BaseException:
+                self._upkeep.release()
+                raise
+
+    def _make_checkpoint(self) -> None:
+        try:
+            with self._mutex:  # another process may have made one
+                newest = _last_checkpoint(self.path / "_delta_log")
+                self._checkpoint = max(self._checkpoint, newest)
+            if self.checkpoint_is_due():
+                self.checkpoint()
+        except Exception as error:  # the table is whole without; told, and tried again
+            _log.warning("%s: a checkpoint was not made: %s", self._shown, first_line(error))
+        finally:
+            self._upkeep.release()
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint, safe from a crash, and remove entries past their age before it.
+
+        Raises:
+            ValueError: what delta-rs says. OSError: what the system says.
+        """
+        log = self.path / "_delta_log"
+        with self._asking():
+            table = delta.DeltaTable(str(self.path))
+            version = int(table.version())
+            cleans = table.metadata().configuration.get("delta.enableExpiredLogCleanup")
+            table.create_checkpoint()
+        if self._sync:
+            # Before the entries go that it stands for.
+            for name in os.listdir(log):
+                if _CHECKPOINT.fullmatch(name) and int(name[:20]) == version:
+                    sync_path(log / name)
+            sync_path(log / "_last_checkpoint")
+            sync_path(log)
+        if str(cleans).lower() != "false":
+            with self._asking():
+                table.cleanup_metadata()
+        numbers = self._numbers(log)
+        with self._mutex:
+            self._checkpoint = version
+            self._first = numbers[0] if numbers else version
+
+
+def _mark(path: Path) -> _Mark | None:
+    """Return what tells a file from another one of its name, ``None`` if it is not there."""
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _of_checkpoint(name: str) -> bool:
+    return name == "_last_checkpoint" or ".checkpoint" in name
+
+
+def _base_file(add: Mapping[str, Any]) -> DataFile:
+    """Return a file that delta-rs tells of."""
+    rows = add.get("num_records")
+    partition = add.get("partition") or add.get("partition_values") or {}
+    told = {
+        name: value.decode() if isinstance(value, bytes) else None if value is None else str(value)
+        for name, value in partition.items()
+    }
+    stats = _stats_of(add)
+    modified = add["modification_time"]
+    modified = modified if isinstance(modified, int) else int(modified.timestamp() * 1000)
+    known = None if rows is None else int(rows)
+    raw, size = add["path"], int(add["size_bytes"])
+    return DataFile(unquote(raw), size, modified, known, stats, told, -1, raw=raw)
+
+
+def _stats_of(add: Mapping[str, Any]) -> str | None:
+    """Return the statistics that delta-rs gives in columns, as JSON."""
+    if add.get("num_records") is None:
+        return None
+
+    def plain(value: Any) -> Any:
+        if value is None or isinstance(value, int | float | str | bool):
+            return value
+        return value.isoformat() if hasattr(value, "isoformat") else None
+
+    named = {"min": "minValues", "max": "maxValues", "null_count": "nullCount"}
+    told: dict[str, Any] = {"numRecords": add["num_records"]}
+    for name, key in named.items():
+        found = add.get(name) or {}
+        told[key] = {column: plain(value) for column, value in found.items()}
+    return json.dumps(told)
+
+
+def _told_protocol(protocol: Any) -> dict[str, Any]:
+    return {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": protocol.reader_features,
+        "writerFeatures": protocol.writer_features,
+    }
+
+
+def _declared(state: TableState | None, kept: Any, now: int, ttl: float) -> Iterator[Action]:
+    """Yield the protocol and metadata of a table whose schema is to be this one."""
+    schema, held = delta_schema(kept), None if state is None else state.protocol
+    protocol = protocol_for(has_naive_timestamps(kept), held)
+    if protocol is not None:
+        yield protocol
+    if state is None:
+        seconds = math.ceil(ttl)
+        configuration = {
+            REMOVED_AGE: f"interval {seconds} seconds",
+            # One hour more, for what sweeps have to remove before the log forgets it.
+            "delta.logRetentionDuration": f"interval {seconds + 3600} seconds",
+        }
+        metadata: dict[str, Any] = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "partitionColumns": [],
+            "configuration": configuration,
+            "createdTime": now,
+        }
+        yield {"metaData": {**metadata, "schemaString": schema}}
+    elif state.schema(state.version) != schema:
+        yield {"metaData": {**state.metadata, "schemaString": schema}}
+
+
+def _last_checkpoint(log: Path) -> int:
+    """Return the version of the newest checkpoint, 0 without one."""
+    try:
+        return int(json.loads((log / "_last_checkpoint").read_bytes())["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
